@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Step time of lockstep and of PyTorch on this machine: one rank, one thread, float32.
+#
+#   bench/step_vs_pytorch.sh [--rounds N] [--build DIR] [--python PYTHON]
+#
+# mlp: 784-512-512-10, batch 256, SGD. gpt: 4 layers, width 256, context 128, batch 16, AdamW. The two programs run in
+# turns, round by round, so that both see the same noise of the machine; each round gives one median over its steps.
+# The table shows the median over the rounds, and the smallest and largest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=5 build=build python=${PYTHON:-python3}
+while [ $# -gt 0 ]; do
+    case $1 in
+        --rounds) rounds=$2 ;;
+        --build) build=$2 ;;
+        --python) python=$2 ;;
+        *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    esac
+    shift 2
+done
+train=$build/stage1_naive/train
+[ -x "$train" ] || { echo "step_vs_pytorch.sh: $train is missing: build first, or give --build DIR" >&2; exit 2; }
+"$python" -c 'import torch' 2>/dev/null ||
+    { echo "step_vs_pytorch.sh: $python has no PyTorch; give another with --python" >&2; exit 2; }
+
+if [ -n "${OPENBLAS_CORETYPE:-}" ]; then
+    echo "note: OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE was set and is unset here: OpenBLAS chooses its kernels itself"
+    unset OPENBLAS_CORETYPE
+fi
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+
+# one_round MODEL BATCH OPTIMIZER STEPS ROUND
+one_round() {
+    "$train" --model "$1" --batch-size "$2" --optimizer "$3" --steps $(($4 + 3)) --threads 1 \
+        --json "$results/$1.lockstep.$5" > "$results/log" 2>&1 || { cat "$results/log" >&2; exit 1; }
+    "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" > "$results/$1.pytorch.$5"
+}
+
+for round in $(seq "$rounds"); do
+    one_round mlp 256 sgd 150 "$round"
+    one_round gpt 16 adamw 12 "$round"
+done
+
+"$python" - "$results" <<'PYTHON'
+import glob, json, statistics, sys
+
+def load(model, program):
+    return [json.load(open(path)) for path in sorted(glob.glob(f"{sys.argv[1]}/{model}.{program}.*"))]
+
+torch = load("gpt", "pytorch")[0]["torch"]
+print(f"milliseconds, one rank, one thread; PyTorch {torch}; median over rounds of a round's median [min .. max]")
+for model in ("mlp", "gpt"):
+    ours, theirs = load(model, "lockstep"), load(model, "pytorch")
+    print(f"{model}: {ours[0]['parameters']} parameters (PyTorch: {theirs[0]['parameters']}), {len(ours)} rounds")
+    parts = [("step", lambda run: run["step_ms"]["p50"])]
+    parts += [(name, lambda run, name=name: run[name + "_ms"]) for name in ("forward", "backward", "optimizer")]
+    for name, part in parts:
+        a, b = [part(run) for run in ours], [part(run) for run in theirs]
+        show = lambda v: f"{statistics.median(v):8.2f} [{min(v):8.2f} .. {max(v):8.2f}]"
+        ratio = statistics.median(y / x for x, y in zip(a, b))
+        print(f"  {name:10} lockstep {show(a)}   PyTorch {show(b)}   PyTorch / lockstep {ratio:.2f}")
+PYTHON

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""PyTorch's time for one training step of lockstep's models, on the CPU, in one process.
+
+    python3 bench/torch_step.py --model gpt --steps 20          prints one line of JSON
+
+The same shapes as `train --model mlp`, `mlp-toy` and `gpt`, the same optimizer, float32, random data that lies ready in
+memory. Written as one would write it in PyTorch, with the fast paths that the installed version has (fused attention
+from 2.0 on). bench/step_vs_pytorch.sh runs it and `train` in turns.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+WARMUP_STEPS = 3  # as many as lockstep's statistics leave out
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, context):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.c_attn, self.attn_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.c_fc, self.mlp_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.register_buffer("mask", torch.full((context, context), float("-inf")).triu(1))
+
+    def attention(self, q, k, v):
+        if hasattr(F, "scaled_dot_product_attention"):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        time_steps = q.shape[2]
+        scores = q @ k.transpose(2, 3) * q.shape[3] ** -0.5 + self.mask[:time_steps, :time_steps]
+        return scores.softmax(dim=-1) @ v
+
+    def forward(self, x):
+        batch, time_steps, width = x.shape
+        split = (batch, time_steps, self.heads, width // self.heads)
+        q, k, v = (part.view(split).transpose(1, 2) for part in self.c_attn(self.ln_1(x)).split(width, dim=2))
+        x = x + self.attn_proj(self.attention(q, k, v).transpose(1, 2).reshape(batch, time_steps, width))
+        return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers=4, heads=4, width=256, context=128, vocabulary=256):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.h = nn.Sequential(*(Block(width, heads, context) for _ in range(layers)))
+        self.ln_f = nn.LayerNorm(width)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe.weight[:tokens.shape[1]]
+        logits = self.ln_f(self.h(x)) @ self.wte.weight.t()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Mlp(nn.Module):
+    def __init__(self, sizes, last_bias, loss):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(sizes[0], sizes[1]), nn.Linear(sizes[1], sizes[2])
+        self.fc3 = nn.Linear(sizes[2], sizes[3], bias=last_bias)
+        self.loss = loss
+
+    def forward(self, x, targets):
+        return self.loss(self.fc3(F.relu(self.fc2(F.relu(self.fc1(x))))), targets)
+
+
+def build(name, batch):
+    """The model, its optimizer, and four random batches."""
+    if name == "gpt":
+        model = Gpt()
+        batches = [(torch.randint(256, (batch, 128)), torch.randint(256, (batch, 128))) for _ in range(4)]
+        matrices = [p for p in model.parameters() if p.dim() == 2]
+        vectors = [p for p in model.parameters() if p.dim() != 2]
+        groups = [dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)]
+        return model, torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95)), batches
+    if name == "mlp":
+        model = Mlp([784, 512, 512, 10], True, F.cross_entropy)
+        batches = [(torch.rand(batch, 784), torch.randint(10, (batch,))) for _ in range(4)]
+    else:
+        model = Mlp([10, 20, 20, 5], False, F.mse_loss)
+        batches = [(torch.randn(batch, 10), torch.randn(batch, 5)) for _ in range(4)]
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), batches
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=["mlp", "mlp-toy", "gpt"], default="gpt")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    model, optimizer, batches = build(arguments.model, arguments.batch_size)
+
+    times = []
+    for step in range(WARMUP_STEPS + arguments.steps):
+        inputs, targets = batches[step % len(batches)]
+        start = time.perf_counter()
+        loss = model(inputs, targets)
+        loss.item()  # as a training loop that watches its loss
+        forward = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        backward = time.perf_counter()
+        optimizer.step()
+        end = time.perf_counter()
+        if step >= WARMUP_STEPS:
+            times.append((end - start, forward - start, backward - forward, end - backward))
+
+    median = [1e3 * statistics.median(column) for column in zip(*times)]
+    print(json.dumps({"torch": torch.__version__, "model": arguments.model, "threads": arguments.threads,
+                      "parameters": sum(p.numel() for p in model.parameters()), "step_ms": {"p50": median[0]},
+                      "forward_ms": median[1], "backward_ms": median[2], "optimizer_ms": median[3]}))
+
+
+if __name__ == "__main__":
+    main()

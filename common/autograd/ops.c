@@ -1,0 +1,235 @@
+/* ops.c: each operation's forward pass and, right below it, its backward pass. */
+#include "autograd/ops.h"
+
+#include "base/check.h"
+#include "device/device.h"
+
+static bool any_requires_grad(const Tensor *a, const Tensor *b, const Tensor *c)
+{
+    return a->requires_grad || (b != NULL && b->requires_grad) || (c != NULL && c->requires_grad);
+}
+
+static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
+{
+    return tape_tensor(tape, x->ndim, x->shape, requires_grad);
+}
+
+/* A float32 tensor's values as operands of a matrix product: as they are, or a copy rounded to the precision that
+ * the tape computes in. */
+static float *operand(Tape *tape, float *values, int64_t count)
+{
+    if (tape->precision == DTYPE_F32)
+        return values;
+    float *rounded = tape_floats(tape, count);
+    device_round(rounded, values, tape->precision, count);
+    return rounded;
+}
+
+/* ---- linear: out = x weight^T + bias ----
+ * saved[0]: x as it was multiplied, saved[1]: weight as it was multiplied. */
+
+static void linear_backward(Tape *tape, Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    float *dout = operand(tape, node->output->grad, tensor_count(node->output));
+    device_linear_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias), dout,
+                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0]);
+}
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    int64_t n_in = tensor_last(x), n_out = weight->shape[0];
+    CHECK(weight->ndim == 2 && weight->shape[1] == n_in, "linear: the input has %lld columns, the weight takes %lld",
+          (long long)n_in, (long long)weight->shape[1]);
+    CHECK(bias == NULL || tensor_count(bias) == n_out, "linear: the bias must have %lld elements", (long long)n_out);
+
+    int64_t shape[TENSOR_MAX_DIMS];
+    for (int i = 0; i < x->ndim; i++)
+        shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
+    Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+    float *x_operand = operand(tape, x->data, tensor_count(x));
+    float *weight_operand = operand(tape, weight->data, tensor_count(weight));
+    device_linear_forward(out->data, x_operand, weight_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
+                          n_out);
+    Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
+    if (node != NULL) {
+        node->saved[0] = x_operand;
+        node->saved[1] = weight_operand;
+    }
+    return out;
+}
+
+/* ---- relu: out = max(x, 0) ---- */
+
+static void relu_backward(Tape *tape, Node *node)
+{
+    Tensor *x = node->inputs[0];
+    device_relu_backward(tape_gradient(tape, x), x->data, node->output->grad, tensor_count(x));
+}
+
+Tensor *op_relu(Tape *tape, Tensor *x)
+{
+    Tensor *out = same_shape(tape, x, x->requires_grad);
+    device_relu_forward(out->data, x->data, tensor_count(x));
+    tape_record(tape, "relu", relu_backward, out, x, NULL, NULL);
+    return out;
+}
+
+/* ---- gelu ---- */
+
+static void gelu_backward(Tape *tape, Node *node)
+{
+    Tensor *x = node->inputs[0];
+    device_gelu_backward(tape_gradient(tape, x), x->data, node->output->grad, tensor_count(x));
+}
+
+Tensor *op_gelu(Tape *tape, Tensor *x)
+{
+    Tensor *out = same_shape(tape, x, x->requires_grad);
+    device_gelu_forward(out->data, x->data, tensor_count(x));
+    tape_record(tape, "gelu", gelu_backward, out, x, NULL, NULL);
+    return out;
+}
+
+/* ---- add: out = a + b ---- */
+
+static void add_backward(Tape *tape, Node *node)
+{
+    for (int i = 0; i < 2; i++) {
+        float *dx = tape_gradient(tape, node->inputs[i]);
+        if (dx != NULL)
+            device_accumulate(dx, node->output->grad, tensor_count(node->output));
+    }
+}
+
+Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
+{
+    CHECK(tensor_count(a) == tensor_count(b) && a->ndim == b->ndim, "add: %lld elements and %lld do not fit",
+          (long long)tensor_count(a), (long long)tensor_count(b));
+    Tensor *out = same_shape(tape, a, any_requires_grad(a, b, NULL));
+    device_add(out->data, a->data, b->data, tensor_count(a));
+    tape_record(tape, "add", add_backward, out, a, b, NULL);
+    return out;
+}
+
+/* ---- layernorm: out = (x - mean) * rstd * weight + bias, per row ----
+ * saved[0]: mean (rows), saved[1]: rstd (rows). */
+
+static void layernorm_backward(Tape *tape, Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    device_layernorm_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias),
+                              node->output->grad, x->data, node->saved[0], node->saved[1], weight->data,
+                              tensor_rows(x), tensor_last(x));
+}
+
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    int64_t rows = tensor_rows(x), n = tensor_last(x);
+    CHECK(tensor_count(weight) == n && tensor_count(bias) == n, "layernorm: weight and bias must have %lld elements",
+          (long long)n);
+    Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
+    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    device_layernorm_forward(out->data, mean, rstd, x->data, weight->data, bias->data, rows, n);
+    Node *node = tape_record(tape, "layernorm", layernorm_backward, out, x, weight, bias);
+    if (node != NULL) {
+        node->saved[0] = mean;
+        node->saved[1] = rstd;
+    }
+    return out;
+}
+
+/* ---- embedding: out[b][t] = token_table[tokens[b][t]] + position_table[t] ---- */
+
+static void embedding_backward(Tape *tape, Node *node)
+{
+    const Tensor *out = node->output;
+    device_embedding_backward(tape_gradient(tape, node->inputs[0]), tape_gradient(tape, node->inputs[1]), out->grad,
+                              node->indices, out->shape[0], out->shape[1], out->shape[2]);
+}
+
+Tensor *op_embedding(Tape *tape, const int32_t *tokens, int64_t B, int64_t T, Tensor *token_table,
+                     Tensor *position_table)
+{
+    int64_t C = tensor_last(token_table);
+    CHECK(tensor_last(position_table) == C, "embedding: the two tables have %lld and %lld columns", (long long)C,
+          (long long)tensor_last(position_table));
+    CHECK(T <= position_table->shape[0], "embedding: %lld positions, but the table has only %lld", (long long)T,
+          (long long)position_table->shape[0]);
+    Tensor *out = tape_tensor(tape, 3, (int64_t[]){B, T, C}, any_requires_grad(token_table, position_table, NULL));
+    device_embedding_forward(out->data, tokens, token_table->data, position_table->data, B, T, C);
+    Node *node = tape_record(tape, "embedding", embedding_backward, out, token_table, position_table, NULL);
+    if (node != NULL)
+        node->indices = tokens;
+    return out;
+}
+
+/* ---- causal self-attention: saved[0] is the device's choice (CPU: the probabilities) ---- */
+
+static void attention_backward(Tape *tape, Node *node)
+{
+    Tensor *qkv = node->inputs[0];
+    int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
+    float *scratch = tape_floats(tape, device_attention_scratch(B, T, C, node->heads));
+    device_attention_backward(tape_gradient(tape, qkv), scratch, node->output->grad, qkv->data, node->output->data,
+                              node->saved[0], B, T, C, node->heads, tape->precision);
+}
+
+Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
+{
+    CHECK(qkv->ndim == 3 && qkv->shape[2] % (3 * heads) == 0,
+          "attention: rows of %lld are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
+    int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
+    Tensor *out = tape_tensor(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
+    float *saved = tape_floats(tape, device_attention_saved(B, T, C, heads));
+    device_attention_forward(out->data, saved, qkv->data, B, T, C, heads, tape->precision);
+    Node *node = tape_record(tape, "attention", attention_backward, out, qkv, NULL, NULL);
+    if (node != NULL) {
+        node->saved[0] = saved;
+        node->heads = heads;
+    }
+    return out;
+}
+
+/* ---- cross-entropy: loss = sum over rows of -log softmax(logits)[target] ----
+ * saved[0]: softmax(logits) (rows, V). */
+
+static void cross_entropy_backward(Tape *tape, Node *node)
+{
+    Tensor *logits = node->inputs[0];
+    device_cross_entropy_backward(tape_gradient(tape, logits), node->output->grad, node->saved[0], node->indices,
+                                  tensor_rows(logits), tensor_last(logits));
+}
+
+Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets)
+{
+    Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, logits->requires_grad);
+    float *probabilities = tape_floats(tape, tensor_count(logits));
+    device_cross_entropy_forward(loss->data, probabilities, logits->data, targets, tensor_rows(logits),
+                                 tensor_last(logits));
+    Node *node = tape_record(tape, "cross-entropy", cross_entropy_backward, loss, logits, NULL, NULL);
+    if (node != NULL) {
+        node->saved[0] = probabilities;
+        node->indices = targets;
+    }
+    return loss;
+}
+
+/* ---- mean squared error, summed over rows: saved[0] is the target (not owned) ---- */
+
+static void mse_backward(Tape *tape, Node *node)
+{
+    Tensor *prediction = node->inputs[0];
+    device_mse_backward(tape_gradient(tape, prediction), node->output->grad, prediction->data, node->saved[0],
+                        tensor_rows(prediction), tensor_last(prediction));
+}
+
+Tensor *op_mse(Tape *tape, Tensor *prediction, const float *target)
+{
+    Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, prediction->requires_grad);
+    device_mse_forward(loss->data, prediction->data, target, tensor_rows(prediction), tensor_last(prediction));
+    Node *node = tape_record(tape, "mse", mse_backward, loss, prediction, NULL, NULL);
+    if (node != NULL)
+        node->saved[0] = target;
+    return loss;
+}

@@ -1,0 +1,48 @@
+/* parameter.h: a named weight that is trained, and the list of a model's weights.
+ *
+ * The order of the list is the order of registration. It is the same on every rank, and everything that must
+ * agree between ranks (broadcasts, buckets, hashes) follows it.
+ */
+#ifndef LOCKSTEP_AUTOGRAD_PARAMETER_H
+#define LOCKSTEP_AUTOGRAD_PARAMETER_H
+
+#include "tensor/arena.h" /* ARENA_ALIGNMENT */
+#include "tensor/tensor.h"
+
+typedef struct Parameter {
+    char name[64]; /* as PyTorch would name it: "fc1.weight" */
+    int index;     /* place in the list */
+    Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
+    int uses;      /* tape: how often this step's forward pass used it and backward has not come to yet */
+    bool contributed;  /* tape: one of those uses has added to the gradient in this backward pass */
+    bool has_gradient; /* a complete gradient has landed since the gradients were zeroed */
+} Parameter;
+
+typedef struct ParameterList {
+    Parameter **items;
+    int count, capacity;
+} ParameterList;
+
+/* Registers a float32 parameter of the given shape, zero-filled. Returns it; owned by the list. */
+Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const int64_t *shape);
+void parameters_free(ParameterList *list);
+
+int64_t parameters_total(const ParameterList *list);                            /* elements in all */
+size_t parameters_largest(const ParameterList *list);                           /* elements of the largest one */
+Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
+
+/* Gives every trained parameter a zeroed gradient of its own, in one block that the caller frees with
+ * device_free(). Each gradient starts on a 64-byte boundary. */
+void *parameters_allocate_gradients(ParameterList *list);
+
+/* grad = 0 and has_gradient = false, for all. Call between the optimizer's step and the next forward pass. */
+void parameters_zero_gradients(ParameterList *list);
+
+/* Copies of the values on the host, in list order, without gaps: parameters_total() floats each. */
+void parameters_to_host(const ParameterList *list, float *values);
+void parameters_from_host(ParameterList *list, const float *values);
+
+/* FNV-1a (64 bit) over the float32 bytes of all values in list order: the weights_hash of the summary. */
+uint64_t parameters_hash(const ParameterList *list);
+
+#endif

@@ -1,0 +1,150 @@
+/* tape.c: recording the forward pass, walking it in reverse, and saying when a gradient is complete. */
+#include "autograd/tape.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "device/device.h"
+
+void tape_begin(Tape *tape, bool recording)
+{
+    /* Uses that an earlier recording counted and no backward pass took back would delay this step's events. */
+    for (int i = 0; i < tape->count; i++)
+        for (int k = 0; k < NODE_MAX_INPUTS; k++)
+            if (tape->nodes[i].inputs[k] != NULL && tape->nodes[i].inputs[k]->parameter != NULL)
+                tape->nodes[i].inputs[k]->parameter->uses = 0;
+    arena_reset(&tape->arena);
+    tape->tensor_count = 0;
+    tape->count = 0;
+    tape->recording = recording;
+}
+
+void tape_free(Tape *tape)
+{
+    arena_free(&tape->arena);
+    for (int i = 0; i < tape->tensor_capacity; i++)
+        free(tape->tensors[i]);
+    free(tape->tensors);
+    free(tape->nodes);
+    *tape = (Tape){0};
+}
+
+/* The next description from the pool, which only grows during the first step. */
+static Tensor *next_tensor(Tape *tape)
+{
+    if (tape->tensor_count == tape->tensor_capacity) {
+        int capacity = tape->tensor_capacity ? 2 * tape->tensor_capacity : 64;
+        tape->tensors = realloc(tape->tensors, (size_t)capacity * sizeof *tape->tensors);
+        CHECK(tape->tensors != NULL, "out of memory for the tape's tensors");
+        for (int i = tape->tensor_capacity; i < capacity; i++)
+            tape->tensors[i] = alloc_or_fault(sizeof(Tensor));
+        tape->tensor_capacity = capacity;
+    }
+    return tape->tensors[tape->tensor_count++];
+}
+
+Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
+{
+    Tensor *tensor = next_tensor(tape);
+    *tensor = tensor_view(NULL, DTYPE_F32, ndim, shape);
+    tensor->data = tape_floats(tape, tensor_count(tensor));
+    tensor->requires_grad = requires_grad;
+    return tensor;
+}
+
+Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t *shape)
+{
+    Tensor *tensor = next_tensor(tape);
+    *tensor = tensor_view(data, dtype, ndim, shape);
+    return tensor;
+}
+
+float *tape_floats(Tape *tape, int64_t count)
+{
+    return arena_alloc(&tape->arena, (size_t)count * sizeof(float));
+}
+
+Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *), Tensor *output, Tensor *a,
+                  Tensor *b, Tensor *c)
+{
+    if (!tape->recording || !output->requires_grad)
+        return NULL;
+    if (tape->count == tape->capacity) {
+        tape->capacity = tape->capacity ? 2 * tape->capacity : 64;
+        tape->nodes = realloc(tape->nodes, (size_t)tape->capacity * sizeof *tape->nodes);
+        CHECK(tape->nodes != NULL, "out of memory for the tape's nodes");
+    }
+    Node *node = &tape->nodes[tape->count++];
+    *node = (Node){.name = name, .backward = backward, .inputs = {a, b, c}, .output = output};
+    for (int i = 0; i < NODE_MAX_INPUTS; i++)
+        if (node->inputs[i] != NULL && node->inputs[i]->parameter != NULL)
+            node->inputs[i]->parameter->uses++;
+    return node;
+}
+
+float *tape_gradient(Tape *tape, Tensor *tensor)
+{
+    if (tensor == NULL || !tensor->requires_grad)
+        return NULL;
+    if (tensor->grad == NULL) {
+        CHECK(tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",
+              tensor->parameter->name);
+        tensor->grad = tape_floats(tape, tensor_count(tensor));
+        device_zero(tensor->grad, (size_t)tensor_count(tensor) * sizeof(float));
+    }
+    return tensor->grad;
+}
+
+/* note: gradient-ready
+ * A parameter's gradient is complete when backward has passed the last node that used the parameter, be it
+ * that the node contributed or was passed over. Only then may it be sent: a gradient that is reduced after the
+ * first of two contributions is wrong on every rank, and equal on every rank, so nothing looks amiss. */
+static void count_down(Tape *tape, Node *node, bool contributed)
+{
+    for (int i = 0; i < NODE_MAX_INPUTS; i++) {
+        Parameter *parameter = node->inputs[i] != NULL ? node->inputs[i]->parameter : NULL;
+        if (parameter == NULL || !parameter->tensor.requires_grad)
+            continue;
+        if (contributed)
+            parameter->contributed = true;
+        if (--parameter->uses > 0 || !parameter->contributed)
+            continue;
+        parameter->contributed = false;
+        parameter->has_gradient = true;
+        if (tape->on_gradient_ready != NULL)
+            tape->on_gradient_ready(tape->listener, parameter);
+    }
+}
+
+void tape_backward(Tape *tape, Tensor *loss, float seed)
+{
+    CHECK(tape->recording, "backward without a recording: tape_begin(tape, true) comes first, and backward only once");
+    CHECK(tensor_count(loss) == 1, "backward starts from one number, not %lld", (long long)tensor_count(loss));
+    CHECK(loss->requires_grad, "the loss does not depend on any parameter that is trained");
+    device_from_host(tape_gradient(tape, loss), &seed, sizeof seed);
+    for (int i = tape->count - 1; i >= 0; i--) {
+        Node *node = &tape->nodes[i];
+        bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */
+        if (contributes)
+            node->backward(tape, node);
+        count_down(tape, node, contributes);
+    }
+    tape->recording = false;
+}
+
+/* Whether the loss depends on the output of node i: it is the loss, or a later node that counts reads it. */
+void tape_mark_used(const Tape *tape, const Tensor *loss, bool *used)
+{
+    bool *counts = alloc_or_fault((size_t)tape->count * sizeof *counts);
+    for (int i = tape->count - 1; i >= 0; i--) {
+        const Tensor *output = tape->nodes[i].output;
+        counts[i] = output == loss;
+        for (int later = i + 1; later < tape->count && !counts[i]; later++)
+            for (int k = 0; k < NODE_MAX_INPUTS && counts[later]; k++)
+                counts[i] = counts[i] || tape->nodes[later].inputs[k] == output;
+        for (int k = 0; k < NODE_MAX_INPUTS && counts[i]; k++)
+            if (tape->nodes[i].inputs[k] != NULL && tape->nodes[i].inputs[k]->parameter != NULL)
+                used[tape->nodes[i].inputs[k]->parameter->index] = true;
+    }
+    free(counts);
+}

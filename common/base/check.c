@@ -1,0 +1,158 @@
+/* check.c: one line says what went wrong, and the whole job ends. */
+#include "base/check.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { STATUS_FAULT = 1, STATUS_WRONG_USE = 2, LINE_SIZE = 1024 };
+
+/* How long a rank waits to learn whether the others made the same mistake. */
+static const double MISTAKE_WAIT_SECONDS = 2.0;
+
+static Job job = {.rank = 0, .world_size = 1};
+static const char *program = "train";
+static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
+
+void job_set(Job new_job)
+{
+    job = new_job;
+}
+
+int job_rank(void)
+{
+    return job.rank;
+}
+
+int job_world_size(void)
+{
+    return job.world_size;
+}
+
+void job_set_program(const char *name)
+{
+    program = name;
+}
+
+void job_set_step(long step)
+{
+    atomic_store(&current_step, step);
+}
+
+/* A line of text that cuts off what does not fit. */
+typedef struct Line {
+    char text[LINE_SIZE];
+    size_t length;
+} Line;
+
+static void line_append_list(Line *line, const char *format, va_list arguments)
+{
+    size_t room = sizeof line->text - 1 - line->length; /* one byte is kept for the newline */
+    int wanted = vsnprintf(line->text + line->length, room, format, arguments);
+    if (wanted > 0)
+        line->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
+}
+
+static void __attribute__((format(printf, 2, 3))) line_append(Line *line, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    line_append_list(line, format, arguments);
+    va_end(arguments);
+}
+
+/* One write for the whole line, so that lines of several ranks do not mix. */
+static void line_print(Line *line)
+{
+    line->text[line->length++] = '\n';
+    fflush(stdout); /* what was printed before the mistake stands before it */
+    ssize_t written = write(STDERR_FILENO, line->text, line->length);
+    (void)written; /* there is nowhere left to report to */
+}
+
+void die(const char *format, ...)
+{
+    Line line = {.length = 0};
+    va_list arguments;
+    line_append(&line, "%s: error: ", program);
+    va_start(arguments, format);
+    line_append_list(&line, format, arguments);
+    va_end(arguments);
+
+    if (job.rank == 0)
+        line_print(&line);
+    if (job.all_ranks_arrive == NULL)
+        exit(STATUS_WRONG_USE);
+
+    if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake: rank 0 has said it */
+        job.leave();
+        exit(STATUS_WRONG_USE);
+    }
+    if (job.rank != 0) {
+        line_append(&line, " (rank %d)", job.rank);
+        line_print(&line);
+    }
+    job.abort_all(STATUS_WRONG_USE);
+    exit(STATUS_WRONG_USE);
+}
+
+/* "common/base/check.c" -> "check.c" */
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+void fault_at(const char *file, int line_number, const char *format, ...)
+{
+    Line line = {.length = 0};
+    va_list arguments;
+    long step = atomic_load(&current_step);
+    line_append(&line, "%s: fault: rank %d", program, job.rank);
+    if (step >= 0)
+        line_append(&line, ", step %ld", step);
+    line_append(&line, ": ");
+    va_start(arguments, format);
+    line_append_list(&line, format, arguments);
+    va_end(arguments);
+    line_append(&line, " (%s:%d)", file_name(file), line_number);
+    line_print(&line);
+
+    if (job.abort_all != NULL)
+        job.abort_all(STATUS_FAULT);
+    exit(STATUS_FAULT);
+}
+
+void advise(const char *format, ...)
+{
+    if (job.rank != 0)
+        return;
+    Line line = {.length = 0};
+    va_list arguments;
+    line_append(&line, "%s: note: ", program);
+    va_start(arguments, format);
+    line_append_list(&line, format, arguments);
+    va_end(arguments);
+    line_print(&line);
+}
+
+void *alloc_or_fault(size_t bytes)
+{
+    const size_t alignment = 64;
+    CHECK(bytes <= SIZE_MAX - alignment, "cannot allocate %zu bytes: the size is not plausible", bytes);
+    size_t rounded = (bytes / alignment + 1) * alignment; /* aligned_alloc wants a multiple; never 0 */
+    void *memory = aligned_alloc(alignment, rounded);
+    CHECK(memory != NULL, "out of memory: cannot allocate %zu bytes", bytes);
+    memset(memory, 0, rounded);
+    return memory;
+}
+
+char *copy_string(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(alloc_or_fault(bytes), text, bytes);
+}

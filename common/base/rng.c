@@ -1,0 +1,63 @@
+/* rng.c: xoshiro256** (Blackman and Vigna, "Scrambled linear pseudorandom number generators", 2018). */
+#include "base/rng.h"
+
+#include <math.h>
+
+/* splitmix64: turns any seed, also 0, into well mixed bits. */
+static uint64_t splitmix(uint64_t *seed)
+{
+    uint64_t z = *seed += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+void rng_seed(Rng *rng, uint64_t seed)
+{
+    for (int i = 0; i < 4; i++)
+        rng->state[i] = splitmix(&seed);
+}
+
+static uint64_t rotate_left(uint64_t x, int bits)
+{
+    return (x << bits) | (x >> (64 - bits));
+}
+
+uint64_t rng_bits(Rng *rng)
+{
+    uint64_t *s = rng->state;
+    uint64_t result = rotate_left(s[1] * 5, 7) * 9;
+    uint64_t shifted = s[1] << 17;
+    s[2] ^= s[0];
+    s[3] ^= s[1];
+    s[1] ^= s[2];
+    s[0] ^= s[3];
+    s[2] ^= shifted;
+    s[3] = rotate_left(s[3], 45);
+    return result;
+}
+
+uint64_t rng_below(Rng *rng, uint64_t limit)
+{
+    /* 2^64 is rarely a multiple of limit. The first (2^64 mod limit) numbers are drawn again, so that every
+     * remainder has the same number of chances. */
+    uint64_t unfair = (0 - limit) % limit;
+    uint64_t bits;
+    do
+        bits = rng_bits(rng);
+    while (bits < unfair);
+    return bits % limit;
+}
+
+float rng_uniform(Rng *rng)
+{
+    return (float)(rng_bits(rng) >> 40) * 0x1p-24f; /* 24 bits: all that a float's mantissa holds */
+}
+
+float rng_normal(Rng *rng)
+{
+    const double two_pi = 6.283185307179586;
+    double u = 1.0 - (double)(rng_bits(rng) >> 11) * 0x1p-53; /* in (0, 1]: log(u) is finite */
+    double v = (double)(rng_bits(rng) >> 11) * 0x1p-53;
+    return (float)(sqrt(-2.0 * log(u)) * cos(two_pi * v));
+}

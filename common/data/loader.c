@@ -1,0 +1,149 @@
+/* loader.c: a thread fills one buffer while training uses the other.
+ *
+ *     batch number     0      1      2      3
+ *     buffer           0      1      0      1
+ *     thread        | fill | fill |..wait| fill | ...
+ *     training             | use         | use  | ...
+ *
+ * The number of a batch alone says everything about it (step, epoch, micro-batch), so a loader that starts at a later
+ * step gives what one that started at 0 would give from there on.
+ */
+#include "data/loader.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define BUFFERS 2
+
+struct Loader {
+    /* Set at the start, then only read. */
+    const Dataset *dataset;
+    int rank, accumulate;
+    long first_step;
+    pthread_t thread;
+
+    /* Used by the thread alone. */
+    Sampler sampler;
+    int64_t *indices;
+
+    /* Buffer b belongs to the thread, or to training, as the counters below say. */
+    Batch batches[BUFFERS];
+
+    /* `mutex` guards everything from here on; `changed` is signalled whenever some of it changes. One condition is
+     * enough: there are two threads, so whoever waits is the one that the other means. Batches are counted from the
+     * loader's start: returned <= taken <= prepared <= returned + BUFFERS. */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    long prepared; /* filled by the thread */
+    long taken;    /* handed out by loader_next() */
+    long returned; /* no longer used by training: their buffers are free */
+    bool stopping;
+};
+
+/* Writes batch `number` to its buffer. Called without the mutex: the buffer is the thread's at this time. */
+static void prepare(Loader *loader, long number)
+{
+    Batch *batch = &loader->batches[number % BUFFERS];
+    long steps_per_epoch = (long)sampler_steps_per_epoch(&loader->sampler);
+    batch->step = loader->first_step + number / loader->accumulate;
+    batch->micro_batch = (int)(number % loader->accumulate);
+    batch->epoch = batch->step / steps_per_epoch;
+    long step_of_epoch = batch->step % steps_per_epoch;
+
+    sampler_set_epoch(&loader->sampler, batch->epoch);
+    batch->global_samples = sampler_global_count(&loader->sampler, step_of_epoch);
+    batch->samples = sampler_indices(&loader->sampler, step_of_epoch, loader->rank, batch->micro_batch,
+                                     loader->accumulate, loader->indices);
+    dataset_get(loader->dataset, batch->epoch, loader->indices, batch->samples, batch->inputs, batch->targets);
+}
+
+static void *loader_thread(void *argument)
+{
+    Loader *loader = argument;
+    pthread_mutex_lock(&loader->mutex);
+    for (;;) {
+        while (!loader->stopping && loader->prepared == loader->returned + BUFFERS) {
+            pthread_cond_wait(&loader->changed, &loader->mutex);
+        }
+        if (loader->stopping) {
+            break;
+        }
+        long number = loader->prepared;
+        pthread_mutex_unlock(&loader->mutex);
+        prepare(loader, number);
+        pthread_mutex_lock(&loader->mutex);
+        loader->prepared++;
+        pthread_cond_signal(&loader->changed);
+    }
+    pthread_mutex_unlock(&loader->mutex);
+    return NULL;
+}
+
+/* The most samples that one micro-batch of one rank can have. */
+static size_t largest_micro_batch(const Sampler *sampler, int accumulate)
+{
+    int64_t batch = sampler->global_batch < sampler->length ? sampler->global_batch : sampler->length;
+    int64_t share = batch / sampler->world_size + 1;
+    return (size_t)(share / accumulate + 1);
+}
+
+Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, int accumulate, long first_step)
+{
+    CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
+    CHECK(accumulate > 0 && first_step >= 0, "%d micro-batches, first step %ld", accumulate, first_step);
+    CHECK(dataset->size == sampler->dataset_size, "the data set has %lld samples, the sampler %lld",
+          (long long)dataset->size, (long long)sampler->dataset_size);
+    Loader *loader = alloc_or_fault(sizeof *loader);
+    loader->dataset = dataset;
+    loader->rank = rank;
+    loader->accumulate = accumulate;
+    loader->first_step = first_step;
+    sampler_create(&loader->sampler, sampler->dataset_size, sampler->world_size, sampler->global_batch, sampler->seed,
+                   sampler->shuffle, sampler->drop_last);
+    size_t samples = largest_micro_batch(sampler, accumulate);
+    loader->indices = alloc_or_fault(samples * sizeof *loader->indices);
+    for (int b = 0; b < BUFFERS; b++) {
+        loader->batches[b].inputs = alloc_or_fault(samples * dataset->input_bytes);
+        loader->batches[b].targets = alloc_or_fault(samples * dataset->target_bytes);
+    }
+    pthread_mutex_init(&loader->mutex, NULL);
+    pthread_cond_init(&loader->changed, NULL);
+    int error = pthread_create(&loader->thread, NULL, loader_thread, loader);
+    CHECK(error == 0, "cannot start the loader's thread: %s", strerror(error));
+    return loader;
+}
+
+const Batch *loader_next(Loader *loader)
+{
+    pthread_mutex_lock(&loader->mutex);
+    loader->returned = loader->taken; /* the caller is done with the batch of the call before */
+    pthread_cond_signal(&loader->changed);
+    while (loader->prepared == loader->taken) {
+        pthread_cond_wait(&loader->changed, &loader->mutex);
+    }
+    const Batch *batch = &loader->batches[loader->taken % BUFFERS];
+    loader->taken++;
+    pthread_mutex_unlock(&loader->mutex);
+    return batch;
+}
+
+void loader_stop(Loader *loader)
+{
+    pthread_mutex_lock(&loader->mutex);
+    loader->stopping = true;
+    pthread_cond_signal(&loader->changed);
+    pthread_mutex_unlock(&loader->mutex);
+    pthread_join(loader->thread, NULL);
+    pthread_mutex_destroy(&loader->mutex);
+    pthread_cond_destroy(&loader->changed);
+    for (int b = 0; b < BUFFERS; b++) {
+        free(loader->batches[b].inputs);
+        free(loader->batches[b].targets);
+    }
+    free(loader->indices);
+    sampler_free(&loader->sampler);
+    free(loader);
+}

@@ -1,0 +1,65 @@
+/* read_file.c: reads through zlib, which hands out plain files as they are.
+ *
+ * How long the content of a gzip file is shows only once it is unpacked (its trailer keeps the length modulo 2^32
+ * only, and any header inside may lie), so the buffer grows with what really arrives.
+ */
+#include "data/read_file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "base/check.h"
+
+#define FIRST_CAPACITY ((size_t)1 << 20) /* bytes; doubled whenever the buffer is full */
+#define MOST_PER_READ ((size_t)1 << 30)  /* gzread() returns an int */
+
+/* realloc() that faults: alloc_or_fault() cannot grow a buffer, and to copy one at every doubling would need half
+ * as much memory again. */
+static unsigned char *resize_or_fault(unsigned char *bytes, size_t capacity)
+{
+    unsigned char *resized = realloc(bytes, capacity);
+    CHECK(resized != NULL, "no memory for %zu bytes of data", capacity);
+    return resized;
+}
+
+/* gzread() may hand out the beginning of a file that is cut short, and report it only here. */
+static void die_on_error(gzFile file, const char *path)
+{
+    int status = Z_OK;
+    const char *reason = gzerror(file, &status); /* "PATH: what is wrong" */
+    if (status == Z_ERRNO) {
+        die("--data: cannot read '%s': %s", path, strerror(errno));
+    }
+    if (status == Z_BUF_ERROR) {
+        die("--data: '%s' is cut short: its gzip data ends too early; fetch the file again", path);
+    }
+    if (status != Z_OK) {
+        die("--data: cannot unpack the gzip file: %s; fetch the file again", reason);
+    }
+}
+
+unsigned char *read_file_or_die(const char *path, int64_t *size)
+{
+    gzFile file = gzopen(path, "rb");
+    if (file == NULL) {
+        die("--data: cannot read '%s': %s", path, strerror(errno));
+    }
+    size_t capacity = FIRST_CAPACITY, used = 0;
+    unsigned char *bytes = resize_or_fault(NULL, capacity);
+    int got = 0;
+    do {
+        if (used == capacity) {
+            capacity *= 2;
+            bytes = resize_or_fault(bytes, capacity);
+        }
+        size_t room = capacity - used;
+        got = gzread(file, bytes + used, (unsigned)(room < MOST_PER_READ ? room : MOST_PER_READ));
+        used += got > 0 ? (size_t)got : 0;
+    } while (got > 0);
+    die_on_error(file, path);
+    gzclose(file);
+    *size = (int64_t)used;
+    return resize_or_fault(bytes, used > 0 ? used : 1);
+}

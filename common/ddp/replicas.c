@@ -1,0 +1,100 @@
+/* replicas.c: the same model on every rank: checked before the first step, copied, and checked again. */
+#include "ddp/replicas.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "device/device.h"
+
+#define DESCRIPTION_SIZE 144 /* "fc1.weight float32 [512, 784]", sent as 36 int32 words */
+
+static void describe(const ParameterList *parameters, int i, char *text)
+{
+    char shape[64];
+    memset(text, 0, DESCRIPTION_SIZE);
+    if (i >= parameters->count) {
+        snprintf(text, DESCRIPTION_SIZE, "nothing (it has %d parameters)", parameters->count);
+        return;
+    }
+    tensor_describe(&parameters->items[i]->tensor, shape, sizeof shape);
+    snprintf(text, DESCRIPTION_SIZE, "%.60s %s%s", parameters->items[i]->name, shape,
+             parameters->items[i]->tensor.requires_grad ? "" : " (frozen)");
+}
+
+void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters)
+{
+    int world_size = pg_world_size(pg);
+    char mine[DESCRIPTION_SIZE];
+    char *all = alloc_or_fault((size_t)world_size * DESCRIPTION_SIZE);
+    int64_t count = parameters->count, most = 0;
+    pg_all_reduce(pg, &count, &most, 1, DTYPE_I64, REDUCE_MAX, "number of parameters");
+    for (int i = 0; i < most; i++) {
+        describe(parameters, i, mine);
+        pg_all_gather(pg, mine, all, DESCRIPTION_SIZE / 4, DTYPE_I32, "description of a parameter");
+        for (int rank = 1; rank < world_size; rank++) {
+            const char *theirs = all + (size_t)rank * DESCRIPTION_SIZE;
+            if (memcmp(all, theirs, DESCRIPTION_SIZE) != 0)
+                die("the ranks have different models: parameter %d is %s on rank 0, but %s on rank %d; start every "
+                    "rank with the same --model and sizes", i, all, theirs, rank);
+        }
+    }
+    free(all);
+}
+
+void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters)
+{
+    for (int i = 0; i < parameters->count; i++) {
+        Parameter *parameter = parameters->items[i];
+        pg_broadcast(pg, parameter->tensor.data, (size_t)tensor_count(&parameter->tensor), DTYPE_F32, 0,
+                     parameter->name);
+    }
+}
+
+/* A hash of one parameter's bits. */
+static int64_t hash_parameter(const Parameter *parameter)
+{
+    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
+    unsigned char *values = alloc_or_fault(bytes);
+    device_to_host(values, parameter->tensor.data, bytes);
+    uint64_t hash = fnv1a(FNV1A_START, values, bytes);
+    free(values);
+    return (int64_t)hash;
+}
+
+void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
+{
+    int world_size = pg_world_size(pg);
+    size_t count = (size_t)parameters->count;
+    int64_t *mine = alloc_or_fault(count * sizeof *mine);
+    int64_t *all = alloc_or_fault((size_t)world_size * count * sizeof *all);
+    for (int i = 0; i < parameters->count; i++)
+        mine[i] = hash_parameter(parameters->items[i]);
+    pg_all_gather(pg, mine, all, count, DTYPE_I64, "fingerprints of the parameters");
+    for (int i = 0; i < parameters->count; i++)
+        for (int rank = 1; rank < world_size; rank++)
+            CHECK(all[(size_t)rank * count + (size_t)i] == all[i],
+                  "the ranks' weights have drifted apart: %s differs between rank 0 and rank %d (was its gradient "
+                  "reduced on all ranks?)", parameters->items[i]->name, rank);
+    free(mine);
+    free(all);
+}
+
+void replicas_check_gradients(const ParameterList *parameters)
+{
+    char names[512] = "";
+    size_t used = 0;
+    int missing = 0;
+    for (int i = 0; i < parameters->count; i++) {
+        const Parameter *parameter = parameters->items[i];
+        if (!parameter->tensor.requires_grad || parameter->has_gradient)
+            continue;
+        missing++;
+        if (used < sizeof names)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", parameter->name);
+    }
+    CHECK(missing == 0, "backward is over and %d parameter(s) got no gradient: %s. The loss does not depend on them; "
+                        "freeze them, or let --find-unused-parameters (stage 3 on) pass them over", missing, names);
+}

@@ -1,0 +1,21 @@
+/* replicas.h: what makes models on several ranks replicas of one another, shared by all stages. */
+#ifndef LOCKSTEP_DDP_REPLICAS_H
+#define LOCKSTEP_DDP_REPLICAS_H
+
+#include "autograd/parameter.h"
+#include "dist/process_group.h"
+
+/* Compares the number, names, shapes and dtypes of the parameters on all ranks; where they differ, the run ends
+ * with one message that shows the first difference. Collective. */
+void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters);
+
+/* Copies rank 0's values to all ranks, parameter by parameter. Collective. */
+void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
+
+/* Faults, naming the first parameter that differs, unless all ranks hold the same bits. Collective. */
+void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters);
+
+/* Faults, naming them, if parameters that are trained got no gradient in the backward pass that just ended. */
+void replicas_check_gradients(const ParameterList *parameters);
+
+#endif

@@ -1,0 +1,96 @@
+/* device.h: every kernel the training needs, one prototype each. device_cpu.c implements them with OpenBLAS and
+ * plain loops, device_cuda.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
+ *
+ * Pointers are device memory unless a comment says host. Matrices are row-major. All kernels that compute a
+ * gradient ADD to it (+=), as a tensor may have several consumers. Results do not depend on addresses, and
+ * no kernel uses atomics: the same input gives the same bits. Any count may be zero.
+ */
+#ifndef LOCKSTEP_DEVICE_DEVICE_H
+#define LOCKSTEP_DEVICE_DEVICE_H
+
+#include "tensor/tensor.h"
+
+/* ---- the device ---- */
+
+/* local_rank: this process's number on its host; threads: BLAS threads of this process (CPU only).
+ * Prints advice if the environment forces a slow BLAS kernel. */
+void device_init(int local_rank, int threads);
+const char *device_name(void);        /* "cpu" or "cuda" */
+const char *device_description(void); /* the model, and for the CPU the BLAS kernels chosen */
+void device_synchronize(void);        /* returns when all work queued so far is done */
+
+/* ---- memory ---- */
+void *device_alloc(size_t bytes); /* zeroed, 64-byte aligned; device_free() it */
+void device_free(void *memory);
+void device_to_host(void *host, const void *device, size_t bytes);
+void device_from_host(void *device, const void *host, size_t bytes);
+void device_copy(void *to, const void *from, size_t bytes); /* both device memory, not overlapping */
+void device_zero(void *memory, size_t bytes);
+
+/* ---- element-wise ---- */
+void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
+void device_accumulate(float *out, const float *x, int64_t n);                 /* out += x */
+void device_scale(float *x, float factor, int64_t n);                          /* x *= factor */
+void device_round(float *out, const float *x, DType precision, int64_t n);     /* to the nearest bf16/f16, as float */
+void device_relu_forward(float *out, const float *x, int64_t n);
+void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n);
+void device_gelu_forward(float *out, const float *x, int64_t n);
+void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n);
+
+/* ---- linear: out (rows, n_out) = x (rows, n_in) weight^T + bias, weight (n_out, n_in), bias (n_out) or NULL ---- */
+void device_linear_forward(float *out, const float *x, const float *weight, const float *bias, int64_t rows,
+                           int64_t n_in, int64_t n_out);
+/* Any of dx (rows, n_in), dweight (n_out, n_in), dbias (n_out) may be NULL: not needed. */
+void device_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                            const float *weight, int64_t rows, int64_t n_in, int64_t n_out);
+
+/* ---- layernorm over rows of n; mean and rstd (rows) are kept for backward ---- */
+void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n);
+/* dx, dweight, dbias may be NULL each. */
+void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                               const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n);
+
+/* ---- embedding: out (B, T, C) = token_table[tokens] + position_table[t] ---- */
+void device_embedding_forward(float *out, const int32_t *tokens, const float *token_table,
+                              const float *position_table, int64_t B, int64_t T, int64_t C);
+void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
+                               int64_t B, int64_t T, int64_t C);
+
+/* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C) ----
+ * saved: device_attention_saved() floats that forward fills for backward. scratch: device_attention_scratch()
+ * floats that backward may overwrite. */
+int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads);
+int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads);
+void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
+                              DType precision);
+void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+                               const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision);
+
+/* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
+ * probabilities (rows, V) is kept for backward. */
+void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
+                                  int64_t rows, int64_t V);
+void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+                                   const int32_t *targets, int64_t rows, int64_t V);
+void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n);
+void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+                         int64_t rows, int64_t n);
+
+/* ---- optimizers, in place, one call per parameter (formulas: optim/sgd.c, optim/adamw.c) ---- */
+void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
+                float weight_decay, bool first_step, int64_t n); /* momentum_buffer NULL: plain SGD */
+void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2, int64_t n);
+
+/* ---- looking at values (results on the host) ---- */
+double device_sum_of_squares(const float *x, int64_t n); /* in float64, in index order by fixed blocks */
+bool device_all_finite(const float *x, int64_t n);
+/* Rows whose largest logit is at the target. */
+int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V);
+
+/* ---- half precision on the wire ---- */
+void device_to_half(void *half, const float *x, DType dtype, int64_t n);   /* dtype: DTYPE_BF16 or DTYPE_F16 */
+void device_from_half(float *x, const void *half, DType dtype, int64_t n);
+
+#endif

@@ -1,0 +1,329 @@
+/* device_cpu.c: the kernels on the CPU, first part: memory, element-wise operations, linear, layernorm, embedding.
+ * (Attention: device_cpu_attention.c. Losses, optimizers and the rest: device_cpu_update.c.)
+ *
+ * Matrix products are OpenBLAS's; all else is plain loops, written so that the compiler vectorises them. For that
+ * it needs -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math (nobody reads errno or the exception
+ * flags here). Never -ffast-math: it would reorder sums and ignore NaN.
+ */
+#include "device/device.h"
+
+#include "base/check.h"
+#include "device/device_cpu_math.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the device ---- */
+
+/* Only OpenBLAS has these. Weak: with another BLAS they are NULL, and the program still links. */
+extern void openblas_set_num_threads(int threads) __attribute__((weak));
+extern char *openblas_get_corename(void) __attribute__((weak));
+extern char *openblas_get_config(void) __attribute__((weak));
+
+static char description[128] = "cpu";
+
+#if defined(__x86_64__)
+static bool cpu_has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f");
+}
+#else
+static bool cpu_has_avx512(void)
+{
+    return false;
+}
+#endif
+
+/* OPENBLAS_CORETYPE overrules OpenBLAS's own choice of kernels. Kernels of 256 bits on a CPU of 512 run at half
+ * the speed, and nothing else would show it. */
+static void advise_if_kernels_are_slow(const char *kernels)
+{
+    const char *forced = getenv("OPENBLAS_CORETYPE");
+    const char *slow[] = {"Prescott", "Nehalem", "Sandybridge", "Barcelona", "Haswell", "Excavator", "Zen"};
+    if (forced == NULL || !cpu_has_avx512())
+        return;
+    for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++)
+        if (strcmp(kernels, slow[i]) == 0)
+            advise("OPENBLAS_CORETYPE=%s makes OpenBLAS use its %s kernels, without this CPU's AVX-512; unset it to "
+                   "let OpenBLAS choose", forced, kernels);
+}
+
+void device_init(int local_rank, int threads)
+{
+    (void)local_rank; /* the operating system places CPU processes */
+    const char *plural = threads == 1 ? "" : "s";
+    if (openblas_set_num_threads == NULL || openblas_get_corename == NULL || openblas_get_config == NULL) {
+        snprintf(description, sizeof description, "cpu, a BLAS that is not OpenBLAS");
+        return;
+    }
+    openblas_set_num_threads(threads);
+    const char *kernels = openblas_get_corename();
+    char version[32] = "";
+    sscanf(openblas_get_config(), "OpenBLAS %31s", version);
+    snprintf(description, sizeof description, "cpu, OpenBLAS %s %s kernels, %d thread%s", version, kernels, threads,
+             plural);
+    advise_if_kernels_are_slow(kernels);
+}
+
+const char *device_name(void)
+{
+    return "cpu";
+}
+
+const char *device_description(void)
+{
+    return description;
+}
+
+void device_synchronize(void)
+{
+    /* every kernel has done its work when it returns */
+}
+
+/* ---- memory ---- */
+
+void *device_alloc(size_t bytes)
+{
+    return alloc_or_fault(bytes);
+}
+
+void device_free(void *memory)
+{
+    free(memory);
+}
+
+void device_to_host(void *host, const void *device, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(host, device, bytes);
+}
+
+void device_from_host(void *device, const void *host, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(device, host, bytes);
+}
+
+void device_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+void device_zero(void *memory, size_t bytes)
+{
+    if (bytes > 0)
+        memset(memory, 0, bytes);
+}
+
+/* ---- element-wise ---- */
+
+void device_add(float *out, const float *a, const float *b, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = a[i] + b[i];
+}
+
+void device_accumulate(float *out, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] += x[i];
+}
+
+void device_scale(float *x, float factor, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= factor;
+}
+
+void device_round(float *out, const float *x, DType precision, int64_t n)
+{
+    if (precision == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = nearest_bf16(x[i]);
+    } else if (precision == DTYPE_F16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = nearest_f16(x[i]);
+    } else if (n > 0) {
+        memmove(out, x, (size_t)n * sizeof *x); /* float32: nothing to round */
+    }
+}
+
+void device_relu_forward(float *out, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] = x[i] < 0 ? 0 : x[i]; /* written so that NaN stays NaN */
+}
+
+void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
+        dx[i] += x[i] > 0 ? dout[i] : 0;
+    }
+}
+
+/* GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u),
+ * it is x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
+static const float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
+static const float GELU_CUBIC = 0.044715f;
+
+void device_gelu_forward(float *out, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float two_u = GELU_SLOPE * x[i] * (1 + GELU_CUBIC * x[i] * x[i]);
+        const float sigmoid = 1 / (1 + exp_of(-two_u));
+        out[i] = x[i] * sigmoid;
+    }
+}
+
+void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float square = x[i] * x[i];
+        const float two_u = GELU_SLOPE * x[i] * (1 + GELU_CUBIC * square);
+        const float dtwo_u = GELU_SLOPE * (1 + 3 * GELU_CUBIC * square); /* d(2u) / dx */
+        const float sigmoid = 1 / (1 + exp_of(-two_u));
+        /* forward: out = x * sigmoid(2u), and sigmoid' = sigmoid (1 - sigmoid) */
+        dx[i] += dout[i] * (sigmoid + x[i] * sigmoid * (1 - sigmoid) * dtwo_u);
+    }
+}
+
+/* ---- linear ---- */
+
+void device_linear_forward(float *out, const float *x, const float *weight, const float *bias, int64_t rows,
+                           int64_t n_in, int64_t n_out)
+{
+    /* Each row starts as the bias, and the product is added to it: no second pass over out. */
+    for (int64_t row = 0; row < rows && n_out > 0; row++) {
+        if (bias != NULL)
+            memcpy(out + row * n_out, bias, (size_t)n_out * sizeof *out);
+        else
+            memset(out + row * n_out, 0, (size_t)n_out * sizeof *out);
+    }
+    matmul(out, n_out, 1, x, n_in, CblasNoTrans, weight, n_in, CblasTrans, 1, rows, n_out, n_in);
+}
+
+void device_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                            const float *weight, int64_t rows, int64_t n_in, int64_t n_out)
+{
+    /* forward: out (rows, n_out) = x weight^T + bias, so dx = dout weight, dweight = dout^T x, dbias = sum of rows */
+    if (dx != NULL)
+        matmul(dx, n_in, 1, dout, n_out, CblasNoTrans, weight, n_in, CblasNoTrans, 1, rows, n_in, n_out);
+    if (dweight != NULL)
+        matmul(dweight, n_in, 1, dout, n_out, CblasTrans, x, n_in, CblasNoTrans, 1, n_out, n_in, rows);
+    if (dbias != NULL)
+        for (int64_t row = 0; row < rows; row++)
+            device_accumulate(dbias, dout + row * n_out, n_out);
+}
+
+/* ---- layernorm ---- */
+
+static const float LAYERNORM_EPS = 1e-5f;
+
+/* The sum of (x - mean)^2. */
+static float sum_of_squared_distances(const float *x, float mean, int64_t n)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (x[i + l] - mean) * (x[i + l] - mean);
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += (x[i] - mean) * (x[i] - mean);
+    return sum_of_lanes(lane);
+}
+
+void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n)
+{
+    for (int64_t row = 0; row < rows && n > 0; row++, x += n, out += n) {
+        const float m = sum_of(x, n) / (float)n;
+        const float variance = sum_of_squared_distances(x, m, n) / (float)n;
+        const float r = 1 / sqrtf(variance + LAYERNORM_EPS);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (x[i] - m) * r * weight[i] + bias[i];
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
+
+/* dx of one row. With norm = (x - mean) rstd and dnorm = dout weight:
+ * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
+static void layernorm_row_backward(float *dx, const float *dout, const float *x, float mean, float rstd,
+                                   const float *weight, int64_t n)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += dout[i + l] * weight[i + l] * ((x[i + l] - mean) * rstd);
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += dout[i] * weight[i] * ((x[i] - mean) * rstd);
+    const float mean_dnorm = dot_of(dout, weight, n) / (float)n;
+    const float mean_dnorm_norm = sum_of_lanes(lane) / (float)n;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        const float norm = (x[j] - mean) * rstd;
+        /* forward: out = norm * weight + bias */
+        dx[j] += rstd * (dout[j] * weight[j] - mean_dnorm - norm * mean_dnorm_norm);
+    }
+}
+
+void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+                               const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n)
+{
+    for (int64_t row = 0; row < rows; row++, x += n, dout += n) {
+        const float m = mean[row], r = rstd[row];
+        if (dx != NULL)
+            layernorm_row_backward(dx + row * n, dout, x, m, r, weight, n);
+        if (dweight != NULL) {
+#pragma omp simd
+            for (int64_t i = 0; i < n; i++) {
+                /* forward: out = (x - mean) * rstd * weight + bias */
+                dweight[i] += dout[i] * ((x[i] - m) * r);
+            }
+        }
+        if (dbias != NULL)
+            device_accumulate(dbias, dout, n);
+    }
+}
+
+/* ---- embedding ---- */
+
+void device_embedding_forward(float *out, const int32_t *tokens, const float *token_table,
+                              const float *position_table, int64_t B, int64_t T, int64_t C)
+{
+    for (int64_t b = 0; b < B; b++)
+        for (int64_t t = 0; t < T; t++)
+            device_add(out + (b * T + t) * C, token_table + tokens[b * T + t] * C, position_table + t * C, C);
+}
+
+void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
+                               int64_t B, int64_t T, int64_t C)
+{
+    /* One token may occur many times: its gradients are added in the order of the text. */
+    for (int64_t b = 0; b < B; b++) {
+        for (int64_t t = 0; t < T; t++, dout += C) {
+            /* forward: out = token_table[token] + position_table[t] */
+            if (dtoken_table != NULL)
+                device_accumulate(dtoken_table + tokens[b * T + t] * C, dout, C);
+            if (dposition_table != NULL)
+                device_accumulate(dposition_table + t * C, dout, C);
+        }
+    }
+}

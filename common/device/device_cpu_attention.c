@@ -1,0 +1,177 @@
+/* device_cpu_attention.c: causal self-attention on the CPU.
+ *
+ * For each sequence and each head, with q, k, v (T, head width) cut out of qkv:
+ *     scores (T, T) = q k^T / sqrt(head width)
+ *     p             = softmax of each row over the positions up to its own; 0 after it
+ *     out           = p v
+ * The rows are taken in blocks: the rows of a block need no columns beyond the block's last row, so about half of
+ * the products fall away. p is saved for backward, as (B, heads, T, T).
+ *
+ * Under bf16 or f16 the operands of each product are rounded first (emulated: a float that holds a rounded value);
+ * sums and the softmax stay in float32.
+ */
+#include "device/device.h"
+#include "device/device_cpu_math.h"
+
+enum { BLOCK_ROWS = 64 };
+
+/* The operands of one head, each of T rows; `stride` from one row to the next. */
+typedef struct Head {
+    const float *q, *k, *v;
+    int64_t stride;
+    int64_t width;
+} Head;
+
+/* Rounded operands need a place: q, k, v, dout of one head, and the probabilities of one block. */
+static int64_t rounded_operands_size(int64_t T, int64_t C, int heads)
+{
+    return 4 * T * (C / heads) + BLOCK_ROWS * T;
+}
+
+int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads)
+{
+    return B * heads * T * T + rounded_operands_size(T, C, heads); /* probabilities, then the forward's work space */
+}
+
+int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
+{
+    (void)B; /* one head of one sequence at a time */
+    return BLOCK_ROWS * T + rounded_operands_size(T, C, heads); /* the gradient of one block of p, and work space */
+}
+
+/* Writes the rounded numbers of `from` (rows, width) to `to` (rows, width); returns `to`. */
+static const float *round_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride, int64_t rows,
+                               int64_t width, DType precision)
+{
+    for (int64_t row = 0; row < rows; row++)
+        device_round(to + row * to_stride, from + row * from_stride, precision, width);
+    return to;
+}
+
+/* The operands of head h: views into one sequence's qkv (T, 3C), or rounded copies in `workspace`. */
+static Head head_operands(float *workspace, const float *qkv, int64_t T, int64_t C, int heads, int h, DType precision)
+{
+    const int64_t width = C / heads;
+    const float *q = qkv + h * width; /* each row: q of all heads, k of all heads, v of all heads */
+    if (precision == DTYPE_F32)
+        return (Head){.q = q, .k = q + C, .v = q + 2 * C, .stride = 3 * C, .width = width};
+    return (Head){.q = round_rows(workspace, width, q, 3 * C, T, width, precision),
+                  .k = round_rows(workspace + T * width, width, q + C, 3 * C, T, width, precision),
+                  .v = round_rows(workspace + 2 * T * width, width, q + 2 * C, 3 * C, T, width, precision),
+                  .stride = width,
+                  .width = width};
+}
+
+/* Turns the scores of row t (T), of which the first t + 1 are set, into probabilities. */
+static void causal_softmax_row(float *row, int64_t t, int64_t T)
+{
+    const int64_t seen = t + 1;
+    const float largest = max_of(row, seen); /* subtracted, so that exp cannot overflow */
+#pragma omp simd
+    for (int64_t i = 0; i < seen; i++)
+        row[i] = exp_of(row[i] - largest);
+    device_scale(row, 1 / sum_of(row, seen), seen);
+    memset(row + seen, 0, (size_t)(T - seen) * sizeof *row);
+}
+
+/* out (T, width; stride C) of one head; fills p (T, T). */
+static void head_forward(float *out, float *p, float *rounded_p, const Head *head, int64_t T, int64_t C,
+                         DType precision)
+{
+    const float scale = 1 / sqrtf((float)head->width);
+    for (int64_t first = 0; first < T; first += BLOCK_ROWS) {
+        const int64_t end = first + BLOCK_ROWS < T ? first + BLOCK_ROWS : T; /* also the number of columns needed */
+        const int64_t rows = end - first;
+        float *block = p + first * T;
+        matmul(block, T, scale, head->q + first * head->stride, head->stride, CblasNoTrans, head->k, head->stride,
+               CblasTrans, 0, rows, end, head->width);
+        for (int64_t t = first; t < end; t++)
+            causal_softmax_row(p + t * T, t, T);
+        const float *factor = block;
+        if (precision != DTYPE_F32)
+            factor = round_rows(rounded_p, T, block, T, rows, end, precision);
+        matmul(out + first * C, C, 1, factor, T, CblasNoTrans, head->v, head->stride, CblasNoTrans, 0, rows,
+               head->width, end);
+    }
+}
+
+void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
+                              DType precision)
+{
+    const int64_t width = C / heads;
+    float *workspace = saved + B * heads * T * T;
+    float *rounded_p = workspace + 4 * T * width;
+    for (int64_t b = 0; b < B; b++) {
+        for (int h = 0; h < heads; h++) {
+            const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
+            float *p = saved + (b * heads + h) * T * T;
+            head_forward(out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
+        }
+    }
+}
+
+/* From the gradient of row t of p (in dp) to the gradient of its scores (in dp, too). */
+static void causal_softmax_row_backward(float *dp, const float *p, int64_t t, int64_t end)
+{
+    const int64_t seen = t + 1;
+    const float mean_dp = dot_of(p, dp, seen); /* weighted by p */
+#pragma omp simd
+    for (int64_t i = 0; i < seen; i++) {
+        /* forward: p[i] = exp(score[i]) / (sum of exp(score)): each score moves the sum, too */
+        dp[i] = p[i] * (dp[i] - mean_dp);
+    }
+    memset(dp + seen, 0, (size_t)(end - seen) * sizeof *dp);
+}
+
+/* Adds to dq, dk, dv (each T rows with stride 3C) of one head. dp: room for one block (BLOCK_ROWS, T). */
+static void head_backward(float *dq, float *dk, float *dv, float *dp, float *rounded_p, const float *dout,
+                          int64_t dout_stride, const float *p, const Head *head, int64_t T, int64_t C,
+                          DType precision)
+{
+    const int64_t width = head->width, stride = head->stride;
+    const float scale = 1 / sqrtf((float)width);
+    for (int64_t first = 0; first < T; first += BLOCK_ROWS) {
+        const int64_t end = first + BLOCK_ROWS < T ? first + BLOCK_ROWS : T;
+        const int64_t rows = end - first;
+        const float *dout_block = dout + first * dout_stride, *q_block = head->q + first * stride;
+        const float *factor = p + first * T;
+        if (precision != DTYPE_F32)
+            factor = round_rows(rounded_p, T, factor, T, rows, end, precision);
+
+        /* forward: out = p v, so dp = dout v^T and dv = p^T dout */
+        matmul(dp, T, 1, dout_block, dout_stride, CblasNoTrans, head->v, stride, CblasTrans, 0, rows, end, width);
+        matmul(dv, 3 * C, 1, factor, T, CblasTrans, dout_block, dout_stride, CblasNoTrans, 1, end, width, rows);
+        for (int64_t t = first; t < end; t++)
+            causal_softmax_row_backward(dp + (t - first) * T, p + t * T, t, end);
+        const float *dscores = dp;
+        if (precision != DTYPE_F32)
+            dscores = round_rows(dp, T, dp, T, rows, end, precision);
+        /* forward: scores = q k^T * scale, so dq = dscores k * scale and dk = dscores^T q * scale */
+        matmul(dq + first * 3 * C, 3 * C, scale, dscores, T, CblasNoTrans, head->k, stride, CblasNoTrans, 1, rows,
+               width, end);
+        matmul(dk, 3 * C, scale, dscores, T, CblasTrans, q_block, stride, CblasNoTrans, 1, end, width, rows);
+    }
+}
+
+void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+                               const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
+{
+    (void)out; /* the saved probabilities are enough here */
+    const int64_t width = C / heads;
+    float *dp = scratch, *workspace = dp + BLOCK_ROWS * T;
+    float *rounded_dout = workspace + 3 * T * width, *rounded_p = rounded_dout + T * width;
+    for (int64_t b = 0; b < B; b++) {
+        for (int h = 0; h < heads; h++) {
+            const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
+            const float *p = saved + (b * heads + h) * T * T;
+            const float *head_dout = dout + b * T * C + h * width;
+            int64_t dout_stride = C;
+            if (precision != DTYPE_F32) {
+                head_dout = round_rows(rounded_dout, width, head_dout, C, T, width, precision);
+                dout_stride = width;
+            }
+            float *dq = dqkv + b * T * 3 * C + h * width;
+            head_backward(dq, dq + C, dq + 2 * C, dp, rounded_p, head_dout, dout_stride, p, &head, T, C, precision);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+/* device_cpu_math.h: the small functions that the CPU kernels share: sums in a fixed order, exp, rounding to half
+ * precision, and the call into BLAS.
+ *
+ * Same bits everywhere: the order of a sum depends on the number of elements alone, never on their address or on
+ * the width of the machine's vectors, and exp_of() computes the same in a vectorised loop as in its tail.
+ */
+#ifndef LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
+#define LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
+
+#include "tensor/tensor.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+/* ---- sums ----
+ * A sum that waits for the previous addition each time is slow. So element i goes to partial sum i % LANES: the
+ * compiler keeps those in vector registers, and their number is fixed here, not by the machine. */
+enum { LANES = 16 };
+
+/* Adds the partial sums up, pair by pair. */
+static inline float sum_of_lanes(float *lane)
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lane[i] += lane[i + half];
+    return lane[0];
+}
+
+static inline float sum_of(const float *x, int64_t n)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += x[i + l];
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += x[i];
+    return sum_of_lanes(lane);
+}
+
+static inline float dot_of(const float *x, const float *y, int64_t n)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += x[i + l] * y[i + l];
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += x[i] * y[i];
+    return sum_of_lanes(lane);
+}
+
+/* The largest of n > 0 numbers. (The order of comparisons does not matter, so the compiler may choose it.) */
+static inline float max_of(const float *x, int64_t n)
+{
+    float largest = x[0];
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 1; i < n; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+/* ---- the bits of a float ---- */
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ---- exp ---- */
+
+/* exp(x), to about 1 unit in the last place; NaN stays NaN. expf() of the C library is as good, but loops that call
+ * it are not vectorised. With x = n ln 2 + r: exp(x) = 2^n exp(r), |r| <= ln(2) / 2, where seven terms of the
+ * Taylor series are enough. */
+static inline float exp_of(float x)
+{
+    const float round_to_integer = 0x1.8p23f; /* above 2^23 a float has no fraction: adding this rounds */
+    const float shifted = x * 1.44269504f + round_to_integer;
+    const float n = shifted - round_to_integer;
+    const float ln2_high = 0x1.63p-1f, ln2_low = -0x1.bd0106p-13f; /* n * ln2_high is exact */
+    const float r = (x - n * ln2_high) - n * ln2_low;
+    float series = 1.0f / 5040;
+    series = series * r + 1.0f / 720;
+    series = series * r + 1.0f / 120;
+    series = series * r + 1.0f / 24;
+    series = series * r + 1.0f / 6;
+    series = series * r + 0.5f;
+    series = series * r + 1.0f;
+    series = series * r + 1.0f;
+    /* times 2^n: n, as an integer, is in the low bits of `shifted`; it is added to the exponent */
+    const float result = float_of(bits_of(series) + (bits_of(shifted) << 23));
+    const float not_too_large = x > 88.72283f ? INFINITY : result;
+    return x < -87.33654f ? 0.0f : not_too_large; /* smaller results would be subnormal */
+}
+
+/* ---- half precision: round to nearest, ties to even ---- */
+
+static const float F16_LARGEST = 65504.0f;
+static const float F16_SMALLEST_NORMAL = 0x1p-14f;
+
+/* bf16 is the upper half of a float32. */
+static inline float nearest_bf16(float x)
+{
+    const uint32_t bits = bits_of(x);
+    const uint32_t last_kept_bit = (bits >> 16) & 1;
+    const uint32_t rounded = (bits + 0x7fff + last_kept_bit) & 0xffff0000u; /* a carry reaches the exponent: right */
+    const uint32_t quiet_nan = (bits & 0xffff0000u) | 0x00400000u;
+    return float_of(x != x ? quiet_nan : rounded);
+}
+
+/* f16: 5 bits of exponent, 10 of mantissa (float32: 8 and 23). */
+static inline float nearest_f16(float x)
+{
+    const uint32_t sign = bits_of(x) & 0x80000000u;
+    const uint32_t bits = bits_of(x) & 0x7fffffffu;
+    const float magnitude = float_of(bits);
+    const uint32_t last_kept_bit = (bits >> 13) & 1;
+    const float normal = float_of((bits + 0xfff + last_kept_bit) & ~0x1fffu);
+    const float in_range = normal > F16_LARGEST ? INFINITY : normal;
+    const float subnormal = (magnitude + 0.5f) - 0.5f; /* floats in [0.5, 1) lie 2^-24 apart, as f16's subnormals do */
+    const float rounded = magnitude < F16_SMALLEST_NORMAL ? subnormal : in_range;
+    return float_of(x != x ? bits_of(x) | 0x00400000u : sign | bits_of(rounded));
+}
+
+/* ---- BLAS ---- */
+
+/* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose; k > 0 where
+ * beta = 0. stride: from one row to the next, of the matrix as it lies in memory. */
+static inline void matmul(float *c, int64_t c_stride, float alpha, const float *a, int64_t a_stride,
+                          CBLAS_TRANSPOSE a_transposed, const float *b, int64_t b_stride,
+                          CBLAS_TRANSPOSE b_transposed, float beta, int64_t m, int64_t n, int64_t k)
+{
+    if (m == 0 || n == 0 || k == 0)
+        return; /* BLAS refuses strides of 0 */
+    cblas_sgemm(CblasRowMajor, a_transposed, b_transposed, (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b,
+                (int)b_stride, beta, c, (int)c_stride);
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* device_cpu_update.c: the kernels on the CPU, last part: losses, optimizers, looking at values, half precision. */
+#include "device/device.h"
+#include "device/device_cpu_math.h"
+
+/* ---- losses ---- */
+
+void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
+                                  int64_t rows, int64_t V)
+{
+    double total = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *x = logits + row * V;
+        float *p = probabilities + row * V;
+        const float largest = max_of(x, V); /* subtracted, so that exp cannot overflow */
+#pragma omp simd
+        for (int64_t i = 0; i < V; i++)
+            p[i] = exp_of(x[i] - largest);
+        const float sum = sum_of(p, V);
+        device_scale(p, 1 / sum, V);
+        /* -log(p[target]), from the logits: p[target] itself may have become 0 */
+        total += log((double)sum) - ((double)x[targets[row]] - (double)largest);
+    }
+    *loss = (float)total;
+}
+
+void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+                                   const int32_t *targets, int64_t rows, int64_t V)
+{
+    const float d = *dloss;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *p = probabilities + row * V;
+        float *dx = dlogits + row * V;
+        /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
+#pragma omp simd
+        for (int64_t i = 0; i < V; i++)
+            dx[i] += d * p[i];
+        dx[targets[row]] -= d;
+    }
+}
+
+void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n)
+{
+    double total = 0;
+    for (int64_t i = 0; i < rows * n; i++) {
+        const double difference = (double)prediction[i] - (double)target[i];
+        total += difference * difference;
+    }
+    *loss = n > 0 ? (float)(total / (double)n) : 0; /* the mean over each row, summed over rows */
+}
+
+void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+                         int64_t rows, int64_t n)
+{
+    const float factor = n > 0 ? *dloss * 2 / (float)n : 0;
+#pragma omp simd
+    for (int64_t i = 0; i < rows * n; i++) {
+        /* forward: loss += (prediction - target)^2 / n */
+        dprediction[i] += factor * (prediction[i] - target[i]);
+    }
+}
+
+/* ---- optimizers ---- */
+
+void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
+                float weight_decay, bool first_step, int64_t n)
+{
+    if (momentum_buffer == NULL) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            weight[i] -= lr * (grad[i] + weight_decay * weight[i]);
+        return;
+    }
+    const float keep = first_step ? 0 : momentum;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float velocity = keep * momentum_buffer[i] + (grad[i] + weight_decay * weight[i]);
+        momentum_buffer[i] = velocity;
+        weight[i] -= lr * velocity;
+    }
+}
+
+void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2, int64_t n)
+{
+    const float keep = 1 - lr * weight_decay;
+    const float step_size = lr / correction1;
+    const float root_correction2 = sqrtf(correction2);
+    /* One pass: each number is read once and written once, which is all that memory allows. */
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const float mean = beta1 * m[i] + (1 - beta1) * grad[i];
+        const float square = beta2 * v[i] + (1 - beta2) * grad[i] * grad[i];
+        m[i] = mean;
+        v[i] = square;
+        weight[i] = keep * weight[i] - step_size * mean / (sqrtf(square) / root_correction2 + eps);
+    }
+}
+
+/* ---- looking at values ---- */
+
+double device_sum_of_squares(const float *x, int64_t n)
+{
+    double lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += (double)x[i + l] * (double)x[i + l];
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += (double)x[i] * (double)x[i];
+    double total = 0;
+    for (int l = 0; l < LANES; l++)
+        total += lane[l];
+    return total;
+}
+
+bool device_all_finite(const float *x, int64_t n)
+{
+    const uint32_t exponent = 0x7f800000u; /* all ones: infinite or NaN */
+    uint32_t found = 0;
+#pragma omp simd reduction(| : found)
+    for (int64_t i = 0; i < n; i++)
+        found |= (bits_of(x[i]) & exponent) == exponent ? 1u : 0u;
+    return found == 0;
+}
+
+/* The first of the largest logits counts as the answer. A row with a NaN is wrong: no comparison holds. */
+static bool row_is_correct(const float *x, int64_t target, int64_t V)
+{
+    bool correct = x[target] <= x[target];
+    for (int64_t i = 0; i < target; i++)
+        correct &= x[i] < x[target];
+    for (int64_t i = target + 1; i < V; i++)
+        correct &= x[i] <= x[target];
+    return correct;
+}
+
+int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V)
+{
+    int64_t correct = 0;
+    for (int64_t row = 0; row < rows; row++)
+        correct += row_is_correct(logits + row * V, targets[row], V);
+    return correct;
+}
+
+/* ---- half precision on the wire ---- */
+
+/* The 16 bits of f16 for a float that nearest_f16() has already rounded. */
+static inline uint32_t f16_bits(float x)
+{
+    const uint32_t sign = (bits_of(x) >> 16) & 0x8000u;
+    const uint32_t bits = bits_of(x) & 0x7fffffffu;
+    const float magnitude = float_of(bits);
+    const uint32_t normal = (bits >> 13) - (112u << 10); /* the exponent's bias is 15, not 127 */
+    const uint32_t in_range = magnitude > F16_LARGEST ? 0x7c00u : normal;
+    const uint32_t subnormal = bits_of(magnitude + 0.5f) - bits_of(0.5f); /* in units of 2^-24, as nearest_f16() */
+    const uint32_t finite = magnitude < F16_SMALLEST_NORMAL ? subnormal : in_range;
+    return sign | (x != x ? 0x7e00u : finite);
+}
+
+static inline float float_of_f16_bits(uint32_t half)
+{
+    const uint32_t sign = (half & 0x8000u) << 16;
+    const uint32_t shifted = (half & 0x7fffu) << 13; /* exponent and mantissa where float32 has them, ... */
+    const float value = float_of(shifted) * 0x1p112f; /* ... the exponent with f16's bias; right for subnormals, too */
+    const uint32_t not_finite = shifted | 0x7f800000u;
+    return float_of(sign | ((half & 0x7c00u) == 0x7c00u ? not_finite : bits_of(value)));
+}
+
+void device_to_half(void *half, const float *x, DType dtype, int64_t n)
+{
+    uint16_t *out = half;
+    if (dtype == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)(bits_of(nearest_bf16(x[i])) >> 16);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)f16_bits(nearest_f16(x[i]));
+    }
+}
+
+void device_from_half(float *x, const void *half, DType dtype, int64_t n)
+{
+    const uint16_t *in = half;
+    if (dtype == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = float_of((uint32_t)in[i] << 16);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = float_of_f16_bits(in[i]);
+    }
+}

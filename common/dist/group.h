@@ -1,0 +1,69 @@
+/* group.h: inside dist/ only: what a process group is made of.
+ *
+ *   process_group.c  the interface: numbering, order, timing, the emulated link
+ *   work.c           the communication thread and its queue
+ *   pg_mpi.c         a backend: carries one collective out over MPI
+ *   allreduce.c      all-reduce written by hand, over MPI's point-to-point messages
+ */
+#ifndef LOCKSTEP_DIST_GROUP_H
+#define LOCKSTEP_DIST_GROUP_H
+
+#include <pthread.h>
+
+#include "dist/process_group.h"
+
+typedef enum Operation { OP_BARRIER, OP_BROADCAST, OP_ALL_REDUCE, OP_ALL_GATHER, OP_REDUCE_SCATTER } Operation;
+
+/* One collective, as every rank must call it. */
+typedef struct Collective {
+    Operation operation;
+    const void *send;
+    void *receive;
+    size_t count; /* elements; all_gather and reduce_scatter: per rank */
+    DType dtype;
+    ReduceOp op;
+    int root; /* broadcast */
+    const char *carries;
+    long sequence;   /* number of this collective in its group, from 0 */
+    bool background; /* carried out by the communication thread: leave the core to the computation */
+} Collective;
+
+/* How a group's collectives are carried out: the only thing that differs between MPI and NCCL. */
+typedef struct Backend {
+    const char *name;
+    void (*run)(ProcessGroup *pg, const Collective *collective); /* returns when it is done on this rank */
+    void (*close)(ProcessGroup *pg);                             /* collective; ends the job's connection */
+} Backend;
+
+typedef struct Worker Worker; /* work.c */
+
+struct ProcessGroup {
+    int rank, world_size, local_rank;
+    ProcessGroupOptions options;
+    const Backend *backend;
+    void *state;     /* the backend's own */
+    Worker *worker;  /* NULL until the first asynchronous collective */
+    long sequence;   /* of the next collective */
+    bool measuring;  /* counting and emulating the link */
+    pthread_mutex_t lock; /* guards counters */
+    CommCounters counters;
+};
+
+const char *operation_name(Operation operation);
+size_t collective_bytes(const ProcessGroup *pg, const Collective *collective);
+
+/* Runs the collective on the calling thread, no faster than the emulated link, and writes down how long it took. */
+void group_carry_out(ProcessGroup *pg, const Collective *collective);
+
+/* Adds to the time that the training thread stood still for communication. */
+void group_add_exposed(ProcessGroup *pg, double seconds);
+
+/* ---- work.c ---- */
+Work *worker_submit(ProcessGroup *pg, const Collective *collective);
+void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
+void worker_stop(ProcessGroup *pg);
+
+/* ---- pg_mpi.c ---- */
+void pg_mpi_open(ProcessGroup *pg);
+
+#endif

@@ -1,0 +1,191 @@
+/* pg_mpi.c: the MPI backend. Every collective is started with MPI's non-blocking call and then waited for in a loop
+ * of our own, which knows when to give the core away and when to give up.
+ *
+ * note: waiting
+ * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
+ * in a communication thread it takes the core from the computation that it should hide behind. The loop
+ * here tests, yields some times, and then sleeps between tests; in the background it sleeps at once.
+ */
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "dist/mpi_messages.h"
+
+#define YIELDS_BEFORE_SLEEP 2000      /* foreground: some ms on an idle machine */
+#define SHORTEST_SLEEP 20e-6          /* seconds */
+#define LONGEST_SLEEP 200e-6
+
+typedef struct MpiState {
+    MPI_Comm comm;
+} MpiState;
+
+static MPI_Comm ending_comm; /* for agreeing on how the job ends: no other message travels on it */
+
+void check_mpi(int code, const char *call, const char *file, int line)
+{
+    if (code == MPI_SUCCESS)
+        return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    fault_at(file, line, "%s failed: %s", call, text);
+}
+
+/* ---- the job: how ranks end together ---- */
+
+static bool all_ranks_arrive(double seconds)
+{
+    MPI_Request request;
+    int done = 0;
+    double deadline = now_seconds() + seconds;
+    MPI_Ibarrier(ending_comm, &request);
+    for (;;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done || now_seconds() > deadline)
+            return done;
+        sleep_seconds(1e-3);
+    }
+}
+
+static void leave(void)
+{
+    MPI_Finalize();
+}
+
+static void abort_all(int status)
+{
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+void pg_initialize(int *argc, char ***argv)
+{
+    int provided = 0, rank = 0, world_size = 1;
+    CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
+    CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library was built without MPI_THREAD_MULTIPLE, which the "
+                                           "communication thread needs");
+    CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
+    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_comm));
+    job_set((Job){rank, world_size, all_ranks_arrive, leave, abort_all});
+}
+
+/* ---- waiting ---- */
+
+static void report_timeout(ProcessGroup *pg, const Collective *collective)
+{
+    FAULT("%s number %ld of %s (%zu elements of %s) was not done after %g seconds: a rank is missing or too slow "
+          "(--timeout)",
+          operation_name(collective->operation), collective->sequence, collective->carries, collective->count,
+          dtype_name(collective->dtype), pg->options.timeout);
+}
+
+void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
+{
+    double start = now_seconds(), pause = SHORTEST_SLEEP;
+    for (long tests = 0;; tests++) {
+        int pending = 0;
+        for (int i = 0; i < count; i++) {
+            int done = 0;
+            CHECK_MPI(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE)); /* a finished one stays finished */
+            pending += !done;
+        }
+        if (pending == 0)
+            return;
+        if (!collective->background && tests < YIELDS_BEFORE_SLEEP) {
+            sched_yield();
+            continue;
+        }
+        sleep_seconds(pause);
+        pause = pause * 1.5 < LONGEST_SLEEP ? pause * 1.5 : LONGEST_SLEEP;
+        if (now_seconds() - start > pg->options.timeout)
+            report_timeout(pg, collective);
+    }
+}
+
+/* ---- carrying a collective out ---- */
+
+MPI_Comm group_communicator(const ProcessGroup *pg)
+{
+    return ((MpiState *)pg->state)->comm;
+}
+
+MPI_Datatype mpi_datatype(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return MPI_FLOAT;
+    case DTYPE_F64: return MPI_DOUBLE;
+    case DTYPE_I32: return MPI_INT32_T;
+    case DTYPE_I64: return MPI_INT64_T;
+    case DTYPE_BF16:
+    case DTYPE_F16: return MPI_UINT16_T; /* to be moved, not added: MPI has no 16-bit floating point */
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
+
+static MPI_Op mpi_op(ReduceOp op)
+{
+    return op == REDUCE_SUM ? MPI_SUM : MPI_MAX;
+}
+
+static bool is_half(DType dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+}
+
+/* Starts the collective and waits for it. MPI wants MPI_IN_PLACE where send and receive are one buffer. */
+static void run(ProcessGroup *pg, const Collective *c)
+{
+    if (c->operation == OP_ALL_REDUCE && (pg->options.algorithm == ALLREDUCE_ORDERED || is_half(c->dtype))) {
+        all_reduce_ordered(pg, c);
+        return;
+    }
+    CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
+          c->carries, INT_MAX, c->count);
+    MPI_Comm comm = group_communicator(pg);
+    MPI_Datatype type = mpi_datatype(c->dtype);
+    MPI_Request request = MPI_REQUEST_NULL;
+    const void *send = c->send == c->receive ? MPI_IN_PLACE : c->send;
+    int count = (int)c->count;
+    switch (c->operation) {
+    case OP_BARRIER: CHECK_MPI(MPI_Ibarrier(comm, &request)); break;
+    case OP_BROADCAST: CHECK_MPI(MPI_Ibcast(c->receive, count, type, c->root, comm, &request)); break;
+    case OP_ALL_REDUCE: CHECK_MPI(MPI_Iallreduce(send, c->receive, count, type, mpi_op(c->op), comm, &request)); break;
+    case OP_ALL_GATHER: CHECK_MPI(MPI_Iallgather(c->send, count, type, c->receive, count, type, comm, &request)); break;
+    case OP_REDUCE_SCATTER:
+        CHECK(!is_half(c->dtype), "reduce_scatter does not add %s", dtype_name(c->dtype));
+        CHECK_MPI(MPI_Ireduce_scatter_block(c->send, c->receive, count, type, mpi_op(c->op), comm, &request));
+        break;
+    }
+    wait_for_messages(pg, c, 1, &request);
+}
+
+static void close_mpi(ProcessGroup *pg)
+{
+    MpiState *state = pg->state;
+    MPI_Comm_free(&state->comm);
+    MPI_Comm_free(&ending_comm);
+    free(state);
+    job_set((Job){.rank = pg->rank, .world_size = pg->world_size});
+    MPI_Finalize();
+}
+
+static const Backend mpi_backend = {"mpi", run, close_mpi};
+
+void pg_mpi_open(ProcessGroup *pg)
+{
+    MpiState *state = alloc_or_fault(sizeof *state);
+    MPI_Comm host;
+    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm));
+    CHECK_MPI(MPI_Comm_rank(state->comm, &pg->rank));
+    CHECK_MPI(MPI_Comm_size(state->comm, &pg->world_size));
+    CHECK_MPI(MPI_Comm_split_type(state->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
+    CHECK_MPI(MPI_Comm_rank(host, &pg->local_rank));
+    CHECK_MPI(MPI_Comm_free(&host));
+    pg->state = state;
+    pg->backend = &mpi_backend;
+}

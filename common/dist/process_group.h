@@ -1,0 +1,76 @@
+/* process_group.h: the ranks of a job and the collectives between them.
+ *
+ * Interface: pg_create() first, pg_destroy() last. Every rank calls the same collectives in the same order; counts
+ * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight"): errors and timelines show it.
+ * It must stay valid until the collective is done. Buffers may be device memory or host memory.
+ * A collective that is not done within the time-out is a fault that ends all ranks.
+ */
+#ifndef LOCKSTEP_DIST_PROCESS_GROUP_H
+#define LOCKSTEP_DIST_PROCESS_GROUP_H
+
+#include "tensor/tensor.h"
+
+typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
+
+/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. ALLREDUCE_ORDERED: every element is summed in
+ * rank order, so that the result is the same bits whatever the message sizes (allreduce.c). */
+typedef enum AllReduceAlgorithm { ALLREDUCE_MPI, ALLREDUCE_ORDERED } AllReduceAlgorithm;
+
+typedef struct ProcessGroupOptions {
+    AllReduceAlgorithm algorithm;
+    double timeout;           /* seconds a collective may take */
+    double wire_gbps;         /* emulated link: bandwidth in gigabit per second; 0: none */
+    double wire_latency;      /* emulated link: seconds per message */
+} ProcessGroupOptions;
+
+/* What this rank's collectives have cost since the last pg_reset_counters(). */
+typedef struct CommCounters {
+    long collectives;
+    int64_t bytes;       /* count * size of an element, summed over the collectives */
+    double in_flight;    /* seconds during which a collective was being carried out */
+    double exposed;      /* seconds during which the training thread stood still for one */
+} CommCounters;
+
+typedef struct ProcessGroup ProcessGroup;
+typedef struct Work Work; /* an asynchronous collective on its way */
+
+/* Starts MPI (alone, or under mpiexec) and makes a group of all ranks. argc, argv: main()'s. */
+void pg_initialize(int *argc, char ***argv);
+ProcessGroup *pg_create(const ProcessGroupOptions *options);
+/* Waits for the communication thread, frees the group, ends MPI. Collective. */
+void pg_destroy(ProcessGroup *pg);
+
+int pg_rank(const ProcessGroup *pg);
+int pg_world_size(const ProcessGroup *pg);
+int pg_local_rank(const ProcessGroup *pg); /* number among the ranks of this host */
+const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
+
+/* ---- blocking collectives ---- */
+void pg_barrier(ProcessGroup *pg);
+void pg_barrier_without_timeout(ProcessGroup *pg); /* for waiting until one rank has done something long */
+void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
+/* receive = op over ranks of send, on every rank. send == receive: in place. */
+void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                   const char *carries);
+/* receive (world_size * count) = every rank's send (count), in rank order. */
+void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
+/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). */
+void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                       const char *carries);
+
+/* ---- asynchronous all-reduce ---- */
+
+/* Queues an all-reduce and returns at once. A communication thread carries out what is queued, in the order of the
+ * calls, while the caller computes. The buffers must stay alone until work_wait(). */
+Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                          const char *carries);
+bool work_test(Work *work); /* true once it is done; never waits */
+void work_wait(Work *work); /* returns when it is done, and frees the handle */
+
+/* ---- accounting ---- */
+CommCounters pg_counters(ProcessGroup *pg);
+void pg_reset_counters(ProcessGroup *pg);
+/* Switches the emulated link and the counting off and on again: for checks that are no part of a step. */
+void pg_set_measuring(ProcessGroup *pg, bool on);
+
+#endif

@@ -1,0 +1,130 @@
+/* work.c: asynchronous collectives: a communication thread and its queue.
+ *
+ * note: communication-thread
+ * MPI's non-blocking collectives do not move while nobody calls MPI: a call that starts an all-reduce and a wait
+ * after the computation hides nothing. So a thread of our own carries each collective out while the training
+ * thread computes. It takes the queue strictly in order, one collective at a time, so that all ranks
+ * carry out the same sequence.
+ *
+ * Who touches what: the training thread fills a Work before it hands it over under the lock; the communication
+ * thread owns it until it sets `done` under the lock; then it is the training thread's again.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "dist/group.h"
+
+struct Work {
+    ProcessGroup *pg;
+    Collective collective;
+    bool done;
+    Work *next; /* in the queue */
+};
+
+struct Worker {
+    pthread_t thread;
+    pthread_mutex_t lock;        /* guards all below */
+    pthread_cond_t work_arrived; /* for the communication thread */
+    pthread_cond_t work_done;    /* for the training thread */
+    Work *first, *last;          /* not yet carried out; the first may be under way */
+    bool stop;
+};
+
+static void *communicate(void *argument)
+{
+    ProcessGroup *pg = argument;
+    Worker *worker = pg->worker;
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        while (worker->first == NULL && !worker->stop)
+            pthread_cond_wait(&worker->work_arrived, &worker->lock);
+        if (worker->first == NULL)
+            break;
+        Work *work = worker->first;
+        pthread_mutex_unlock(&worker->lock);
+        group_carry_out(pg, &work->collective);
+        pthread_mutex_lock(&worker->lock);
+        worker->first = work->next;
+        work->done = true;
+        pthread_cond_broadcast(&worker->work_done);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+static void start_worker(ProcessGroup *pg)
+{
+    Worker *worker = alloc_or_fault(sizeof *worker);
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->work_arrived, NULL);
+    pthread_cond_init(&worker->work_done, NULL);
+    pg->worker = worker;
+    CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
+}
+
+Work *worker_submit(ProcessGroup *pg, const Collective *collective)
+{
+    if (pg->worker == NULL)
+        start_worker(pg);
+    Work *work = alloc_or_fault(sizeof *work);
+    *work = (Work){.pg = pg, .collective = *collective};
+    Worker *worker = pg->worker;
+    pthread_mutex_lock(&worker->lock);
+    if (worker->first == NULL)
+        worker->first = work;
+    else
+        worker->last->next = work;
+    worker->last = work;
+    pthread_cond_signal(&worker->work_arrived);
+    pthread_mutex_unlock(&worker->lock);
+    return work;
+}
+
+bool work_test(Work *work)
+{
+    pthread_mutex_lock(&work->pg->worker->lock);
+    bool done = work->done;
+    pthread_mutex_unlock(&work->pg->worker->lock);
+    return done;
+}
+
+void work_wait(Work *work)
+{
+    Worker *worker = work->pg->worker;
+    double start = now_seconds();
+    pthread_mutex_lock(&worker->lock);
+    while (!work->done)
+        pthread_cond_wait(&worker->work_done, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
+    group_add_exposed(work->pg, now_seconds() - start);
+    free(work);
+}
+
+void worker_drain(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    while (worker->first != NULL)
+        pthread_cond_wait(&worker->work_done, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_stop(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    worker->stop = true;
+    pthread_cond_signal(&worker->work_arrived);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_mutex_destroy(&worker->lock);
+    pthread_cond_destroy(&worker->work_arrived);
+    pthread_cond_destroy(&worker->work_done);
+    free(worker);
+    pg->worker = NULL;
+}

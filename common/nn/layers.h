@@ -1,0 +1,19 @@
+/* layers.h: inside nn/ only: the two models' parts, and how a parameter gets its first values. */
+#ifndef LOCKSTEP_NN_LAYERS_H
+#define LOCKSTEP_NN_LAYERS_H
+
+#include "autograd/ops.h"
+#include "base/rng.h"
+#include "nn/model.h"
+
+void mlp_create(Model *model, Rng *rng);
+Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples);
+void gpt_create(Model *model, Rng *rng);
+Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time);
+
+/* Fill a parameter with numbers drawn from rng, in index order. */
+void init_uniform(Parameter *parameter, Rng *rng, float limit); /* in (-limit, limit) */
+void init_normal(Parameter *parameter, Rng *rng, float deviation);
+void init_constant(Parameter *parameter, float value);
+
+#endif

@@ -1,0 +1,40 @@
+/* mlp.c: three linear layers with ReLU between them. */
+#include <math.h>
+#include <stdio.h>
+
+#include "nn/layers.h"
+
+/* One layer's weight (outputs, inputs) and bias (outputs), drawn as torch.nn.Linear draws them. */
+static void add_linear(Model *model, int layer, int inputs, int outputs, bool bias, Rng *rng)
+{
+    char name[64];
+    float limit = 1.0f / sqrtf((float)inputs);
+    snprintf(name, sizeof name, "fc%d.weight", layer + 1);
+    model->fc_weight[layer] = parameters_add(&model->parameters, name, 2, (int64_t[]){outputs, inputs});
+    init_uniform(model->fc_weight[layer], rng, limit);
+    if (!bias)
+        return;
+    snprintf(name, sizeof name, "fc%d.bias", layer + 1);
+    model->fc_bias[layer] = parameters_add(&model->parameters, name, 1, (int64_t[]){outputs});
+    init_uniform(model->fc_bias[layer], rng, limit);
+}
+
+void mlp_create(Model *model, Rng *rng)
+{
+    const MlpSizes *sizes = &model->spec.mlp;
+    add_linear(model, 0, sizes->inputs, sizes->hidden1, true, rng);
+    add_linear(model, 1, sizes->hidden1, sizes->hidden2, true, rng);
+    add_linear(model, 2, sizes->hidden2, sizes->outputs, sizes->last_bias, rng);
+}
+
+Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
+{
+    Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
+    for (int layer = 0; layer < 3; layer++) {
+        Parameter *bias = model->fc_bias[layer];
+        x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
+        if (layer < 2)
+            x = op_relu(tape, x);
+    }
+    return x;
+}

@@ -1,0 +1,70 @@
+/* model.h: the models that every stage trains: a 3-layer MLP and a GPT-2-style transformer.
+ *
+ * Interface: model_create(spec, ...), then per step model_loss() on a recording tape. Weights are named and laid
+ * out as PyTorch names them (weight (out, in)); the GPT has GPT-2's names, as nanoGPT writes them.
+ */
+#ifndef LOCKSTEP_NN_MODEL_H
+#define LOCKSTEP_NN_MODEL_H
+
+#include "autograd/tape.h"
+
+typedef enum ModelKind { MODEL_MLP, MODEL_GPT } ModelKind;
+typedef enum LossKind { LOSS_CROSS_ENTROPY, LOSS_MSE } LossKind;
+
+typedef struct MlpSizes {
+    int inputs, hidden1, hidden2, outputs;
+    bool last_bias; /* does fc3 have a bias? */
+} MlpSizes;
+
+typedef struct GptSizes {
+    int layers, heads, width, context; /* context: positions, T at most */
+    int vocabulary;                    /* tokens that occur */
+    int padded_vocabulary;             /* rows of the embedding: >= vocabulary, for faster shapes */
+} GptSizes;
+
+typedef struct ModelSpec {
+    char name[16]; /* "mlp", "mlp-toy", "gpt", "gpt2" */
+    ModelKind kind;
+    LossKind loss;
+    MlpSizes mlp; /* the one that fits kind is valid */
+    GptSizes gpt;
+} ModelSpec;
+
+#define GPT_MAX_LAYERS 64
+
+typedef struct GptBlock {
+    Parameter *ln_1_weight, *ln_1_bias, *c_attn_weight, *c_attn_bias, *attn_proj_weight, *attn_proj_bias;
+    Parameter *ln_2_weight, *ln_2_bias, *c_fc_weight, *c_fc_bias, *mlp_proj_weight, *mlp_proj_bias;
+} GptBlock;
+
+typedef struct Model {
+    ModelSpec spec;
+    ParameterList parameters;
+    Parameter *fc_weight[3], *fc_bias[3];                   /* MLP */
+    Parameter *wte, *wpe, *ln_f_weight, *ln_f_bias;         /* GPT; the output layer is wte again (tied) */
+    GptBlock blocks[GPT_MAX_LAYERS];
+} Model;
+
+/* The named model with its default sizes; false if there is no such model. */
+bool model_spec_by_name(const char *name, ModelSpec *spec);
+
+/* Builds the model and draws its initial weights from `seed`: PyTorch's nn.Linear default for the MLPs
+ * (uniform within 1/sqrt(inputs)), GPT-2's for the GPTs (normal, 0.02; residual projections 0.02/sqrt(2 layers)).
+ * Free with model_free(). */
+void model_create(Model *model, const ModelSpec *spec, uint64_t seed);
+void model_free(Model *model);
+
+/* The network's output for `samples` samples.
+ * MLP: inputs float (samples, inputs) -> (samples, outputs).
+ * GPT: inputs int32 (samples, time) -> logits (samples, time, padded_vocabulary); time <= context. */
+Tensor *model_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time);
+
+/* The loss, SUMMED over samples (MLP) or tokens (GPT). targets: int32 (samples) or (samples, time) for
+ * cross-entropy, float (samples, outputs) for MSE. inputs and targets: device memory that stays valid until the
+ * next tape_begin(). time is ignored by the MLP. */
+Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_t samples, int64_t time);
+
+/* How many terms the summed loss of `samples` samples has: samples, or samples * time for the GPT. */
+int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time);
+
+#endif

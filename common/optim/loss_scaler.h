@@ -1,0 +1,28 @@
+/* loss_scaler.h: dynamic loss scaling for fp16.
+ *
+ * Small gradients vanish in fp16 (below 6e-8). Multiplying the loss by a large number before backward moves all
+ * gradients up by that factor; dividing the float32 gradients by it afterwards takes it out again. If something
+ * overflows on the way, the step is skipped and the factor halved; after many good steps it is doubled.
+ * Source: Micikevicius et al., 2018; the constants are torch.cuda.amp.GradScaler's but for the interval.
+ */
+#ifndef LOCKSTEP_OPTIM_LOSS_SCALER_H
+#define LOCKSTEP_OPTIM_LOSS_SCALER_H
+
+#include "autograd/parameter.h"
+
+#define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
+
+typedef struct LossScaler {
+    bool enabled;    /* false: the scale stays 1 and no step is skipped */
+    float scale;
+    long good_steps; /* since the scale last changed */
+    long skipped;    /* steps left out because of an overflow */
+} LossScaler;
+
+LossScaler loss_scaler_start(bool enabled, float initial_scale);
+
+/* Looks at the unscaled, SYNCHRONISED gradients: an infinity on one rank has become one on all, so all ranks
+ * decide alike. True: the gradients are good, take the step. False: skip it. Adjusts the scale. */
+bool loss_scaler_check(LossScaler *scaler, const ParameterList *parameters);
+
+#endif

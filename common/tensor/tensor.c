@@ -1,0 +1,70 @@
+/* tensor.c: describing arrays. */
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+
+#include "base/check.h"
+
+size_t dtype_size(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_BF16:
+    case DTYPE_F16: return 2;
+    case DTYPE_F32:
+    case DTYPE_I32: return 4;
+    case DTYPE_F64:
+    case DTYPE_I64: return 8;
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
+
+const char *dtype_name(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return "float32";
+    case DTYPE_F64: return "float64";
+    case DTYPE_BF16: return "bfloat16";
+    case DTYPE_F16: return "float16";
+    case DTYPE_I32: return "int32";
+    case DTYPE_I64: return "int64";
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
+
+Tensor tensor_view(void *data, DType dtype, int ndim, const int64_t *shape)
+{
+    CHECK(ndim >= 1 && ndim <= TENSOR_MAX_DIMS, "a tensor has 1 to %d dimensions, not %d", TENSOR_MAX_DIMS, ndim);
+    Tensor tensor = {.ndim = ndim, .dtype = dtype, .data = data};
+    for (int i = 0; i < ndim; i++) {
+        CHECK(shape[i] >= 0, "dimension %d of a tensor is negative: %lld", i, (long long)shape[i]);
+        tensor.shape[i] = shape[i];
+    }
+    return tensor;
+}
+
+int64_t tensor_count(const Tensor *tensor)
+{
+    return tensor_rows(tensor) * tensor_last(tensor);
+}
+
+int64_t tensor_rows(const Tensor *tensor)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < tensor->ndim; i++)
+        rows *= tensor->shape[i];
+    return rows;
+}
+
+int64_t tensor_last(const Tensor *tensor)
+{
+    return tensor->shape[tensor->ndim - 1];
+}
+
+void tensor_describe(const Tensor *tensor, char *text, size_t size)
+{
+    int used = snprintf(text, size, "%s [", dtype_name(tensor->dtype));
+    for (int i = 0; i < tensor->ndim && used >= 0 && (size_t)used < size; i++)
+        used += snprintf(text + used, size - (size_t)used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    if (used >= 0 && (size_t)used < size)
+        snprintf(text + used, size - (size_t)used, "]");
+}

@@ -1,0 +1,39 @@
+/* tensor.h: an array of up to four dimensions, and where its numbers live.
+ *
+ * A Tensor is a description: it never owns the memory it points to. Activations point into a step's arena,
+ * weights into the model's storage, gradients of weights into wherever DDP wants them (a bucket, say).
+ * `data` and `grad` are device memory: on the CPU, plain memory.
+ */
+#ifndef LOCKSTEP_TENSOR_TENSOR_H
+#define LOCKSTEP_TENSOR_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum DType { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64 } DType;
+
+size_t dtype_size(DType dtype); /* bytes of one element */
+const char *dtype_name(DType dtype);
+
+#define TENSOR_MAX_DIMS 4
+
+typedef struct Tensor {
+    int ndim;
+    int64_t shape[TENSOR_MAX_DIMS]; /* row-major: the last dimension is contiguous */
+    DType dtype;
+    bool requires_grad; /* someone upstream is a parameter that is being trained */
+    void *data;
+    void *grad;                  /* float32, same shape; NULL until the first contribution arrives */
+    struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */
+} Tensor;
+
+/* A tensor over `data` (not owned). shape has ndim entries. */
+Tensor tensor_view(void *data, DType dtype, int ndim, const int64_t *shape);
+
+int64_t tensor_count(const Tensor *tensor);              /* number of elements */
+int64_t tensor_rows(const Tensor *tensor);               /* product of all dimensions but the last */
+int64_t tensor_last(const Tensor *tensor);               /* the last dimension */
+void tensor_describe(const Tensor *tensor, char *text, size_t size); /* "float32 [768, 256]" */
+
+#endif

@@ -1,0 +1,61 @@
+/* options.h: the command line of every stage's `train`, checked and with defaults filled in. */
+#ifndef LOCKSTEP_TRAIN_OPTIONS_H
+#define LOCKSTEP_TRAIN_OPTIONS_H
+
+#include "data/dataset.h"
+#include "ddp.h"
+#include "nn/model.h"
+#include "optim/optimizer.h"
+
+typedef enum VerifyMode { VERIFY_NONE, VERIFY_WHOLE_BATCH, VERIFY_EXACT } VerifyMode;
+typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
+
+typedef struct Options {
+    ModelSpec model;
+    DatasetKind dataset;
+    const char *data; /* --data; NULL: the distribution's package. Strings here point into argv */
+
+    long steps;  /* to train; 0: train `epochs` epochs */
+    long epochs; /* 0: train `steps` steps. Exactly one of the two is not 0 */
+    int64_t batch_size; /* global: all ranks, all micro-batches */
+    int accumulate;     /* micro-batches per step */
+    uint64_t seed;
+    bool drop_last;
+
+    float lr;
+    LrSchedule lr_schedule; /* cosine: down to a tenth of lr at the last step */
+    long warmup_steps;      /* lr rises linearly over these */
+    OptimizerOptions optimizer;
+    double clip_grad_norm; /* 0: off */
+
+    const char *backend;   /* "mpi" or "nccl" */
+    const char *device;    /* "cpu" or "cuda" */
+    int threads;           /* BLAS threads per rank */
+    ProcessGroupOptions group;
+    const char *allreduce; /* the algorithm's name, for the summary */
+    DdpOptions ddp;
+    DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
+    float initial_loss_scale; /* fp16 only */
+
+    VerifyMode verify;
+    const char *save;  /* safetensors file, or NULL */
+    long save_every;   /* 0: only at the end */
+    const char *resume;
+    const char *trace; /* Chrome trace file, or NULL */
+    const char *json;  /* summary file, or NULL */
+    long generate;     /* bytes of sample text at the end */
+    bool same_seed;    /* --same-init: every rank draws the same initial weights (default: seed + rank) */
+    long eval_samples; /* look at this many held-out samples at the end; 0: all */
+    long check_every;  /* compare the ranks' weights every this many steps; 0: only at the end */
+} Options;
+
+/* Fills options from the command line. Anything wrong ends the program with die() (status 2), naming the flag and
+ * what would be right; a flag that this stage does not have names the stage that does. --help prints every flag
+ * with its default (rank 0 only) and returns false: the caller leaves with status 0. */
+bool options_parse(Options *options, int argc, char **argv, int stage);
+
+/* The checks that need the number of ranks: die()s if the global batch has not a sample for every rank and
+ * micro-batch, or if --verify exact asks for what MPI's own all-reduce does not promise. */
+void options_check_world(const Options *options, int world_size);
+
+#endif

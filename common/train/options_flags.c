@@ -1,0 +1,137 @@
+/* options_flags.c: every flag and every default of the command line, as tables. */
+#include "train/options_flags.h"
+
+#include <stddef.h>
+
+/* All defaults that depend on the model. Where steps are few, warm-up is shortened: see options.c.
+ * "0" switches warm-up and clipping off. */
+const ModelDefaults model_defaults[MODEL_COUNT] = {
+    {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
+     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0",
+     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
+    {.model = "mlp-toy", .dataset = DATASET_RANDOM, .epochs = "10", .batch_size = "100", .optimizer = "sgd",
+     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0",
+     .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
+     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
+    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "1000", .batch_size = "16", .optimizer = "adamw",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1",
+     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "1e-3", .adamw_weight_decay = "0.1"},
+    {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1",
+     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "6e-4", .adamw_weight_decay = "0.1"},
+};
+
+static const Choice models[] = {{"mlp", 0}, {"mlp-toy", 1}, {"gpt", 2}, {"gpt2", 3}, {NULL, 0}};
+static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
+static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
+static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
+static const Choice devices[] = {{"cpu", 0}, {"cuda", 1}, {NULL, 0}};
+static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
+static const Choice algorithms[] = {{"mpi", ALLREDUCE_MPI}, {"ordered", ALLREDUCE_ORDERED}, {NULL, 0}};
+static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
+
+/* name, argument, choices, default, low, high, stage, feature, help */
+const Flag flags[FLAG_COUNT] = {
+    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
+    [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
+    [FLAG_LAYERS] = {"layers", "N", NULL, NULL, 1, GPT_MAX_LAYERS, 1, NULL, "gpt, gpt2: number of blocks"},
+    [FLAG_HEADS] = {"heads", "N", NULL, NULL, 1, 256, 1, NULL, "gpt, gpt2: attention heads; must divide the width"},
+    [FLAG_WIDTH] = {"width", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: channels"},
+    [FLAG_CONTEXT] = {"context", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: tokens in a sample"},
+    [FLAG_DATA] = {"data", "PATH", NULL, NULL, 0, 0, 1, NULL,
+                   "mlp: directory of MNIST-format files; gpt: a text (default: Debian's data packages)"},
+
+    [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ..."},
+    [FLAG_EPOCHS] = {"epochs", "N", NULL, NULL, 1, 1e6, 1, NULL, "... this many times through the data"},
+    [FLAG_BATCH_SIZE] = {"batch-size", "GLOBAL", NULL, NULL, 1, 1e9, 1, NULL,
+                         "samples per step: all ranks and micro-batches together"},
+    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 1, NULL, "micro-batches per step"},
+    [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "leave samples out, not double some, where the ranks cannot share evenly"},
+    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "of weights and shuffling"},
+    [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "every rank draws its first weights from seed, not from seed + rank"},
+
+    [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8"},
+    [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate"},
+    [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
+                          "cosine: down to a tenth at the last step"},
+    [FLAG_WARMUP_STEPS] = {"warmup-steps", "N", NULL, NULL, 0, 1e9, 1, NULL,
+                           "the learning rate rises over these (default: a tenth of --steps if that is less)"},
+    [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only"},
+    [FLAG_WEIGHT_DECAY] = {"weight-decay", "X", NULL, NULL, 0, 100, 1, NULL,
+                           "sgd: added to the gradient; adamw: decoupled, matrices only"},
+    [FLAG_CLIP_GRAD_NORM] = {"clip-grad-norm", "X", NULL, NULL, 0, 1e9, 1, NULL,
+                             "scale gradients down to this norm (0: never)"},
+    [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
+                        "of matrix products (bf16, fp16: stage 4 only)"},
+    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
+                         "the first scale, with --precision fp16"},
+
+    [FLAG_DEVICE] = {"device", NULL, devices, NULL, 0, 0, 1, NULL, "the program decides: train or train_cuda"},
+    [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
+    [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
+                      "who carries messages (default: mpi; train_cuda: nccl)"},
+    [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
+                        "ordered: sums in rank order, the same bits in every stage"},
+    [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
+                   "emulate a slower network: gigabit per second, microseconds per message"},
+    [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
+                      "a collective that takes longer ends the run"},
+    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "25", 0, 1e6, 2, "buckets",
+                            "a bucket is closed at this size, in MiB (0: one bucket per parameter)"},
+    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets", "the same for the first bucket"},
+    [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
+                              "after step 1, fill buckets in the order in which gradients became ready"},
+    [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,
+                                     "search for unused parameters", "allow parameters that a step does not use"},
+    [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, precisions, "fp32", 0, 0, 4, "gradients in half precision",
+                         "what gradients are sent as"},
+
+    [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
+                     "compare with one process on whole batches; exact: with ordered shards, to the bit"},
+    [FLAG_CHECK_EVERY] = {"check-every", "K", NULL, "0", 0, 1e9, 1, NULL,
+                          "compare the ranks' weights every K steps (0: only at the end)"},
+    [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
+    [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
+    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote"},
+    [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt, gpt2: print N bytes of sample text at the end"},
+    [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace, Perfetto)"},
+    [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
+    [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
+};
+
+const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
+{
+    const ModelDefaults *defaults = &model_defaults[model];
+    bool adamw = optimizer == OPTIMIZER_ADAMW;
+    switch (flag) {
+    case FLAG_STEPS: return defaults->steps;
+    case FLAG_EPOCHS: return defaults->epochs;
+    case FLAG_BATCH_SIZE: return defaults->batch_size;
+    case FLAG_OPTIMIZER: return defaults->optimizer;
+    case FLAG_LR_SCHEDULE: return defaults->lr_schedule;
+    case FLAG_WARMUP_STEPS: return defaults->warmup_steps;
+    case FLAG_CLIP_GRAD_NORM: return defaults->clip_grad_norm;
+    case FLAG_LR: return adamw ? defaults->adamw_lr : defaults->sgd_lr;
+    case FLAG_MOMENTUM: return adamw ? NULL : defaults->sgd_momentum;
+    case FLAG_WEIGHT_DECAY: return adamw ? defaults->adamw_weight_decay : defaults->sgd_weight_decay;
+    default: return NULL;
+    }
+}
+
+static const char *const stage_directories[] = {"stage1_naive", "stage2_bucketed", "stage3_overlap",
+                                                "stage4_accumulation"};
+
+const char *stage_directory(int stage)
+{
+    return stage_directories[stage - 1];
+}
+
+const char *stage_name(int stage)
+{
+    return stage_directories[stage - 1] + sizeof "stage1_" - 1;
+}

@@ -1,0 +1,122 @@
+/* replica.c: a model and what it needs to take steps. */
+#include "train/replica.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "train/checkpoint.h"
+
+void replica_create(Replica *replica, const Options *options, uint64_t seed, long total_steps)
+{
+    *replica = (Replica){.options = options, .total_steps = total_steps};
+    model_create(&replica->model, &options->model, seed);
+    replica->tape.precision = options->precision;
+    optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
+    replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale);
+    replica->time = options->model.kind == MODEL_GPT ? options->model.gpt.context : 1;
+}
+
+void replica_free(Replica *replica)
+{
+    optimizer_free(&replica->optimizer);
+    tape_free(&replica->tape);
+    device_free(replica->inputs);
+    device_free(replica->targets);
+    model_free(&replica->model);
+}
+
+void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets, int64_t samples)
+{
+    if (samples > replica->capacity || replica->inputs == NULL) {
+        replica->capacity = samples > 0 ? samples : 1;
+        device_free(replica->inputs);
+        device_free(replica->targets);
+        replica->inputs = device_alloc((size_t)replica->capacity * dataset->input_bytes);
+        replica->targets = device_alloc((size_t)replica->capacity * dataset->target_bytes);
+    }
+    device_from_host(replica->inputs, inputs, (size_t)samples * dataset->input_bytes);
+    device_from_host(replica->targets, targets, (size_t)samples * dataset->target_bytes);
+}
+
+Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,
+                     int64_t samples)
+{
+    replica_load(replica, dataset, inputs, targets, samples);
+    tape_begin(&replica->tape, true);
+    return model_loss(&replica->model, &replica->tape, replica->inputs, replica->targets, samples, replica->time);
+}
+
+void replica_backward(Replica *replica, Tensor *loss)
+{
+    tape_backward(&replica->tape, loss, replica->scaler.scale);
+}
+
+float replica_gradient_scale(const Replica *replica, int64_t global_samples)
+{
+    double terms = (double)model_loss_terms(&replica->model.spec, global_samples, replica->time);
+    return (float)(1 / (terms * (double)replica->scaler.scale));
+}
+
+/* note: update-order
+ * Gradients arrive here synchronised and unscaled. Clipping any earlier would measure the norm of this rank's
+ * share, or of gradients that are multiplied by the loss scale. */
+bool replica_update(Replica *replica, long step)
+{
+    ParameterList *parameters = &replica->model.parameters;
+    bool good = loss_scaler_check(&replica->scaler, parameters);
+    if (good && replica->options->clip_grad_norm > 0)
+        clip_grad_norm(parameters, replica->options->clip_grad_norm);
+    if (good)
+        optimizer_step(&replica->optimizer, learning_rate(replica->options, step, replica->total_steps));
+    parameters_zero_gradients(parameters);
+    return good;
+}
+
+static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)
+{
+    const Options *options = replica->options;
+    CheckpointState state = {.step = next_step,
+                             .loss_scale = replica->scaler.scale,
+                             .good_steps = replica->scaler.good_steps,
+                             .seed = options->seed,
+                             .batch_size = options->batch_size,
+                             .accumulate = options->accumulate,
+                             .world_size = world_size};
+    snprintf(state.model, sizeof state.model, "%s", options->model.name);
+    snprintf(state.precision, sizeof state.precision, "%s", precision_name(options->precision));
+    return state;
+}
+
+long replica_resume(Replica *replica, const char *path, int world_size)
+{
+    CheckpointState state = checkpoint_state(replica, world_size, 0);
+    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state);
+    replica->scaler.scale = state.loss_scale;
+    replica->scaler.good_steps = state.good_steps;
+    return state.step;
+}
+
+void replica_save(const Replica *replica, const char *path, int world_size, long next_step)
+{
+    CheckpointState state = checkpoint_state(replica, world_size, next_step);
+    checkpoint_save(path, &replica->model.parameters, &replica->optimizer, &state);
+}
+
+const char *precision_name(DType precision)
+{
+    return precision == DTYPE_F32 ? "fp32" : precision == DTYPE_BF16 ? "bf16" : "fp16";
+}
+
+/* note: learning-rate
+ * Linear from 0 over the warm-up steps, then constant, or half a cosine from lr down to a tenth of it. */
+float learning_rate(const Options *options, long step, long total_steps)
+{
+    if (step < options->warmup_steps)
+        return options->lr * (float)(step + 1) / (float)options->warmup_steps;
+    if (options->lr_schedule == LR_CONSTANT || total_steps <= options->warmup_steps)
+        return options->lr;
+    double progress = (double)(step - options->warmup_steps) / (double)(total_steps - options->warmup_steps);
+    return options->lr * (float)(0.55 + 0.45 * cos(progress * M_PI));
+}

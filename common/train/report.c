@@ -1,0 +1,121 @@
+/* report.c: fills the summary from what the run has left behind. */
+#include "train/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "train/summary.h"
+
+double report_resident_mb(void)
+{
+    long pages_total = 0, pages_resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file == NULL)
+        return NAN;
+    int fields = fscanf(file, "%ld %ld", &pages_total, &pages_resident);
+    fclose(file);
+    return fields == 2 ? (double)pages_resident * (double)sysconf(_SC_PAGESIZE) / 1e6 : (double)NAN;
+}
+
+double report_largest_peak_mb(ProcessGroup *pg)
+{
+    double peak = summary_peak_rss_mb();
+    pg_all_reduce(pg, &peak, &peak, 1, DTYPE_F64, REDUCE_MAX, "peak memory");
+    return peak;
+}
+
+void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
+                  long first_step)
+{
+    if (pg_rank(pg) != 0)
+        return;
+    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, %s\n", ddp_stage_number, ddp_stage_name,
+           options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
+           pg_backend(pg), device_description());
+    printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
+           (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
+           options->accumulate);
+    if (options->precision != DTYPE_F32)
+        printf("precision: operands of matrix products rounded to %s (emulated), sums in float32\n",
+               dtype_name(options->precision));
+    if (options->group.wire_gbps > 0)
+        printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
+    fflush(stdout);
+}
+
+static MemoryUse memory_use(const Replica *replica, const RunRecord *record)
+{
+    double weights = (double)parameters_total(&replica->model.parameters) * sizeof(float) / 1e6;
+    const Optimizer *optimizer = &replica->optimizer;
+    double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
+    return (MemoryUse){.weights_mb = weights,
+                       .gradients_mb = weights,
+                       .optimizer_mb = states * weights,
+                       .activations_mb = (double)replica->tape.arena.peak / 1e6,
+                       .base_mb = record->base_rss_mb};
+}
+
+static void fill_settings(Summary *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
+                          const Ddp *ddp)
+{
+    summary->stage = ddp_stage_number;
+    summary->stage_name = ddp_stage_name;
+    summary->model = options->model.name;
+    summary->backend = pg_backend(pg);
+    summary->device = device_name();
+    summary->world_size = pg_world_size(pg);
+    summary->threads = options->threads;
+    summary->global_batch = options->batch_size;
+    summary->accumulate = options->accumulate;
+    summary->precision = precision_name(options->precision);
+    summary->loss_scale = (double)replica->scaler.scale;
+    summary->allreduce = options->allreduce;
+    if (ddp_stage_number >= 2)
+        summary->bucket_cap_mb = (double)options->ddp.bucket_cap_bytes / (1 << 20);
+    summary->wire_gbps = options->group.wire_gbps;
+    summary->wire_latency_us = options->group.wire_latency * 1e6;
+    summary->parameters = parameters_total(&replica->model.parameters);
+    summary->buckets = ddp_bucket_count(ddp);
+}
+
+static void fill_results(Summary *summary, const Options *options, const Replica *replica, const Stats *stats,
+                         const RunRecord *record)
+{
+    double steps = (double)stats->count;
+    summary->steps = stats->count;
+    summary->steps_skipped = record->steps_skipped;
+    summary->micro_batches = stats->count * options->accumulate;
+    summary->collectives_per_step = (double)record->collectives / steps;
+    summary->bytes_per_step = (double)record->bytes / steps;
+    summary->first_loss = record->first_loss;
+    summary->final_loss = record->final_loss;
+    summary->eval_loss = record->evaluation.loss;
+    if (options->model.kind == MODEL_MLP)
+        summary->eval_accuracy = record->evaluation.accuracy;
+    summary_set_times(summary, stats, options->model.kind == MODEL_GPT ? replica->time : 0);
+    summary->peak_rss_mb = record->peak_rss_mb;
+    summary->memory = memory_use(replica, record);
+    summary->weights_hash = parameters_hash(&replica->model.parameters);
+    if (options->verify != VERIFY_NONE)
+        summary->verify = (VerifyResult){.mode = options->verify == VERIFY_EXACT ? "exact" : "whole-batch",
+                                         .max_abs_diff = record->verification.max_abs_diff,
+                                         .worst_parameter = record->verification.worst_parameter,
+                                         .passed = record->verification.passed};
+}
+
+void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
+                const RunRecord *record)
+{
+    if (pg_rank(pg) != 0)
+        return;
+    Summary summary;
+    summary_init(&summary);
+    fill_settings(&summary, options, pg, replica, ddp);
+    fill_results(&summary, options, replica, stats, record);
+    summary_print(&summary);
+    summary_write_json(&summary, options->json);
+    fflush(stdout);
+}

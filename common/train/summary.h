@@ -1,0 +1,79 @@
+/* summary.h: what a run was and what came out of it: a block for people, a JSON object for programs.
+ *
+ * Interface: fill a Summary that summary_init() has prepared, summary_set_times() included; then summary_print()
+ * and summary_write_json(). Only rank 0 prints and writes. A value that this run does not have is NAN and becomes
+ * null in JSON, as do infinite ones, which JSON cannot write. The names of the fields are the keys.
+ */
+#ifndef LOCKSTEP_TRAIN_SUMMARY_H
+#define LOCKSTEP_TRAIN_SUMMARY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "train/stats.h"
+
+typedef struct Percentiles {
+    double first, p50, p95;
+} Percentiles;
+
+typedef struct VerifyResult {
+    const char *mode; /* "whole-batch", "exact"; NULL: not verified */
+    double max_abs_diff;
+    const char *worst_parameter;
+    bool passed;
+} VerifyResult;
+
+/* Of rank 0, in MB (10^6 bytes). base: the peak without the other four: program, libraries, data set, buffers. */
+typedef struct MemoryUse {
+    double weights_mb, gradients_mb, optimizer_mb, activations_mb, base_mb;
+} MemoryUse;
+
+typedef struct Summary {
+    int stage;
+    const char *stage_name;
+    const char *model, *backend, *device;
+    int world_size, threads; /* threads: BLAS threads per rank */
+    long steps;              /* done in this run */
+    long steps_skipped;      /* fp16: gradients overflowed, weights were left alone */
+    int64_t global_batch;
+    int accumulate;     /* micro-batches per step */
+    long micro_batches; /* in all, per rank */
+    const char *precision;
+    double loss_scale;
+    const char *allreduce;
+    double bucket_cap_mb;                      /* NAN where there are no buckets */
+    double wire_gbps, wire_latency_us;         /* the emulated link; 0 Gbit/s: none, "wire" is null */
+    int64_t parameters;                        /* elements */
+    int buckets;
+    double collectives_per_step, bytes_per_step;
+    double first_loss, final_loss, eval_loss, eval_accuracy;
+
+    /* Set by summary_set_times(), in milliseconds; p50 unless said otherwise. */
+    Percentiles step_ms;
+    double forward_ms, backward_ms, optimizer_ms, data_ms, comm_ms, exposed_comm_ms;
+    double first_step_ms[STEP_PARTS]; /* the parts of the very first step */
+    double hidden_fraction;           /* 1 - exposed / comm: how much of communication cost nothing */
+    long warmup_steps_excluded;
+    double samples_per_s, tokens_per_s;
+
+    double peak_rss_mb; /* the largest rank's */
+    MemoryUse memory;
+    uint64_t weights_hash;
+    VerifyResult verify;
+} Summary;
+
+/* Every number that a run may lack becomes NAN, every text NULL, every count 0. */
+void summary_init(Summary *summary);
+
+/* Fills in all times and rates; needs global_batch. tokens_per_sample is 0 where samples have no tokens. */
+void summary_set_times(Summary *summary, const Stats *stats, int64_t tokens_per_sample);
+
+/* The most memory this process has ever used, in MB. */
+double summary_peak_rss_mb(void);
+
+void summary_print(const Summary *summary);
+
+/* path NULL: does nothing. The file appears whole or not at all. */
+void summary_write_json(const Summary *summary, const char *path);
+
+#endif

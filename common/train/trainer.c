@@ -1,0 +1,254 @@
+/* trainer.c: the training loop. train_step() is the heart of it; the rest sets the stage and reports. */
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/timeline.h"
+#include "data/loader.h"
+#include "device/device.h"
+#include "ddp/replicas.h"
+#include "train/evaluate.h"
+#include "train/progress.h"
+#include "train/replica.h"
+#include "train/report.h"
+#include "train/stats.h"
+#include "train/trace.h"
+#include "train/verify.h"
+
+#define LOSS_REPORTS 40 /* how often, at least, a run adds up the ranks' losses and shows them */
+#define RANDOM_SAMPLES 1000 /* of the toy regression */
+
+typedef struct Trainer {
+    const Options *options;
+    ProcessGroup *pg;
+    Dataset train_set, eval_set;
+    Sampler sampler;
+    Loader *loader;
+    Replica replica;
+    Ddp *ddp;
+    Progress progress;
+    Stats stats;
+    RunRecord record;
+    float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
+} Trainer;
+
+/* ---- one step ---- */
+
+static double timed(StepTimes *times, StepPart part, double since)
+{
+    double now = now_seconds();
+    times->seconds[part] += now - since;
+    return now;
+}
+
+/* Forward and backward of one micro-batch; returns its summed loss. */
+static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
+{
+    double clock = now_seconds(), start = clock;
+    const Batch *batch = loader_next(trainer->loader);
+    clock = timed(times, PART_DATA, clock);
+
+    ddp_before_forward(trainer->ddp, last);
+    Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+    float loss_value = 0;
+    device_to_host(&loss_value, loss->data, sizeof loss_value);
+    ddp_before_backward(trainer->ddp, loss);
+    timeline_add(ROW_COMPUTE, clock, now_seconds(), "forward");
+    clock = timed(times, PART_FORWARD, clock);
+
+    start = clock;
+    replica_backward(&trainer->replica, loss);
+    timeline_add(ROW_COMPUTE, start, now_seconds(), "backward");
+    clock = timed(times, PART_BACKWARD, clock);
+
+    ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
+    trainer->record.global_samples = batch->global_samples;
+    return (double)loss_value;
+}
+
+/* note: train-step
+ * The step that all four stages take; what differs between them happens inside the ddp_ calls. Returns this
+ * rank's summed loss. */
+static double train_step(Trainer *trainer, long step)
+{
+    StepTimes times = {{0}};
+    double start = now_seconds(), loss = 0;
+    job_set_step(step);
+    timeline_set_step((int)step);
+    pg_reset_counters(trainer->pg);
+    for (int k = 0; k < trainer->options->accumulate; k++)
+        loss += train_micro_batch(trainer, k + 1 == trainer->options->accumulate, &times);
+
+    double clock = now_seconds();
+    trainer->record.steps_skipped += !replica_update(&trainer->replica, step);
+    timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
+    timed(&times, PART_OPTIMIZER, clock);
+    timed(&times, PART_STEP, start);
+
+    CommCounters comm = pg_counters(trainer->pg);
+    times.seconds[PART_COMM] = comm.in_flight;
+    times.seconds[PART_EXPOSED] = comm.exposed;
+    trainer->record.collectives += comm.collectives;
+    trainer->record.bytes += comm.bytes;
+    stats_add(&trainer->stats, &times);
+    return loss;
+}
+
+/* The mean loss of the step's global batch. Collective; no part of the step's communication. */
+static double global_loss(Trainer *trainer, double loss)
+{
+    pg_set_measuring(trainer->pg, false);
+    pg_all_reduce(trainer->pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
+    pg_set_measuring(trainer->pg, true);
+    return loss / (double)model_loss_terms(&trainer->options->model, trainer->record.global_samples,
+                                           trainer->replica.time);
+}
+
+/* Is it time to do something that is done every so many steps? every <= 0: never. */
+static bool is_due(long step, long every)
+{
+    return every > 0 && (step + 1) % every == 0;
+}
+
+static void compare_ranks(Trainer *trainer)
+{
+    pg_set_measuring(trainer->pg, false);
+    replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
+    pg_set_measuring(trainer->pg, true);
+}
+
+static void run_steps(Trainer *trainer)
+{
+    const Options *options = trainer->options;
+    RunRecord *record = &trainer->record;
+    long total = trainer->replica.total_steps;
+    long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
+    for (long step = record->first_step; step < total; step++) {
+        double loss = train_step(trainer, step);
+        CHECK(isfinite(loss) || options->precision == DTYPE_F16,
+              "the loss is %f; a lower --lr or --clip-grad-norm may help", loss);
+        bool first = step == record->first_step, last = step + 1 == total;
+        if (first || last || is_due(step, report_every)) {
+            record->final_loss = global_loss(trainer, loss);
+            if (first)
+                record->first_loss = record->final_loss;
+        }
+        const StepTimes *times = &trainer->stats.steps[trainer->stats.count - 1];
+        progress_step(&trainer->progress, step, record->final_loss,
+                      (double)(record->global_samples * trainer->replica.time), times->seconds[PART_EXPOSED]);
+        if (is_due(step, options->check_every))
+            compare_ranks(trainer);
+        if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)
+            replica_save(&trainer->replica, options->save, pg_world_size(trainer->pg), step + 1);
+    }
+    progress_end(&trainer->progress);
+    job_set_step(-1);
+    timeline_set_step(-1);
+    compare_ranks(trainer);
+}
+
+/* ---- before and after ---- */
+
+static void open_datasets(Trainer *trainer)
+{
+    const Options *o = trainer->options;
+    switch (o->dataset) {
+    case DATASET_IMAGES:
+        dataset_open_images(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.mlp.inputs, o->model.mlp.outputs);
+        dataset_open_images(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.mlp.inputs, o->model.mlp.outputs);
+        break;
+    case DATASET_TEXT:
+        dataset_open_text(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.gpt.context, o->seed);
+        dataset_open_text(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.gpt.context, o->seed);
+        break;
+    case DATASET_RANDOM:
+        dataset_open_random(&trainer->train_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs, o->seed);
+        dataset_open_random(&trainer->eval_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs,
+                            o->seed + 1);
+        break;
+    }
+}
+
+/* note: same-start
+ * Every rank draws other weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
+static void set_up(Trainer *trainer)
+{
+    const Options *options = trainer->options;
+    int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
+    open_datasets(trainer);
+    trainer->record.base_rss_mb = report_resident_mb();
+    sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
+                   options->drop_last);
+    int64_t steps_per_epoch = sampler_steps_per_epoch(&trainer->sampler);
+    if (steps_per_epoch == 0)
+        die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
+    long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
+
+    uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
+    replica_create(&trainer->replica, options, seed, total_steps);
+    if (options->resume != NULL)
+        trainer->record.first_step = replica_resume(&trainer->replica, options->resume, world_size);
+    if (trainer->record.first_step >= total_steps)
+        die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
+            options->resume, trainer->record.first_step);
+    trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
+    trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
+                                   trainer->record.first_step);
+}
+
+static void keep_initial_weights(Trainer *trainer)
+{
+    const ParameterList *parameters = &trainer->replica.model.parameters;
+    if (trainer->options->verify == VERIFY_NONE || pg_rank(trainer->pg) != 0)
+        return;
+    trainer->initial_weights = alloc_or_fault((size_t)parameters_total(parameters) * sizeof(float));
+    parameters_to_host(parameters, trainer->initial_weights);
+}
+
+static void tear_down(Trainer *trainer)
+{
+    loader_stop(trainer->loader);
+    ddp_destroy(trainer->ddp);
+    replica_free(&trainer->replica);
+    sampler_free(&trainer->sampler);
+    dataset_close(&trainer->train_set);
+    dataset_close(&trainer->eval_set);
+    stats_free(&trainer->stats);
+    free(trainer->initial_weights);
+}
+
+int train(const Options *options, ProcessGroup *pg)
+{
+    Trainer trainer = {.options = options, .pg = pg};
+    RunRecord *record = &trainer.record;
+    set_up(&trainer);
+    keep_initial_weights(&trainer);
+    report_start(options, pg, &trainer.replica, &trainer.train_set, record->first_step);
+    if (options->trace != NULL)
+        trace_start(pg);
+    progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
+                   options->model.kind == MODEL_GPT ? "tokens" : "samples");
+    run_steps(&trainer);
+    if (options->trace != NULL)
+        trace_write(pg, options->trace);
+
+    pg_set_measuring(pg, false);
+    record->peak_rss_mb = report_largest_peak_mb(pg);
+    record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
+    if (options->save != NULL && pg_rank(pg) == 0)
+        replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
+    if (options->verify != VERIFY_NONE)
+        record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
+                                               trainer.initial_weights, record->first_step);
+    report_end(options, pg, &trainer.replica, trainer.ddp, &trainer.stats, record);
+    if (options->generate > 0 && pg_rank(pg) == 0)
+        generate_text(&trainer.replica, options->generate, options->seed);
+    bool good = options->verify == VERIFY_NONE || record->verification.passed;
+    tear_down(&trainer);
+    return good ? 0 : 1;
+}

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# demo.sh: trains three models with every stage, alone and as two ranks, and shows that both give the same weights,
+# at what speed, and what communication costs. Then the GPT writes some text. About five minutes on two cores.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
+
+# What is trained: model, steps, flags. SGD, as rounding noise grows to a full step under AdamW where a gradient is 0.
+runs=(
+    "mlp-toy 1000 --optimizer sgd"
+    "mlp     200  --optimizer sgd"
+    "gpt     25   --optimizer sgd"
+)
+# The longer run at the end, with the last stage as two ranks (about 70 s on two cores).
+text_steps=500
+text_bytes=400
+text_flags=(--optimizer adamw --lr 1e-3)
+
+"$repository/scripts/setup.sh"
+use_own_openblas_kernels
+build_preset release
+source "$repository/scripts/mpi.sh"
+
+cd "$repository"
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+[ "$(nproc)" -ge 2 ] || echo "note: one core only: two ranks take turns on it, so they cannot be faster than one"
+
+# run RANKS COMMAND...: shows the command, runs it, and ends the demo if it fails.
+run() {
+    local ranks=$1 status=0
+    shift
+    printf '\n$ mpiexec -n %s %s\n' "$ranks" "$*"
+    run_ranks "$ranks" "$@" || status=$?
+    if [ "$status" -ne 0 ]; then
+        echo "demo: error: the command above ended with status $status" >&2
+        exit 1
+    fi
+}
+
+# compare STAGE MODEL: one line of the table for each number of ranks, from the runs' JSON summaries.
+compare() {
+    jq -rs --arg stage "$1" --arg model "$2" '
+        .[0].step_ms.p50 as $alone | .[] |
+        [$stage, $model, .world_size, .step_ms.p50, 100 * .exposed_comm_ms / .step_ms.p50, $alone / .step_ms.p50,
+         (.verify.max_abs_diff? // "-")] | @tsv' "$results/$1.$2.1.json" "$results/$1.$2.2.json" |
+        while IFS=$'\t' read -r stage model ranks step share speedup difference; do
+            [ "$difference" = - ] || difference=$(printf '%.1e' "$difference")
+            [ "$ranks" -gt 1 ] && share=$(printf '%.1f' "$share") || share=-
+            printf '%-20s %-8s %5d %12.3f %10s %9.2fx %12s\n' \
+                "$stage" "$model" "$ranks" "$step" "$share" "$speedup" "$difference"
+        done
+}
+
+stages=()
+for program in build/stage*/train; do
+    [ -x "$program" ] && stages+=("$(basename "$(dirname "$program")")")
+done
+[ ${#stages[@]} -gt 0 ] || { echo "demo: error: no build/stage*/train was built" >&2; exit 1; }
+
+for stage in "${stages[@]}"; do
+    for line in "${runs[@]}"; do
+        read -r model steps flags <<<"$line"
+        for ranks in 1 2; do
+            verify=()
+            [ "$ranks" -eq 1 ] || verify=(--verify)
+            # shellcheck disable=SC2086 # flags are several words
+            run "$ranks" "build/$stage/train" --model "$model" --steps "$steps" $flags "${verify[@]}" \
+                --json "$results/$stage.$model.$ranks.json"
+        done
+    done
+done
+
+cat <<'END'
+
+Same global batch alone and as two ranks. step: median, ms. comm: share of the step in which training stood still
+for communication, %. speed-up: against one rank of the same stage. difference: the largest in any weight from
+training as a single process.
+
+END
+printf '%-20s %-8s %5s %12s %10s %10s %12s\n' stage model ranks "step (ms)" "comm (%)" speed-up difference
+for stage in "${stages[@]}"; do
+    for line in "${runs[@]}"; do
+        read -r model _ <<<"$line"
+        compare "$stage" "$model"
+    done
+done
+
+last_stage=${stages[-1]}
+run 2 "build/$last_stage/train" --model gpt --steps "$text_steps" "${text_flags[@]}" --generate "$text_bytes"

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# test.sh: installs what is missing, builds what has changed, runs the tests. From any directory.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
+
+usage() {
+    cat <<'END'
+usage: scripts/test.sh [--slow] [--preset NAME] [-DVARIABLE=VALUE]... [-- CTEST-ARGUMENT...]
+  --slow          also the tests labelled slow (8 ranks, long runs)
+  --preset NAME   release (default, in build/), or debug, asan, tsan, cuda (each in build-NAME/)
+  -DVAR=VALUE     handed to cmake, e.g. -DLOCKSTEP_WERROR=ON
+  -- ...          handed to ctest, e.g. -- -R allreduce
+END
+}
+
+preset=release
+slow_filter=(-LE slow)
+definitions=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --slow) slow_filter=() ;;
+        --preset)
+            [ $# -ge 2 ] || { echo "test.sh: error: --preset wants a name" >&2; exit 2; }
+            preset=$2
+            shift
+            ;;
+        -D?*) definitions+=("$1") ;;
+        -h | --help) usage; exit 0 ;;
+        --) shift; break ;;
+        *) echo "test.sh: error: unknown argument $1" >&2; usage >&2; exit 2 ;;
+    esac
+    shift
+done
+case $preset in
+    release | debug | asan | tsan | cuda) ;;
+    *) echo "test.sh: error: --preset $preset: there are release, debug, asan, tsan and cuda" >&2; exit 2 ;;
+esac
+
+"$repository/scripts/setup.sh"
+use_own_openblas_kernels
+build_preset "$preset" "${definitions[@]}"
+
+# A test of several ranks says so to ctest, which then runs fewer tests beside it.
+echo "== test ${preset}: ctest ${slow_filter[*]} $*"
+ctest --test-dir "$(preset_directory "$preset")" --output-on-failure --no-tests=error --parallel "$(nproc)" \
+    "${slow_filter[@]}" "$@"

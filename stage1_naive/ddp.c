@@ -1,0 +1,89 @@
+/* Stage 1: naive data parallel training.
+ *
+ * Every rank has the whole model and its own part of the batch. Two things keep the copies equal:
+ *   - before the first step, rank 0's weights are copied to all ranks (broadcast);
+ *   - after every backward pass, each parameter's gradient is summed over all ranks (all-reduce) and divided by
+ *     the number of samples in the global batch. Equal weights and equal gradients give equal weights again.
+ * What is wrong with it: one collective per parameter pays the network's latency again and again, and all of it
+ * comes after backward, while the processor stands still. Stages 2 and 3 mend this.
+ */
+#include "ddp.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+
+const int ddp_stage_number = 1;
+const char *const ddp_stage_name = "naive";
+
+struct Ddp {
+    ProcessGroup *pg;          /* not owned */
+    ParameterList *parameters; /* not owned */
+    void *gradients;           /* every parameter's gradient, one after the other; owned */
+    float *discarded;          /* where sums go that a later micro-batch replaces: one parameter's size; owned */
+    bool last_micro_batch;
+};
+
+/* note: stage1-create */
+Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
+{
+    (void)tape; /* this stage does not listen to gradient-ready events */
+    (void)options;
+    Ddp *ddp = alloc_or_fault(sizeof *ddp);
+    ddp->pg = pg;
+    ddp->parameters = parameters;
+    replicas_check_same_model(pg, parameters);
+    replicas_broadcast(pg, parameters);
+    ddp->gradients = parameters_allocate_gradients(parameters);
+    return ddp;
+}
+
+void ddp_destroy(Ddp *ddp)
+{
+    device_free(ddp->gradients);
+    device_free(ddp->discarded);
+    free(ddp);
+}
+
+int ddp_bucket_count(const Ddp *ddp)
+{
+    int trained = 0;
+    for (int i = 0; i < ddp->parameters->count; i++)
+        trained += ddp->parameters->items[i]->tensor.requires_grad;
+    return trained;
+}
+
+void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
+{
+    ddp->last_micro_batch = last_micro_batch;
+    if (!last_micro_batch && ddp->discarded == NULL)
+        ddp->discarded = device_alloc(parameters_largest(ddp->parameters) * sizeof(float));
+}
+
+void ddp_before_backward(Ddp *ddp, Tensor *loss)
+{
+    (void)ddp;
+    (void)loss;
+}
+
+/* note: stage1-all-reduce
+ * This stage synchronises after every micro-batch, as it knows no better. A gradient goes on accumulating locally,
+ * so only the last sum is the one that counts; the sums before it are paid for and thrown away (stage 4
+ * does without them). */
+void ddp_after_backward(Ddp *ddp, float gradient_scale)
+{
+    replicas_check_gradients(ddp->parameters);
+    for (int i = 0; i < ddp->parameters->count; i++) {
+        Parameter *parameter = ddp->parameters->items[i];
+        if (!parameter->tensor.requires_grad)
+            continue;
+        float *gradient = parameter->tensor.grad;
+        int64_t count = tensor_count(&parameter->tensor);
+        pg_all_reduce(ddp->pg, gradient, ddp->last_micro_batch ? gradient : ddp->discarded, (size_t)count, DTYPE_F32,
+                      REDUCE_SUM, parameter->name);
+        if (ddp->last_micro_batch)
+            device_scale(gradient, gradient_scale, count); /* the sum becomes the mean over the global batch */
+    }
+}

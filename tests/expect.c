@@ -1,0 +1,179 @@
+/* expect.c: what expect.h promises. A comparison first looks at every element, then says all it found at once. */
+#include "expect.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { CHILD_SECONDS = 30, CHILD_RETURNED = 250, CHILD_OUTPUT_MAX = 4096 };
+
+static bool in_child = false;
+
+/* LeakSanitizer asks this when a process ends. A child that dies on purpose leaves its memory where it is. */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return in_child;
+}
+
+/* Stops a test that would pass whatever the code under test does. */
+static void check_comparison(const char *file, int line, const char *name, const float *actual, const float *expected,
+                             int64_t count)
+{
+    if (actual != NULL && expected != NULL && actual != expected && count > 0)
+        return;
+    print_error("ERROR: %s: this comparison proves nothing: actual %p, expected %p, %lld elements\n", name,
+                (const void *)actual, (const void *)expected, (long long)count);
+    _fail(file, line);
+}
+
+static void print_hint(const char *hint)
+{
+    if (hint != NULL && hint[0] != '\0')
+        print_error("  usual cause: %s\n", hint);
+}
+
+static void print_element(const char *which, int64_t index, float actual, float expected)
+{
+    print_error("  %s [%lld]: expected %.9g, got %.9g, difference %.3g\n", which, (long long)index, (double)expected,
+                (double)actual, fabs((double)actual - (double)expected));
+}
+
+/* 0 if an element passes, else how far it is off in units of what is allowed. Infinite for NaN and infinity. */
+static double excess(float actual, float expected, double atol, double rtol)
+{
+    if (!isfinite(actual) || !isfinite(expected))
+        return INFINITY;
+    double difference = fabs((double)actual - (double)expected);
+    double allowed = atol + rtol * fabs((double)expected);
+    return difference <= allowed ? 0.0 : difference / (allowed + 1e-30); /* nothing may be allowed at all */
+}
+
+void expect_close_at(const char *file, int line, const char *name, const float *actual, const float *expected,
+                     int64_t count, double atol, double rtol, const char *hint)
+{
+    check_comparison(file, line, name, actual, expected, count);
+    if (!(isfinite(atol) && isfinite(rtol) && atol >= 0.0 && rtol >= 0.0)) {
+        print_error("ERROR: %s: the tolerances %g and %g are not numbers >= 0\n", name, atol, rtol);
+        _fail(file, line);
+    }
+    int64_t wrong = 0, first = -1, worst = -1;
+    double worst_excess = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        double off = excess(actual[i], expected[i], atol, rtol);
+        if (off == 0.0)
+            continue;
+        if (wrong++ == 0)
+            first = i;
+        if (off > worst_excess) {
+            worst = i;
+            worst_excess = off;
+        }
+    }
+    if (wrong == 0)
+        return;
+    print_error("ERROR: %s: %lld of %lld elements are off (allowed: %g + %g * |expected|)\n", name, (long long)wrong,
+                (long long)count, atol, rtol);
+    print_element("first", first, actual[first], expected[first]);
+    print_element("worst", worst, actual[worst], expected[worst]);
+    print_hint(hint);
+    _fail(file, line);
+}
+
+static uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+void expect_bits_equal_at(const char *file, int line, const char *name, const float *actual, const float *expected,
+                          int64_t count, const char *hint)
+{
+    check_comparison(file, line, name, actual, expected, count);
+    if (memcmp(actual, expected, (size_t)count * sizeof *actual) == 0)
+        return;
+    int64_t wrong = 0, first = -1;
+    for (int64_t i = 0; i < count; i++)
+        if (bits_of(actual[i]) != bits_of(expected[i]) && wrong++ == 0)
+            first = i;
+    print_error("ERROR: %s: %lld of %lld elements differ in their bits\n", name, (long long)wrong, (long long)count);
+    print_error("  first [%lld]: expected %.9g (0x%08x), got %.9g (0x%08x)\n", (long long)first,
+                (double)expected[first], bits_of(expected[first]), (double)actual[first], bits_of(actual[first]));
+    print_hint(hint);
+    _fail(file, line);
+}
+
+/* Runs in the child, whose stderr is the pipe from now on. Never returns. */
+static void run_child(void (*function)(void *argument), void *argument, int pipe_end)
+{
+    in_child = true;
+    dup2(pipe_end, STDERR_FILENO);
+    close(pipe_end);
+    alarm(CHILD_SECONDS);
+    function(argument);
+    fflush(NULL);
+    _exit(CHILD_RETURNED);
+}
+
+/* Reads all that the child writes, and keeps the beginning of it as a string. */
+static void read_output(int pipe_end, char *output, size_t size)
+{
+    size_t used = 0;
+    char piece[512];
+    ssize_t got;
+    while ((got = read(pipe_end, piece, sizeof piece)) > 0) {
+        size_t kept = (size_t)got < size - 1 - used ? (size_t)got : size - 1 - used;
+        memcpy(output + used, piece, kept);
+        used += kept;
+    }
+    output[used] = '\0';
+}
+
+/* "ended with status 1", "was ended by signal 14 ...": how waitpid() describes the child. */
+static void describe_end(int wait_status, char *text, size_t size)
+{
+    if (WIFSIGNALED(wait_status) && WTERMSIG(wait_status) == SIGALRM)
+        snprintf(text, size, "still ran after %d s", CHILD_SECONDS);
+    else if (WIFSIGNALED(wait_status))
+        snprintf(text, size, "was ended by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+    else if (WEXITSTATUS(wait_status) == CHILD_RETURNED)
+        snprintf(text, size, "returned, as if all were well");
+    else
+        snprintf(text, size, "ended with status %d", WEXITSTATUS(wait_status));
+}
+
+void expect_dies_at(const char *file, int line, void (*function)(void *argument), void *argument, int status,
+                    const char *text)
+{
+    int ends[2];
+    fflush(NULL); /* or the child would print what this process has buffered a second time */
+    if (pipe(ends) != 0)
+        fail_msg("expect_dies: no pipe");
+    pid_t child = fork();
+    if (child < 0)
+        fail_msg("expect_dies: no child process");
+    if (child == 0) {
+        close(ends[0]);
+        run_child(function, argument, ends[1]);
+    }
+    close(ends[1]);
+    char output[CHILD_OUTPUT_MAX], end[80];
+    int wait_status = 0;
+    read_output(ends[0], output, sizeof output);
+    close(ends[0]);
+    waitpid(child, &wait_status, 0);
+
+    bool right_status = WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == status;
+    bool right_text = text == NULL || strstr(output, text) != NULL;
+    if (right_status && right_text)
+        return;
+    describe_end(wait_status, end, sizeof end);
+    print_error("ERROR: expected the process to end with status %d and to say \"%s\"\n", status, text ? text : "");
+    print_error("  it %s and said: %.600s\n", end, output[0] != '\0' ? output : "(nothing)");
+    _fail(file, line);
+}

@@ -1,0 +1,42 @@
+/* expect.h: comparisons for cmocka tests whose failure message teaches.
+ *
+ * Interface:
+ *   expect_close("dweight", actual, expected, count, 1e-6, 1e-5, "hint")
+ *       every |actual - expected| <= atol + rtol * |expected|. NaN and infinity never pass, on either side.
+ *   expect_bits_equal("weights", actual, expected, count, "hint")
+ *       the same bits, element by element: 0.0 and -0.0 differ.
+ *   expect_dies(function, argument, 2, "--lr")
+ *       the function ends its process with that exit status, after writing that text to stderr.
+ *
+ * A hint is one sentence: what usually causes this failure. It may be NULL.
+ * Include this header instead of <cmocka.h>, which wants four others before it.
+ */
+#ifndef LOCKSTEP_TESTS_EXPECT_H
+#define LOCKSTEP_TESTS_EXPECT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* The macros add where the test stands, as cmocka's own do. */
+#define expect_close(...) expect_close_at(__FILE__, __LINE__, __VA_ARGS__)
+#define expect_bits_equal(...) expect_bits_equal_at(__FILE__, __LINE__, __VA_ARGS__)
+#define expect_dies(...) expect_dies_at(__FILE__, __LINE__, __VA_ARGS__)
+
+/* Comparing nothing (count 0), or an array with itself, is a mistake in the test and fails. */
+void expect_close_at(const char *file, int line, const char *name, const float *actual, const float *expected,
+                     int64_t count, double atol, double rtol, const char *hint);
+void expect_bits_equal_at(const char *file, int line, const char *name, const float *actual, const float *expected,
+                          int64_t count, const char *hint);
+
+/* Calls function(argument) in a forked child, so that the test goes on. `text` may be anywhere in what the child
+ * wrote to stderr; NULL or "" asks for the status only. A child that runs for 30 s is ended, and the test fails.
+ * The function must not use cmocka's assertions: in the child they would jump back into the test runner.
+ * Not for a process that has initialized MPI: a forked child must not use it. */
+void expect_dies_at(const char *file, int line, void (*function)(void *argument), void *argument, int status,
+                    const char *text);
+
+#endif

@@ -1,0 +1,263 @@
+/* test_options.c: what the command line becomes. Wrong calls are test_cli.sh's: it runs the real program. */
+#include <stdio.h>
+#include <string.h>
+
+#include "expect.h"
+#include "train/options.h"
+
+#define MAX_WORDS 16
+
+/* The words of a command line, as main() gets them. */
+typedef struct Words {
+    int count;
+    char *list[MAX_WORDS + 1];
+    char text[512];
+    int stage;
+} Words;
+
+/* Cuts `line` at its spaces. */
+static void split(Words *words, const char *line, int stage)
+{
+    memset(words, 0, sizeof *words);
+    snprintf(words->text, sizeof words->text, "train %s", line);
+    for (char *word = strtok(words->text, " "); word != NULL; word = strtok(NULL, " ")) {
+        assert_true(words->count < MAX_WORDS);
+        words->list[words->count++] = word;
+    }
+    words->stage = stage;
+}
+
+static Words last_words; /* Options points into them */
+
+static Options parse(const char *line, int stage)
+{
+    Options options;
+    split(&last_words, line, stage);
+    assert_true(options_parse(&options, last_words.count, last_words.list, stage));
+    return options;
+}
+
+/* Equality of doubles that stand for the same decimal number; NaN never passes. */
+static void assert_number(double actual, double expected)
+{
+    if (!(actual == expected))
+        fail_msg("expected %.9g, got %.9g: a wrong default, or a flag that is read into the wrong field", expected,
+                 actual);
+}
+
+static void mlp_is_the_default(void **state)
+{
+    (void)state;
+    Options options = parse("", 1);
+    assert_string_equal(options.model.name, "mlp");
+    assert_int_equal(options.dataset, DATASET_IMAGES);
+    assert_null(options.data);
+    assert_int_equal(options.steps, 0);
+    assert_true(options.epochs > 0);
+    assert_int_equal(options.optimizer.kind, OPTIMIZER_SGD);
+    assert_int_equal(options.accumulate, 1);
+    assert_int_equal(options.seed, 42);
+    assert_int_equal(options.threads, 1);
+    assert_number(options.group.timeout, 300);
+    assert_number(options.group.wire_gbps, 0);
+    assert_string_equal(options.backend, "mpi");
+    assert_string_equal(options.device, "cpu");
+    assert_string_equal(options.allreduce, "mpi");
+    assert_int_equal(options.ddp.bucket_cap_bytes, 25 << 20);
+    assert_int_equal(options.ddp.first_bucket_cap_bytes, 1 << 20);
+    assert_int_equal(options.ddp.grad_dtype, DTYPE_F32);
+    assert_int_equal(options.precision, DTYPE_F32);
+    assert_number(options.initial_loss_scale, 1024);
+    assert_int_equal(options.verify, VERIFY_NONE);
+    assert_false(options.drop_last || options.same_seed);
+    assert_null(options.save);
+}
+
+static void each_model_has_its_defaults(void **state)
+{
+    (void)state;
+    Options options = parse("--model mlp-toy", 1);
+    assert_int_equal(options.dataset, DATASET_RANDOM);
+    assert_int_equal(options.batch_size, 100);
+    assert_number(options.lr, 0.01f);
+    options = parse("--model gpt", 1);
+    assert_int_equal(options.dataset, DATASET_TEXT);
+    assert_int_equal(options.steps, 1000);
+    assert_int_equal(options.epochs, 0);
+    assert_int_equal(options.optimizer.kind, OPTIMIZER_ADAMW);
+    assert_int_equal(options.lr_schedule, LR_COSINE);
+    assert_int_equal(options.warmup_steps, 100);
+    assert_number(options.lr, 1e-3f);
+    assert_number(options.optimizer.weight_decay, 0.1f);
+    assert_number(options.optimizer.beta2, 0.95f);
+    assert_number(options.clip_grad_norm, 1);
+    options = parse("--model gpt2", 1);
+    assert_int_equal(options.model.gpt.context, 1024);
+    assert_int_equal(options.batch_size, 4);
+    assert_int_equal(options.steps, 20);
+    assert_int_equal(options.warmup_steps, 2); /* a tenth of the steps */
+}
+
+static void every_flag_reaches_its_field(void **state)
+{
+    (void)state;
+    Options options = parse("--model=gpt --layers 2 --heads=2 --width 64 --context=32 --data d --epochs 3", 1);
+    assert_int_equal(options.model.gpt.layers, 2);
+    assert_int_equal(options.model.gpt.heads, 2);
+    assert_int_equal(options.model.gpt.width, 64);
+    assert_int_equal(options.model.gpt.context, 32);
+    assert_string_equal(options.data, "d");
+    assert_int_equal(options.steps, 0);
+    assert_int_equal(options.epochs, 3);
+
+    options = parse("--hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 1);
+    assert_int_equal(options.model.mlp.hidden1, 30);
+    assert_int_equal(options.model.mlp.hidden2, 40);
+    assert_int_equal(options.steps, 7);
+    assert_int_equal(options.epochs, 0);
+    assert_int_equal(options.batch_size, 12);
+    assert_int_equal(options.accumulate, 3);
+    assert_int_equal(options.seed, 5);
+    assert_true(options.drop_last && options.same_seed);
+
+    options = parse("--lr 0.5 --lr-schedule cosine --warmup-steps 4 --momentum 0.25 --weight-decay 0.125 "
+                    "--clip-grad-norm 2 --threads 2", 1);
+    assert_number(options.lr, 0.5);
+    assert_int_equal(options.lr_schedule, LR_COSINE);
+    assert_int_equal(options.warmup_steps, 4);
+    assert_number(options.optimizer.momentum, 0.25);
+    assert_number(options.optimizer.weight_decay, 0.125);
+    assert_number(options.clip_grad_norm, 2);
+    assert_int_equal(options.threads, 2);
+
+    options = parse("--model gpt --allreduce ordered --wire 2.5,40 --timeout 1.5 --check-every 6 --generate 9", 1);
+    assert_string_equal(options.allreduce, "ordered");
+    assert_int_equal(options.group.algorithm, ALLREDUCE_ORDERED);
+    assert_number(options.group.wire_gbps, 2.5);
+    assert_number(options.group.wire_latency, 40 * 1e-6);
+    assert_number(options.group.timeout, 1.5);
+    assert_int_equal(options.check_every, 6);
+    assert_int_equal(options.generate, 9);
+
+    options = parse("--save test_options.save --save-every 8 --trace test_options.trace --json test_options.json", 1);
+    assert_string_equal(options.save, "test_options.save");
+    assert_int_equal(options.save_every, 8);
+    assert_string_equal(options.trace, "test_options.trace");
+    assert_string_equal(options.json, "test_options.json");
+}
+
+static void flags_of_later_stages(void **state)
+{
+    (void)state;
+    Options options = parse("--bucket-cap-mb 0.5 --first-bucket-mb 0 --rebuild-buckets --find-unused-parameters", 3);
+    assert_int_equal(options.ddp.bucket_cap_bytes, 512 * 1024);
+    assert_int_equal(options.ddp.first_bucket_cap_bytes, 0);
+    assert_true(options.ddp.rebuild_buckets && options.ddp.find_unused_parameters);
+    options = parse("--precision fp16 --loss-scale 8 --grad-dtype bf16", 4);
+    assert_int_equal(options.precision, DTYPE_F16);
+    assert_number(options.initial_loss_scale, 8);
+    assert_int_equal(options.ddp.grad_dtype, DTYPE_BF16);
+}
+
+/* The word after --verify is optional, with or without '='. */
+static void verify_takes_an_optional_word(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("--verify", 1).verify, VERIFY_WHOLE_BATCH);
+    assert_int_equal(parse("--verify --steps 3", 1).verify, VERIFY_WHOLE_BATCH);
+    assert_int_equal(parse("--verify exact --steps 3", 1).verify, VERIFY_EXACT);
+    Options options = parse("--verify=exact --steps 3", 1);
+    assert_int_equal(options.verify, VERIFY_EXACT);
+    assert_int_equal(options.steps, 3);
+}
+
+/* --optimizer brings its own learning rate: AdamW at SGD's would diverge. The last flag of a kind counts. */
+static void the_optimizer_decides_on_the_rate(void **state)
+{
+    (void)state;
+    assert_number(parse("--model mlp --optimizer adamw", 1).lr, 1e-3f);
+    assert_number(parse("--model mlp --optimizer adamw --lr 0.25", 1).lr, 0.25);
+    assert_number(parse("--model mlp --optimizer adamw", 1).optimizer.momentum, 0);
+    assert_number(parse("--lr 0.25 --lr 0.5", 1).lr, 0.5);
+}
+
+typedef struct World {
+    Options options;
+    int size;
+} World;
+
+static void check_world(void *argument)
+{
+    const World *world = argument;
+    options_check_world(&world->options, world->size);
+}
+
+static void the_batch_must_reach_every_rank(void **state)
+{
+    (void)state;
+    World world = {parse("--batch-size 6 --accumulate 2", 1), 3};
+    options_check_world(&world.options, 3);
+    world.size = 4;
+    expect_dies(check_world, &world, 2, "give at least 8");
+}
+
+/* Two numbers can be added in one order only; three cannot. */
+static void exact_needs_the_ordered_sum(void **state)
+{
+    (void)state;
+    World world = {parse("--verify exact", 1), 2};
+    options_check_world(&world.options, 2);
+    world.size = 3;
+    expect_dies(check_world, &world, 2, "--allreduce ordered");
+    world.options = parse("--verify exact --allreduce ordered", 1);
+    options_check_world(&world.options, 3);
+}
+
+static void parse_in_child(void *argument)
+{
+    Words *words = argument;
+    Options options;
+    options_parse(&options, words->count, words->list, words->stage);
+}
+
+/* A sample of the refusals; test_cli.sh has them all. */
+static void mistakes_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int stage;
+        const char *line, *message;
+    } mistakes[] = {
+        {1, "--step 3", "--step: no such flag; flags cannot be shortened: is it --steps?"},
+        {1, "--bucket-cap-mb 3", "--bucket-cap-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
+        {2, "--rebuild-buckets", "take stage3_overlap"},
+        {3, "--precision bf16", "stage4_accumulation has bf16"},
+        {1, "--lr nan", "--lr: 'nan' is not a number"},
+        {1, "--lr 0x10", "--lr: '0x10' is not a number"},
+        {1, "--steps 1e3", "--steps: '1e3' is not a whole number"},
+        {1, "--steps 1 --epochs 1", "--epochs: not together with --steps"},
+        {1, "--model gpt --heads 3", "--heads: 3 heads cannot share"},
+        {1, "--save --json", "--save: needs a value, but --json follows"},
+    };
+    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
+        Words words;
+        split(&words, mistakes[i].line, mistakes[i].stage);
+        expect_dies(parse_in_child, &words, 2, mistakes[i].message);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mlp_is_the_default),
+        cmocka_unit_test(each_model_has_its_defaults),
+        cmocka_unit_test(every_flag_reaches_its_field),
+        cmocka_unit_test(flags_of_later_stages),
+        cmocka_unit_test(verify_takes_an_optional_word),
+        cmocka_unit_test(the_optimizer_decides_on_the_rate),
+        cmocka_unit_test(the_batch_must_reach_every_rank),
+        cmocka_unit_test(exact_needs_the_ordered_sum),
+        cmocka_unit_test(mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

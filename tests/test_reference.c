@@ -1,0 +1,307 @@
+/* test_reference.c: lockstep and PyTorch compute the same: logits, loss, every gradient, the gradients' norm, and ten
+ * steps of SGD and AdamW, for a tiny GPT and two MLPs. The expected numbers were written by
+ * reference/make_reference.py (which describes the format); PyTorch is not needed to run the test.
+ *
+ * The expected numbers come from float64. lockstep computes in float32, whose roundings are up to 6e-8 each; in these
+ * small models a few dozen follow one another. So 5e-6 of the largest number of an array is allowed, and no wrong
+ * formula fits into that.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "expect.h"
+#include "nn/model.h"
+#include "optim/optimizer.h"
+
+#define TOLERANCE 5e-6
+#define CURVE_TOLERANCE 2e-5 /* ten steps hand their errors on */
+
+/* ---- reading the file ---- */
+
+typedef struct Record {
+    char name[96];
+    int64_t count, last; /* the product of all dimensions, and the last of them */
+    double *values;
+} Record;
+
+typedef struct Reference {
+    Record records[256];
+    int count;
+} Reference;
+
+/* A comment is a line whose first character is '#'. */
+static void skip_comments(FILE *file)
+{
+    char sign[2];
+    while (fscanf(file, " %1[#]", sign) == 1)
+        for (int c = 0; c != '\n' && c != EOF;)
+            c = getc(file);
+}
+
+static bool read_record(FILE *file, Record *record)
+{
+    int ndim;
+    skip_comments(file);
+    if (fscanf(file, "%95s %d", record->name, &ndim) != 2)
+        return false;
+    record->count = 1;
+    for (int i = 0; i < ndim; i++) {
+        int size = -1;
+        CHECK(fscanf(file, "%d", &size) == 1 && size >= 0 && size <= 10000, "%s: not a shape", record->name);
+        record->count *= size;
+        record->last = size;
+    }
+    record->values = alloc_or_fault((size_t)record->count * sizeof *record->values);
+    for (int64_t i = 0; i < record->count; i++)
+        CHECK(fscanf(file, "%la", &record->values[i]) == 1, "%s: number %ld is missing", record->name, (long)i);
+    return true;
+}
+
+static void reference_load(Reference *reference, const char *name)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.txt", LOCKSTEP_TEST_DATA, name);
+    FILE *file = fopen(path, "r");
+    CHECK(file != NULL, "cannot read %s", path);
+    *reference = (Reference){0};
+    while (reference->count < 256 && read_record(file, &reference->records[reference->count]))
+        reference->count++;
+    CHECK(feof(file), "%s: more records than expected, or a damaged one", path);
+    fclose(file);
+}
+
+static void reference_free(Reference *reference)
+{
+    for (int i = 0; i < reference->count; i++)
+        free(reference->records[i].values);
+}
+
+/* The record PREFIX + NAME. */
+static const Record *find(const Reference *reference, const char *prefix, const char *name)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s%s", prefix, name);
+    for (int i = 0; i < reference->count; i++)
+        if (strcmp(reference->records[i].name, full) == 0)
+            return &reference->records[i];
+    FAULT("the reference has no %s", full);
+}
+
+/* A record's numbers as float32, or int32 if `whole`, on the device; device_free() them. */
+static void *numbers_on_device(const Record *record, bool whole)
+{
+    size_t bytes = (size_t)record->count * sizeof(float);
+    float *floats = alloc_or_fault(bytes);
+    int32_t *integers = alloc_or_fault(bytes);
+    for (int64_t i = 0; i < record->count; i++) {
+        floats[i] = (float)record->values[i];
+        integers[i] = (int32_t)record->values[i];
+    }
+    void *device = device_alloc(bytes);
+    device_from_host(device, whole ? (void *)integers : floats, bytes);
+    free(floats);
+    free(integers);
+    return device;
+}
+
+/* Compares device memory with a record; allowed: `tolerance` of the record's largest number. */
+static void compare_with(const char *title, const void *device, const Record *record, double tolerance,
+                         const char *hint)
+{
+    size_t bytes = (size_t)record->count * sizeof(float);
+    float *actual = alloc_or_fault(bytes), *expected = alloc_or_fault(bytes);
+    double largest = 0;
+    device_to_host(actual, device, bytes);
+    for (int64_t i = 0; i < record->count; i++) {
+        expected[i] = (float)record->values[i];
+        largest = fmax(largest, fabs(record->values[i]));
+    }
+    expect_close(title, actual, expected, record->count, tolerance * largest, 0, hint);
+    free(actual);
+    free(expected);
+}
+
+/* ---- a model with the reference's weights and batch ---- */
+
+typedef struct Setup {
+    Reference reference;
+    Model model;
+    Tape tape;
+    void *inputs, *targets, *gradients;
+    int64_t samples, time;
+} Setup;
+
+static void load_weights(Setup *setup)
+{
+    ParameterList *list = &setup->model.parameters;
+    for (int i = 0; i < list->count; i++) {
+        const Record *record = find(&setup->reference, "weight/", list->items[i]->name);
+        assert_int_equal(record->count, tensor_count(&list->items[i]->tensor));
+        float *values = numbers_on_device(record, false);
+        device_zero(list->items[i]->tensor.data, (size_t)record->count * sizeof *values);
+        device_accumulate(list->items[i]->tensor.data, values, record->count);
+        device_free(values);
+    }
+}
+
+static ModelSpec spec_of(const Reference *reference, const char *name)
+{
+    const double *size = find(reference, "sizes", "")->values;
+    ModelSpec spec = {.kind = MODEL_MLP, .loss = strcmp(name, "mlp-toy") == 0 ? LOSS_MSE : LOSS_CROSS_ENTROPY};
+    snprintf(spec.name, sizeof spec.name, "%s", name);
+    if (strcmp(name, "gpt") == 0) {
+        spec.kind = MODEL_GPT;
+        spec.gpt = (GptSizes){(int)size[0], (int)size[1], (int)size[2], (int)size[3], (int)size[4], (int)size[5]};
+    } else {
+        spec.mlp = (MlpSizes){(int)size[0], (int)size[1], (int)size[2], (int)size[3], size[4] > 0};
+    }
+    return spec;
+}
+
+static void setup_create(Setup *setup, const char *name)
+{
+    *setup = (Setup){0};
+    reference_load(&setup->reference, name);
+    ModelSpec spec = spec_of(&setup->reference, name);
+    model_create(&setup->model, &spec, 1);
+    setup->gradients = parameters_allocate_gradients(&setup->model.parameters);
+    const Record *inputs = find(&setup->reference, "inputs", ""), *targets = find(&setup->reference, "targets", "");
+    setup->inputs = numbers_on_device(inputs, spec.kind == MODEL_GPT);
+    setup->targets = numbers_on_device(targets, spec.loss == LOSS_CROSS_ENTROPY);
+    setup->time = inputs->last; /* the MLP ignores it */
+    setup->samples = inputs->count / inputs->last;
+    load_weights(setup);
+}
+
+static void setup_free(Setup *setup)
+{
+    device_free(setup->inputs);
+    device_free(setup->targets);
+    device_free(setup->gradients);
+    model_free(&setup->model);
+    tape_free(&setup->tape);
+    reference_free(&setup->reference);
+}
+
+/* The mean loss of the batch; adds its gradient to the (zeroed) gradients. */
+static double forward_backward(Setup *setup)
+{
+    tape_begin(&setup->tape, true);
+    parameters_zero_gradients(&setup->model.parameters);
+    Tensor *loss = model_loss(&setup->model, &setup->tape, setup->inputs, setup->targets, setup->samples, setup->time);
+    int64_t terms = model_loss_terms(&setup->model.spec, setup->samples, setup->time);
+    tape_backward(&setup->tape, loss, 1.0f / (float)terms);
+    float sum;
+    device_to_host(&sum, loss->data, sizeof sum);
+    return (double)sum / (double)terms;
+}
+
+/* ---- the comparisons ---- */
+
+static void check_one_step(const char *name)
+{
+    Setup setup;
+    char title[160];
+    setup_create(&setup, name);
+    const Reference *reference = &setup.reference;
+
+    tape_begin(&setup.tape, false);
+    Tensor *logits = model_forward(&setup.model, &setup.tape, setup.inputs, setup.samples, setup.time);
+    const Record *expected = find(reference, "logits", "");
+    assert_int_equal(tensor_count(logits), expected->count);
+    snprintf(title, sizeof title, "%s: logits", name);
+    compare_with(title, logits->data, expected, TOLERANCE, "a layer is missing, in another order, or has other weights");
+
+    float loss = (float)forward_backward(&setup), expected_loss = (float)find(reference, "loss", "")->values[0];
+    snprintf(title, sizeof title, "%s: loss", name);
+    expect_close(title, &loss, &expected_loss, 1, 0, TOLERANCE, "the loss is a sum, to be divided by its terms once");
+
+    const ParameterList *list = &setup.model.parameters;
+    int records = 0;
+    for (int i = 0; i < reference->count; i++)
+        records += strncmp(reference->records[i].name, "grad/", 5) == 0;
+    assert_int_equal(list->count, records);
+    for (int i = 0; i < list->count; i++) {
+        snprintf(title, sizeof title, "%s: gradient of %s", name, list->items[i]->name);
+        compare_with(title, list->items[i]->tensor.grad, find(reference, "grad/", list->items[i]->name), TOLERANCE,
+                     "see test_ops first: if it passes, the model wires its operations wrongly");
+    }
+    float norm = (float)clip_grad_norm(&setup.model.parameters, INFINITY);
+    float expected_norm = (float)find(reference, "grad_norm", "")->values[0];
+    snprintf(title, sizeof title, "%s: norm of all gradients", name);
+    expect_close(title, &norm, &expected_norm, 1, 0, TOLERANCE, "one norm over all parameters, not one for each");
+    setup_free(&setup);
+}
+
+/* Trains on the one batch and compares the loss before every step, and after the last. */
+static void check_curve(const char *name, const char *run)
+{
+    Setup setup;
+    char title[160];
+    setup_create(&setup, name);
+    snprintf(title, sizeof title, "%s/options", run);
+    const double *option = find(&setup.reference, title, "")->values;
+    snprintf(title, sizeof title, "%s/losses", run);
+    const Record *losses = find(&setup.reference, title, "");
+
+    OptimizerOptions options = {.kind = option[0] > 0 ? OPTIMIZER_ADAMW : OPTIMIZER_SGD, .momentum = (float)option[2],
+                                .beta1 = (float)option[3], .beta2 = (float)option[4], .eps = (float)option[5],
+                                .weight_decay = (float)option[6]};
+    Optimizer optimizer;
+    optimizer_create(&optimizer, &options, &setup.model.parameters);
+    float actual[16], expected[16];
+    assert_in_range(losses->count, 2, 16);
+    for (int64_t step = 0; step < losses->count; step++) {
+        actual[step] = (float)forward_backward(&setup);
+        expected[step] = (float)losses->values[step];
+        if (option[7] > 0)
+            clip_grad_norm(&setup.model.parameters, option[7]);
+        optimizer_step(&optimizer, (float)option[1]);
+    }
+    snprintf(title, sizeof title, "%s: losses under %s", name, run);
+    expect_close(title, actual, expected, losses->count, 0, CURVE_TOLERANCE,
+                 "the first loss that is off tells the step after which an update went wrong");
+    optimizer_free(&optimizer);
+    setup_free(&setup);
+}
+
+static void check_model(const char *name)
+{
+    check_one_step(name);
+    const char *runs[] = {"sgd", "sgd_momentum", "sgd_clipped", "adamw"};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        check_curve(name, runs[i]);
+}
+
+static void test_mlp(void **state)
+{
+    (void)state;
+    check_model("mlp");
+}
+
+static void test_mlp_toy(void **state)
+{
+    (void)state;
+    check_model("mlp-toy");
+}
+
+static void test_gpt(void **state)
+{
+    (void)state;
+    check_model("gpt");
+}
+
+int main(void)
+{
+    device_init(0, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_mlp_toy),
+        cmocka_unit_test(test_gpt),
+    };
+    return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
+}

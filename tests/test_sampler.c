@@ -1,0 +1,293 @@
+/* test_sampler.c: the sampler deals out every sample, and the loader hands over what the sampler says, in order. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "data/sampler.h"
+#include "expect.h"
+
+/* ---- the sampler ---- */
+
+static int compare_numbers(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* All ranks' and micro-batches' indices of a step, one after the other. */
+static int64_t gather_step(const Sampler *sampler, int64_t step, int K, int64_t *all)
+{
+    int64_t count = 0;
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        for (int k = 0; k < K; k++) {
+            count += sampler_indices(sampler, step, rank, k, K, all + count);
+        }
+    }
+    return count;
+}
+
+/* The union of what ranks and micro-batches get in a step is the whole batch, each place once. */
+static void check_step_is_dealt_out(const Sampler *sampler, int64_t step, int K)
+{
+    int64_t dealt[256], whole[256];
+    int64_t count = gather_step(sampler, step, K, dealt);
+    int64_t whole_count = sampler_whole_batch(sampler, step, whole);
+    if (count != whole_count || count != sampler_global_count(sampler, step)) {
+        fail_msg("step %ld, %d ranks, %d micro-batches: %ld samples were dealt out, the batch has %ld, global_count "
+                 "says %ld: does a share end at the right place?",
+                 (long)step, sampler->world_size, K, (long)count, (long)whole_count,
+                 (long)sampler_global_count(sampler, step));
+    }
+    qsort(dealt, (size_t)count, sizeof *dealt, compare_numbers);
+    qsort(whole, (size_t)count, sizeof *whole, compare_numbers);
+    for (int64_t i = 0; i < count; i++) {
+        if (dealt[i] != whole[i]) {
+            fail_msg("step %ld, %d ranks, %d micro-batches: sorted sample %ld is %ld, expected %ld: two ranks or "
+                     "micro-batches got the same place, and another place was lost",
+                     (long)step, sampler->world_size, K, (long)i, (long)dealt[i], (long)whole[i]);
+        }
+    }
+}
+
+static void shares_make_up_the_whole_batch(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {1, 2, 10, 97};
+    static const int64_t batches[] = {1, 6, 7, 32, 200};
+    for (size_t s = 0; s < 4; s++) {
+        for (size_t b = 0; b < 5; b++) {
+            for (int world_size = 1; world_size <= 5; world_size++) {
+                Sampler sampler;
+                sampler_create(&sampler, sizes[s], world_size, batches[b], 3, true, false);
+                sampler_set_epoch(&sampler, 1);
+                int64_t samples = 0;
+                for (int64_t step = 0; step < sampler_steps_per_epoch(&sampler); step++) {
+                    for (int K = 1; K <= 4; K++) {
+                        check_step_is_dealt_out(&sampler, step, K);
+                    }
+                    samples += sampler_global_count(&sampler, step);
+                }
+                assert_int_equal(samples, sampler.length); /* the uneven last batch counts too */
+                sampler_free(&sampler);
+            }
+        }
+    }
+}
+
+/* Every sample occurs in the epoch's list; `most` times at most. */
+static void check_cover(const Sampler *sampler, int least, int most)
+{
+    int seen[128] = {0};
+    for (int64_t place = 0; place < sampler->length; place++) {
+        seen[sampler->list[place]]++;
+    }
+    for (int64_t i = 0; i < sampler->dataset_size; i++) {
+        if (seen[i] < least || seen[i] > most) {
+            fail_msg("sample %ld occurs %d times in an epoch, expected %d to %d: is the shuffle a permutation, and "
+                     "does padding start again at place 0?",
+                     (long)i, seen[i], least, most);
+        }
+    }
+}
+
+/* Ten samples on three ranks: 4 each, the list padded to 12, or 3 each without the tail; never 4, 3, 3. */
+static void ten_samples_on_three_ranks(void **state)
+{
+    (void)state;
+    for (int drop_last = 0; drop_last <= 1; drop_last++) {
+        Sampler sampler;
+        int64_t share[16];
+        int expected = drop_last ? 3 : 4;
+        sampler_create(&sampler, 10, 3, 12, 7, true, drop_last);
+        sampler_set_epoch(&sampler, 0);
+        assert_int_equal(sampler_steps_per_epoch(&sampler), 1);
+        assert_int_equal(sampler.length, 3 * expected);
+        for (int rank = 0; rank < 3; rank++) {
+            assert_int_equal(sampler_indices(&sampler, 0, rank, 0, 1, share), expected);
+        }
+        check_cover(&sampler, drop_last ? 0 : 1, drop_last ? 1 : 2);
+        sampler_free(&sampler);
+    }
+}
+
+/* The lists that torch.utils.data.DistributedSampler(range(n), world_size, rank, shuffle=False, drop_last) gives. */
+static void places_are_those_of_distributed_sampler(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t size;
+        int world_size, rank;
+        bool drop_last;
+        int64_t count, expected[4];
+    } cases[] = {
+        {10, 3, 0, false, 4, {0, 3, 6, 9}}, {10, 3, 1, false, 4, {1, 4, 7, 0}}, {10, 3, 2, false, 4, {2, 5, 8, 1}},
+        {10, 3, 2, true, 3, {2, 5, 8}},     {11, 4, 3, true, 2, {3, 7}},        {12, 4, 3, true, 3, {3, 7, 11}},
+        {2, 5, 4, false, 1, {0}},           {2, 5, 3, false, 1, {1}},           {1, 4, 3, false, 1, {0}},
+        {3, 8, 7, false, 1, {1}}, /* padded with more than its own length: round again and again */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        Sampler sampler;
+        int64_t got[8];
+        sampler_create(&sampler, cases[i].size, cases[i].world_size, 100, 0, false, cases[i].drop_last);
+        sampler_set_epoch(&sampler, 5);
+        int64_t count = sampler_indices(&sampler, 0, cases[i].rank, 0, 1, got);
+        if (count != cases[i].count || memcmp(got, cases[i].expected, (size_t)count * sizeof *got) != 0) {
+            fail_msg("case %zu: rank %d of %d got %ld samples of %ld (expected %ld), the first is %ld (expected %ld): "
+                     "rank r must take places r, r + N, r + 2N, ...",
+                     i, cases[i].rank, cases[i].world_size, (long)count, (long)cases[i].size, (long)cases[i].count,
+                     (long)got[0], (long)cases[i].expected[0]);
+        }
+        sampler_free(&sampler);
+    }
+}
+
+/* A batch whose first place is no multiple of the world size: rank 0 does not come first in it. */
+static void ranks_keep_their_places_in_odd_batches(void **state)
+{
+    (void)state;
+    Sampler sampler;
+    int64_t got[4];
+    sampler_create(&sampler, 9, 3, 4, 0, false, false); /* step 1: places 4 to 7, so ranks 1, 2, 0, 1 */
+    sampler_set_epoch(&sampler, 0);
+    assert_int_equal(sampler_indices(&sampler, 1, 0, 0, 1, got), 1);
+    assert_int_equal(got[0], 6);
+    assert_int_equal(sampler_indices(&sampler, 1, 1, 0, 1, got), 2);
+    assert_int_equal(got[0], 4);
+    assert_int_equal(got[1], 7);
+    assert_int_equal(sampler_indices(&sampler, 2, 1, 0, 1, got), 0); /* place 8 alone is left: rank 2's */
+    sampler_free(&sampler);
+}
+
+static bool same_list(uint64_t seed_a, long epoch_a, uint64_t seed_b, long epoch_b)
+{
+    Sampler a, b;
+    sampler_create(&a, 50, 2, 10, seed_a, true, false);
+    sampler_create(&b, 50, 2, 10, seed_b, true, false);
+    sampler_set_epoch(&a, epoch_a);
+    sampler_set_epoch(&b, 99); /* another epoch before must leave no trace */
+    sampler_set_epoch(&b, epoch_b);
+    bool same = memcmp(a.list, b.list, 50 * sizeof *a.list) == 0;
+    sampler_free(&a);
+    sampler_free(&b);
+    return same;
+}
+
+static void list_depends_on_seed_and_epoch_alone(void **state)
+{
+    (void)state;
+    assert_true(same_list(1, 4, 1, 4));
+    assert_false(same_list(1, 4, 1, 5));
+    assert_false(same_list(1, 4, 2, 4));
+    assert_false(same_list(1, 0, 0, 1)); /* seed + epoch is equal: the next seed must not repeat this run's epochs */
+}
+
+/* ---- the loader ---- */
+
+static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *batch, int rank, int K, long number)
+{
+    int64_t indices[64];
+    float inputs[64 * 30], targets[64 * 2];
+    long steps_per_epoch = (long)sampler_steps_per_epoch(sampler);
+    long step = number / K;
+    assert_int_equal(batch->step, step);
+    assert_int_equal(batch->epoch, step / steps_per_epoch);
+    assert_int_equal(batch->micro_batch, number % K);
+    sampler_set_epoch(sampler, step / steps_per_epoch);
+    assert_int_equal(batch->global_samples, sampler_global_count(sampler, step % steps_per_epoch));
+    int64_t count = sampler_indices(sampler, step % steps_per_epoch, rank, (int)(number % K), K, indices);
+    assert_int_equal(batch->samples, count);
+    dataset_get(dataset, batch->epoch, indices, count, inputs, targets);
+    if (memcmp(batch->inputs, inputs, (size_t)count * dataset->input_bytes) != 0 ||
+        memcmp(batch->targets, targets, (size_t)count * dataset->target_bytes) != 0) {
+        fail_msg("rank %d, step %ld, micro-batch %ld of %d: the loader's data differ from dataset_get()'s: was the "
+                 "buffer filled again while it was in use?",
+                 rank, step, number % K, K);
+    }
+}
+
+/* Batches of a loader from first_step on, over more than two epochs, are those of dataset_get(). */
+static void check_loader(int accumulate, long first_step)
+{
+    Dataset dataset;
+    Sampler sampler;
+    dataset_open_random(&dataset, 47, 30, 2, 11);
+    sampler_create(&sampler, dataset.size, 2, 20, 5, true, false); /* 48 places: steps of 20, 20 and 8 */
+    for (int rank = 0; rank < 2; rank++) {
+        Loader *loader = loader_start(&dataset, &sampler, rank, accumulate, first_step);
+        for (long number = first_step * accumulate; number < (first_step + 8) * accumulate; number++) {
+            const Batch *batch = loader_next(loader);
+            check_batch(&dataset, &sampler, batch, rank, accumulate, number);
+            usleep(number % 3 == 0 ? 300 : 0); /* lets the thread run ahead at times: it must not run too far */
+            check_batch(&dataset, &sampler, batch, rank, accumulate, number);
+        }
+        loader_stop(loader);
+    }
+    sampler_free(&sampler);
+    dataset_close(&dataset);
+}
+
+static void loader_equals_direct_access(void **state)
+{
+    (void)state;
+    check_loader(1, 0);
+    check_loader(3, 0);
+}
+
+static void loader_resumes_where_it_would_have_been(void **state)
+{
+    (void)state;
+    check_loader(1, 4);
+    check_loader(3, 5);
+}
+
+/* Two samples, four ranks, three micro-batches: most micro-batches are empty, and that must be no end of data. */
+static void loader_hands_out_empty_micro_batches(void **state)
+{
+    (void)state;
+    Dataset dataset;
+    Sampler sampler;
+    dataset_open_random(&dataset, 2, 3, 2, 1);
+    sampler_create(&sampler, dataset.size, 4, 1000, 0, true, false);
+    Loader *loader = loader_start(&dataset, &sampler, 3, 3, 0);
+    for (int i = 0; i < 9; i++) {
+        const Batch *batch = loader_next(loader);
+        assert_int_equal(batch->samples, batch->micro_batch == 2 ? 1 : 0);
+        assert_int_equal(batch->global_samples, 4);
+    }
+    loader_stop(loader);
+    loader_stop(loader_start(&dataset, &sampler, 0, 1, 0)); /* stopped before the first batch is taken */
+    sampler_free(&sampler);
+    dataset_close(&dataset);
+}
+
+static void drop_all_samples(void *argument)
+{
+    (void)argument;
+    Sampler sampler;
+    sampler_create(&sampler, 2, 3, 4, 0, true, true);
+}
+
+/* DistributedSampler would make an empty epoch of it: a run that never ends, without a step. */
+static void drop_last_must_leave_samples(void **state)
+{
+    (void)state;
+    expect_dies(drop_all_samples, NULL, 2, "error: --drop-last: 2 samples on 3 ranks leave none");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shares_make_up_the_whole_batch),
+        cmocka_unit_test(ten_samples_on_three_ranks),
+        cmocka_unit_test(places_are_those_of_distributed_sampler),
+        cmocka_unit_test(ranks_keep_their_places_in_odd_batches),
+        cmocka_unit_test(list_depends_on_seed_and_epoch_alone),
+        cmocka_unit_test(drop_last_must_leave_samples),
+        cmocka_unit_test(loader_equals_direct_access),
+        cmocka_unit_test(loader_resumes_where_it_would_have_been),
+        cmocka_unit_test(loader_hands_out_empty_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

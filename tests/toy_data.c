@@ -1,0 +1,72 @@
+/* toy_data.c: small data sets made in memory. */
+#include "toy_data.h"
+
+#include "base/check.h"
+#include "base/rng.h"
+
+Options toy_options(const char *model_name)
+{
+    Options options = {.batch_size = 24, .accumulate = 1, .seed = 3, .lr = 0.05f, .steps = 6, .threads = 1};
+    CHECK(model_spec_by_name(model_name, &options.model), "no model named %s", model_name);
+    if (options.model.kind == MODEL_GPT) {
+        options.dataset = DATASET_TEXT;
+        options.model.gpt = (GptSizes){.layers = 2, .heads = 2, .width = 32, .context = 16, .vocabulary = 256,
+                                       .padded_vocabulary = 256};
+    } else if (options.model.loss == LOSS_CROSS_ENTROPY) {
+        options.dataset = DATASET_IMAGES;
+        options.model.mlp = (MlpSizes){64, 48, 32, 10, true};
+    } else {
+        options.dataset = DATASET_RANDOM;
+    }
+    options.optimizer = (OptimizerOptions){.kind = OPTIMIZER_SGD, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+    options.precision = DTYPE_F32;
+    options.initial_loss_scale = 1024;
+    options.group.timeout = 60;
+    options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .grad_dtype = DTYPE_F32};
+    return options;
+}
+
+static unsigned char *random_bytes(int64_t count, uint64_t below, uint64_t seed)
+{
+    Rng rng;
+    rng_seed(&rng, seed);
+    unsigned char *bytes = alloc_or_fault((size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)rng_below(&rng, below);
+    return bytes;
+}
+
+/* Image i has class i % 10 and is brighter in that class's rows, so that there is something to learn. */
+static Dataset toy_images(const MlpSizes *sizes, int64_t samples)
+{
+    Dataset dataset = {.kind = DATASET_IMAGES, .size = samples, .inputs = sizes->inputs, .targets = 1,
+                       .input_bytes = (size_t)sizes->inputs * sizeof(float), .target_bytes = sizeof(int32_t)};
+    dataset.byte_count = samples * sizes->inputs;
+    dataset.bytes = random_bytes(dataset.byte_count, 128, 17);
+    dataset.labels = random_bytes(samples, (uint64_t)sizes->outputs, 18);
+    for (int64_t i = 0; i < samples; i++)
+        for (int k = 0; k < 6; k++)
+            dataset.bytes[i * sizes->inputs + dataset.labels[i] * 6 + k] += 100;
+    return dataset;
+}
+
+static Dataset toy_text(int64_t context, int64_t samples)
+{
+    Dataset dataset = {.kind = DATASET_TEXT, .split = SPLIT_TRAIN, .size = samples, .inputs = context,
+                       .targets = context, .input_bytes = (size_t)context * sizeof(int32_t),
+                       .target_bytes = (size_t)context * sizeof(int32_t), .seed = 5};
+    dataset.byte_count = (samples + 2) * context;
+    dataset.bytes = random_bytes(dataset.byte_count, 26, 19);
+    return dataset;
+}
+
+Dataset toy_dataset(const Options *options, int64_t samples)
+{
+    Dataset dataset;
+    if (options->dataset == DATASET_IMAGES)
+        return toy_images(&options->model.mlp, samples);
+    if (options->dataset == DATASET_TEXT)
+        return toy_text(options->model.gpt.context, samples);
+    dataset_open_random(&dataset, samples, options->model.mlp.inputs, options->model.mlp.outputs, 7);
+    return dataset;
+}
