@@ -74,7 +74,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * does without them). */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    replicas_check_gradients(ddp->parameters);
+    replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];
         if (!parameter->tensor.requires_grad)

@@ -86,6 +86,13 @@ static void test_later_steps_need_no_new_memory(void **state)
         Places later = places_after_a_step(&setup, 2);
         assert_memory_equal(&later, &second, sizeof later);
     }
+    /* device_alloc() clears what it gives: a mark that is still there shows that the block was kept. */
+    uint32_t mark = 0x12345678, found = 0;
+    device_from_host(setup.tape.arena.blocks[0].memory, &mark, sizeof mark);
+    tape_begin(&setup.tape, true);
+    device_to_host(&found, setup.tape.arena.blocks[0].memory, sizeof found);
+    assert_int_equal(found, mark);
+
     Places smaller = places_after_a_step(&setup, 1); /* the uneven last batch: the same memory will do */
     assert_ptr_equal(smaller.memory, second.memory);
 

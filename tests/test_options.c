@@ -130,7 +130,8 @@ static void every_flag_reaches_its_field(void **state)
     assert_number(options.clip_grad_norm, 2);
     assert_int_equal(options.threads, 2);
 
-    options = parse("--model gpt --allreduce ordered --wire 2.5,40 --timeout 1.5 --check-every 6 --generate 9", 1);
+    options = parse("--model gpt --allreduce ordered --wire 2.5,40 --timeout 1.5 --check-every 6 --generate 9 "
+                    "--eval-samples 11", 1);
     assert_string_equal(options.allreduce, "ordered");
     assert_int_equal(options.group.algorithm, ALLREDUCE_ORDERED);
     assert_number(options.group.wire_gbps, 2.5);
@@ -138,6 +139,7 @@ static void every_flag_reaches_its_field(void **state)
     assert_number(options.group.timeout, 1.5);
     assert_int_equal(options.check_every, 6);
     assert_int_equal(options.generate, 9);
+    assert_int_equal(options.eval_samples, 11);
 
     options = parse("--save test_options.save --save-every 8 --trace test_options.trace --json test_options.json", 1);
     assert_string_equal(options.save, "test_options.save");

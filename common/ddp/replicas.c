@@ -82,14 +82,14 @@ void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
     free(all);
 }
 
-void replicas_check_gradients(const ParameterList *parameters)
+void replicas_check_gradients(const ParameterList *parameters, const bool *ready)
 {
     char names[512] = "";
     size_t used = 0;
     int missing = 0;
     for (int i = 0; i < parameters->count; i++) {
         const Parameter *parameter = parameters->items[i];
-        if (!parameter->tensor.requires_grad || parameter->has_gradient)
+        if (!parameter->tensor.requires_grad || (ready != NULL ? ready[i] : parameter->has_gradient))
             continue;
         missing++;
         if (used < sizeof names)

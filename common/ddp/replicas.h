@@ -15,7 +15,8 @@ void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
 /* Faults, naming the first parameter that differs, unless all ranks hold the same bits. Collective. */
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters);
 
-/* Faults, naming them, if parameters that are trained got no gradient in the backward pass that just ended. */
-void replicas_check_gradients(const ParameterList *parameters);
+/* Faults, naming them, if parameters that are trained got no gradient in the backward pass that just ended.
+ * ready: by parameter index, whether its gradient is complete; NULL: go by has_gradient. */
+void replicas_check_gradients(const ParameterList *parameters, const bool *ready);
 
 #endif

@@ -188,6 +188,7 @@ static void fill_checks_and_files(Options *options, const FlagValues *values)
         options->verify = bare ? VERIFY_WHOLE_BATCH : (VerifyMode)choice(values, FLAG_VERIFY)->value;
     }
     options->check_every = whole_number(values, FLAG_CHECK_EVERY);
+    options->eval_samples = whole_number(values, FLAG_EVAL_SAMPLES);
     options->save = values->text[FLAG_SAVE];
     options->save_every = whole_number(values, FLAG_SAVE_EVERY);
     options->resume = values->text[FLAG_RESUME];

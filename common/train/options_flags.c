@@ -4,22 +4,22 @@
 #include <stddef.h>
 
 /* All defaults that depend on the model. Where steps are few, warm-up is shortened: see options.c.
- * "0" switches warm-up and clipping off. */
+ * "0" switches warm-up and clipping off, and makes evaluation use all samples. */
 const ModelDefaults model_defaults[MODEL_COUNT] = {
     {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
-     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0",
+     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
     {.model = "mlp-toy", .dataset = DATASET_RANDOM, .epochs = "10", .batch_size = "100", .optimizer = "sgd",
-     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0",
+     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
      .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
     {.model = "gpt", .dataset = DATASET_TEXT, .steps = "1000", .batch_size = "16", .optimizer = "adamw",
-     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "256",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.1"},
     {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
-     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "6e-4", .adamw_weight_decay = "0.1"},
 };
@@ -95,11 +95,13 @@ const Flag flags[FLAG_COUNT] = {
                      "compare with one process on whole batches; exact: with ordered shards, to the bit"},
     [FLAG_CHECK_EVERY] = {"check-every", "K", NULL, "0", 0, 1e9, 1, NULL,
                           "compare the ranks' weights every K steps (0: only at the end)"},
+    [FLAG_EVAL_SAMPLES] = {"eval-samples", "N", NULL, NULL, 0, 1e9, 1, NULL,
+                           "held-out samples to evaluate at the end (0: all)"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
     [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
     [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote"},
-    [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt, gpt2: print N bytes of sample text at the end"},
-    [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace, Perfetto)"},
+    [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt, gpt2: print N bytes of text at the end"},
+    [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace)"},
     [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
     [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
 };
@@ -116,6 +118,7 @@ const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
     case FLAG_LR_SCHEDULE: return defaults->lr_schedule;
     case FLAG_WARMUP_STEPS: return defaults->warmup_steps;
     case FLAG_CLIP_GRAD_NORM: return defaults->clip_grad_norm;
+    case FLAG_EVAL_SAMPLES: return defaults->eval_samples;
     case FLAG_LR: return adamw ? defaults->adamw_lr : defaults->sgd_lr;
     case FLAG_MOMENTUM: return adamw ? NULL : defaults->sgd_momentum;
     case FLAG_WEIGHT_DECAY: return adamw ? defaults->adamw_weight_decay : defaults->sgd_weight_decay;

@@ -22,8 +22,8 @@ typedef enum FlagId {
     FLAG_DEVICE, FLAG_THREADS, FLAG_BACKEND, FLAG_ALLREDUCE, FLAG_WIRE, FLAG_TIMEOUT, FLAG_BUCKET_CAP_MB,
     FLAG_FIRST_BUCKET_MB, FLAG_REBUILD_BUCKETS, FLAG_FIND_UNUSED_PARAMETERS, FLAG_GRAD_DTYPE,
     /* checks and files */
-    FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_SAVE, FLAG_SAVE_EVERY, FLAG_RESUME, FLAG_GENERATE, FLAG_TRACE, FLAG_JSON,
-    FLAG_HELP,
+    FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_EVAL_SAMPLES, FLAG_SAVE, FLAG_SAVE_EVERY, FLAG_RESUME, FLAG_GENERATE,
+    FLAG_TRACE, FLAG_JSON, FLAG_HELP,
     FLAG_COUNT
 } FlagId;
 
@@ -51,7 +51,7 @@ typedef struct ModelDefaults {
     const char *model;
     DatasetKind dataset;
     const char *steps, *epochs; /* exactly one of them */
-    const char *batch_size, *optimizer, *lr_schedule, *warmup_steps, *clip_grad_norm;
+    const char *batch_size, *optimizer, *lr_schedule, *warmup_steps, *clip_grad_norm, *eval_samples;
     const char *sgd_lr, *sgd_momentum, *sgd_weight_decay; /* with --optimizer sgd */
     const char *adamw_lr, *adamw_weight_decay;            /* with --optimizer adamw */
 } ModelDefaults;

@@ -94,6 +94,7 @@ void options_print_help(int stage)
     print_default("--lr-schedule", FLAG_LR_SCHEDULE, OPTIMIZER_SGD);
     print_default("--warmup-steps", FLAG_WARMUP_STEPS, OPTIMIZER_SGD);
     print_default("--clip-grad-norm", FLAG_CLIP_GRAD_NORM, OPTIMIZER_SGD);
+    print_default("--eval-samples", FLAG_EVAL_SAMPLES, OPTIMIZER_SGD);
     print_default("sgd: --lr", FLAG_LR, OPTIMIZER_SGD);
     print_default("sgd: --momentum", FLAG_MOMENTUM, OPTIMIZER_SGD);
     print_default("sgd: --weight-decay", FLAG_WEIGHT_DECAY, OPTIMIZER_SGD);

@@ -1,0 +1,108 @@
+/* buckets.c: which gradient lies where. */
+#include "ddp/buckets.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "device/device.h"
+
+/* note: bucket-plan */
+int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
+{
+    int bucket = 0;
+    size_t filled = 0;
+    for (int i = 0; i < count; i++) {
+        bucket_of[i] = bucket;
+        filled += sizes[i];
+        if (filled >= (bucket == 0 ? first_cap : cap)) {
+            bucket++;
+            filled = 0;
+        }
+    }
+    return filled > 0 ? bucket + 1 : bucket; /* the last bucket may stay below its cap */
+}
+
+/* Trained parameters in reverse order of registration; returns how many. */
+static int reverse_order(const ParameterList *parameters, int *order)
+{
+    int count = 0;
+    for (int i = parameters->count - 1; i >= 0; i--)
+        if (parameters->items[i]->tensor.requires_grad)
+            order[count++] = i;
+    return count;
+}
+
+/* Elements of a slice: the next slice, too, starts on a 64-byte boundary, so that kernels meet the same alignment, and
+ * give the same bits, wherever a gradient lies. */
+static size_t slice_elements(const Parameter *parameter)
+{
+    size_t unit = ARENA_ALIGNMENT / sizeof(float);
+    return ((size_t)tensor_count(&parameter->tensor) + unit - 1) / unit * unit;
+}
+
+static void place_gradients(Bucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++)
+        bucket->elements += slice_elements(bucket->parameters[i]);
+    bucket->data = device_alloc(bucket->elements * sizeof(float));
+    float *slice = bucket->data;
+    for (int i = 0; i < bucket->count; i++) {
+        bucket->parameters[i]->tensor.grad = slice;
+        slice += slice_elements(bucket->parameters[i]);
+    }
+}
+
+void buckets_create(Buckets *buckets, ParameterList *parameters, const int *order, size_t first_cap, size_t cap)
+{
+    size_t room = (size_t)parameters->count;
+    int *reverse = alloc_or_fault(room * sizeof *reverse), *bucket_of = alloc_or_fault(room * sizeof *bucket_of);
+    size_t *sizes = alloc_or_fault(room * sizeof *sizes);
+    int trained = reverse_order(parameters, reverse);
+    if (order == NULL)
+        order = reverse;
+    for (int i = 0; i < trained; i++)
+        sizes[i] = (size_t)tensor_count(&parameters->items[order[i]]->tensor) * sizeof(float);
+
+    *buckets = (Buckets){.parameter_count = parameters->count};
+    buckets->count = buckets_plan(sizes, trained, first_cap, cap, bucket_of);
+    buckets->items = alloc_or_fault((size_t)buckets->count * sizeof *buckets->items);
+    buckets->of_parameter = alloc_or_fault(room * sizeof *buckets->of_parameter);
+    for (int i = 0; i < parameters->count; i++)
+        buckets->of_parameter[i] = -1;
+    for (int i = 0; i < trained; i++) {
+        Bucket *bucket = &buckets->items[bucket_of[i]];
+        if (bucket->parameters == NULL)
+            bucket->parameters = alloc_or_fault(room * sizeof(Parameter *));
+        bucket->parameters[bucket->count++] = parameters->items[order[i]];
+        buckets->of_parameter[order[i]] = bucket_of[i];
+    }
+    for (int b = 0; b < buckets->count; b++) {
+        snprintf(buckets->items[b].name, sizeof buckets->items[b].name, "bucket %d", b);
+        place_gradients(&buckets->items[b]);
+    }
+    free(reverse);
+    free(bucket_of);
+    free(sizes);
+}
+
+void buckets_free(Buckets *buckets)
+{
+    for (int b = 0; b < buckets->count; b++) {
+        free(buckets->items[b].parameters);
+        device_free(buckets->items[b].data);
+        device_free(buckets->items[b].half);
+    }
+    free(buckets->items);
+    free(buckets->of_parameter);
+    *buckets = (Buckets){0};
+}
+
+size_t buckets_largest(const Buckets *buckets)
+{
+    size_t largest = 0;
+    for (int b = 0; b < buckets->count; b++)
+        if (buckets->items[b].elements > largest)
+            largest = buckets->items[b].elements;
+    return largest;
+}

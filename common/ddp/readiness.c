@@ -1,0 +1,57 @@
+/* readiness.c: keeping track of complete gradients. */
+#include "ddp/readiness.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "ddp/replicas.h"
+
+void readiness_create(Readiness *readiness, const ParameterList *parameters)
+{
+    *readiness = (Readiness){0};
+    readiness->ready = alloc_or_fault((size_t)parameters->count * sizeof *readiness->ready);
+    readiness->order = alloc_or_fault((size_t)parameters->count * sizeof *readiness->order);
+}
+
+void readiness_free(Readiness *readiness)
+{
+    free(readiness->ready);
+    free(readiness->order);
+}
+
+void readiness_begin(Readiness *readiness, const ParameterList *parameters)
+{
+    memset(readiness->ready, 0, (size_t)parameters->count * sizeof *readiness->ready);
+    readiness->count = 0;
+}
+
+void readiness_mark(Readiness *readiness, const Parameter *parameter)
+{
+    CHECK(!readiness->ready[parameter->index],
+          "the gradient of %s was marked ready twice in one backward pass: its all-reduce may already have read it",
+          parameter->name);
+    readiness->ready[parameter->index] = true;
+    readiness->order[readiness->count++] = parameter->index;
+}
+
+void readiness_check_complete(const Readiness *readiness, const ParameterList *parameters)
+{
+    replicas_check_gradients(parameters, readiness->ready);
+}
+
+void readiness_agree_on_use(ProcessGroup *pg, ParameterList *parameters)
+{
+    int32_t *used = alloc_or_fault((size_t)parameters->count * sizeof *used);
+    for (int i = 0; i < parameters->count; i++)
+        used[i] = parameters->items[i]->has_gradient;
+    pg_all_reduce(pg, used, used, (size_t)parameters->count, DTYPE_I32, REDUCE_MAX, "used parameters");
+    for (int i = 0; i < parameters->count; i++)
+        parameters->items[i]->has_gradient = used[i] != 0;
+    free(used);
+}
+
+void readiness_agree_on_order(Readiness *readiness, ProcessGroup *pg)
+{
+    pg_broadcast(pg, readiness->order, (size_t)readiness->count, DTYPE_I32, 0, "order of gradients");
+}

@@ -1,0 +1,79 @@
+/* Stage 2: gradient buckets.
+ *
+ * New over stage 1: gradients lie side by side in buckets, and a bucket is all-reduced as one message. A message pays
+ * the network's latency once, however many gradients it carries, so a few large ones are faster than many
+ * small ones. A parameter's gradient IS a slice of its bucket: backward writes it there, the optimizer reads it there.
+ * What is wrong with it: communication still waits for the end of backward, although the first bucket was ready
+ * long before. Stage 3 mends this.
+ */
+#include "ddp.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "ddp/buckets.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+
+const int ddp_stage_number = 2;
+const char *const ddp_stage_name = "bucketed";
+
+struct Ddp {
+    ProcessGroup *pg;          /* not owned */
+    ParameterList *parameters; /* not owned */
+    Buckets buckets;           /* every parameter's gradient; owned */
+    float *discarded;          /* where sums go that a later micro-batch replaces: one bucket's size; owned */
+    bool last_micro_batch;
+};
+
+/* note: stage2-create */
+Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
+{
+    (void)tape; /* this stage does not listen to gradient-ready events */
+    Ddp *ddp = alloc_or_fault(sizeof *ddp);
+    ddp->pg = pg;
+    ddp->parameters = parameters;
+    replicas_check_same_model(pg, parameters);
+    replicas_broadcast(pg, parameters);
+    buckets_create(&ddp->buckets, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
+    return ddp;
+}
+
+void ddp_destroy(Ddp *ddp)
+{
+    buckets_free(&ddp->buckets);
+    device_free(ddp->discarded);
+    free(ddp);
+}
+
+int ddp_bucket_count(const Ddp *ddp)
+{
+    return ddp->buckets.count;
+}
+
+void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
+{
+    ddp->last_micro_batch = last_micro_batch;
+    if (!last_micro_batch && ddp->discarded == NULL)
+        ddp->discarded = device_alloc(buckets_largest(&ddp->buckets) * sizeof(float));
+}
+
+void ddp_before_backward(Ddp *ddp, Tensor *loss)
+{
+    (void)ddp;
+    (void)loss;
+}
+
+/* note: stage2-all-reduce
+ * As in stage 1, every micro-batch is synchronised, and only the last one's sums are kept. */
+void ddp_after_backward(Ddp *ddp, float gradient_scale)
+{
+    replicas_check_gradients(ddp->parameters, NULL);
+    for (int b = 0; b < ddp->buckets.count; b++) {
+        Bucket *bucket = &ddp->buckets.items[b];
+        pg_all_reduce(ddp->pg, bucket->data, ddp->last_micro_batch ? bucket->data : ddp->discarded, bucket->elements,
+                      DTYPE_F32, REDUCE_SUM, bucket->name);
+        if (ddp->last_micro_batch)
+            device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
+    }
+}

@@ -1,0 +1,160 @@
+/* Stage 3: communication behind the backward pass.
+ *
+ * New over stage 2: the stage listens to gradient-ready events. As soon as all gradients of a bucket are complete, the
+ * bucket's all-reduce starts in the communication thread, and backward goes on with the layers below. Only
+ * before the optimizer does training wait, for what is still on its way.
+ * Two rules keep this right: buckets start in the same order on every rank, whatever order gradients become ready
+ * in; and nobody touches a gradient between its event and the end of the wait.
+ * What is wrong with it: with gradient accumulation it synchronises every micro-batch. Stage 4 mends this.
+ */
+#include "ddp.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/timeline.h"
+#include "ddp/buckets.h"
+#include "ddp/readiness.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+
+const int ddp_stage_number = 3;
+const char *const ddp_stage_name = "overlap";
+
+struct Ddp {
+    ProcessGroup *pg;          /* not owned */
+    ParameterList *parameters; /* not owned */
+    Tape *tape;                /* not owned */
+    DdpOptions options;
+    Buckets buckets;     /* every parameter's gradient; owned */
+    Readiness readiness; /* of this backward pass */
+    int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
+    float *discarded;    /* where sums go that a later micro-batch replaces: one bucket's size; owned */
+    bool last_micro_batch;
+    bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
+};
+
+static void gradient_ready(void *listener, Parameter *parameter);
+
+/* note: stage3-create */
+Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
+{
+    Ddp *ddp = alloc_or_fault(sizeof *ddp);
+    ddp->pg = pg;
+    ddp->parameters = parameters;
+    ddp->tape = tape;
+    ddp->options = *options;
+    replicas_check_same_model(pg, parameters);
+    replicas_broadcast(pg, parameters);
+    buckets_create(&ddp->buckets, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
+    readiness_create(&ddp->readiness, parameters);
+    tape->on_gradient_ready = gradient_ready;
+    tape->listener = ddp;
+    return ddp;
+}
+
+void ddp_destroy(Ddp *ddp)
+{
+    ddp->tape->on_gradient_ready = NULL;
+    readiness_free(&ddp->readiness);
+    buckets_free(&ddp->buckets);
+    device_free(ddp->discarded);
+    free(ddp);
+}
+
+int ddp_bucket_count(const Ddp *ddp)
+{
+    return ddp->buckets.count;
+}
+
+/* note: rebuild-buckets
+ * The reverse of registration only guesses the order in which gradients become ready (GPT's tied embedding, registered
+ * first, is ready last; its position table a moment before). After the first step the order is known. Ranks might
+ * have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used and zeroed them. */
+static void rebuild_buckets(Ddp *ddp)
+{
+    buckets_free(&ddp->buckets);
+    buckets_create(&ddp->buckets, ddp->parameters, ddp->readiness.order, ddp->options.first_bucket_cap_bytes,
+                   ddp->options.bucket_cap_bytes);
+    device_free(ddp->discarded);
+    ddp->discarded = NULL;
+    ddp->rebuild_due = false;
+    ddp->options.rebuild_buckets = false; /* once is enough */
+}
+
+void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
+{
+    if (ddp->rebuild_due)
+        rebuild_buckets(ddp);
+    ddp->last_micro_batch = last_micro_batch;
+    if (!last_micro_batch && ddp->discarded == NULL)
+        ddp->discarded = device_alloc(buckets_largest(&ddp->buckets) * sizeof(float));
+}
+
+/* note: launch-order
+ * Starts every bucket that is complete and whose predecessors have all been started. Without the second condition two
+ * ranks whose gradients become ready in different orders would start different collectives first, and each would
+ * wait for ever for the other, or add up gradients of different layers. */
+static void launch_full_buckets(Ddp *ddp)
+{
+    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].missing == 0) {
+        Bucket *bucket = &ddp->buckets.items[ddp->next_bucket++];
+        bucket->work = pg_all_reduce_async(ddp->pg, bucket->data,
+                                           ddp->last_micro_batch ? bucket->data : ddp->discarded, bucket->elements,
+                                           DTYPE_F32, REDUCE_SUM, bucket->name);
+    }
+}
+
+/* The event. Called by the tape in the middle of backward, or for a parameter that backward will not reach. */
+static void gradient_ready(void *listener, Parameter *parameter)
+{
+    Ddp *ddp = listener;
+    double now = now_seconds();
+    timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
+    readiness_mark(&ddp->readiness, parameter);
+    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
+    launch_full_buckets(ddp);
+}
+
+/* note: unused-parameters
+ * A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
+ * tape before backward tells which ones; they are ready now, with what their gradient holds (zero, as a rule). */
+static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
+{
+    bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
+    tape_mark_used(ddp->tape, loss, used);
+    for (int i = 0; i < ddp->parameters->count; i++)
+        if (!used[i] && ddp->parameters->items[i]->tensor.requires_grad)
+            gradient_ready(ddp, ddp->parameters->items[i]);
+    free(used);
+}
+
+void ddp_before_backward(Ddp *ddp, Tensor *loss)
+{
+    readiness_begin(&ddp->readiness, ddp->parameters);
+    ddp->next_bucket = 0;
+    for (int b = 0; b < ddp->buckets.count; b++)
+        ddp->buckets.items[b].missing = ddp->buckets.items[b].count;
+    if (ddp->options.find_unused_parameters)
+        mark_unused_parameters(ddp, loss);
+}
+
+/* note: stage3-wait
+ * As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. */
+void ddp_after_backward(Ddp *ddp, float gradient_scale)
+{
+    readiness_check_complete(&ddp->readiness, ddp->parameters);
+    for (int b = 0; b < ddp->buckets.count; b++) {
+        Bucket *bucket = &ddp->buckets.items[b];
+        work_wait(bucket->work);
+        if (ddp->last_micro_batch)
+            device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
+    }
+    if (ddp->options.find_unused_parameters && ddp->last_micro_batch)
+        readiness_agree_on_use(ddp->pg, ddp->parameters);
+    if (ddp->options.rebuild_buckets && ddp->last_micro_batch) {
+        readiness_agree_on_order(&ddp->readiness, ddp->pg);
+        ddp->rebuild_due = true;
+    }
+}

@@ -1,0 +1,168 @@
+/* Stage 4: no_sync, and 16 bits on the wire.
+ *
+ * New over stage 3: with gradient accumulation only the last micro-batch synchronises. Before it, gradients just add up
+ * on each rank (what PyTorch calls no_sync), so that K micro-batches cost the communication of one.
+ * Buckets can travel as bf16 or fp16: half the bytes, for a rounding. (Mixed precision in forward and backward, the
+ * other half of this stage, is not DDP's business: see autograd/ops.c and optim/loss_scaler.c.)
+ */
+#include "ddp.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/timeline.h"
+#include "ddp/buckets.h"
+#include "ddp/readiness.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+
+const int ddp_stage_number = 4;
+const char *const ddp_stage_name = "accumulation";
+
+struct Ddp {
+    ProcessGroup *pg;          /* not owned */
+    ParameterList *parameters; /* not owned */
+    Tape *tape;                /* not owned */
+    DdpOptions options;
+    Buckets buckets;     /* every parameter's gradient; owned */
+    Readiness readiness; /* of this backward pass */
+    int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
+    bool synchronize;    /* false: no_sync, this backward pass only accumulates */
+    bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
+};
+
+static void gradient_ready(void *listener, Parameter *parameter);
+
+/* The buckets, in the order given, and beside each what travels if that has 16 bits. */
+static void create_buckets(Ddp *ddp, const int *order)
+{
+    buckets_create(&ddp->buckets, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
+                   ddp->options.bucket_cap_bytes);
+    for (int b = 0; b < ddp->buckets.count && ddp->options.grad_dtype != DTYPE_F32; b++)
+        ddp->buckets.items[b].half = device_alloc(ddp->buckets.items[b].elements * sizeof(uint16_t));
+}
+
+/* note: stage4-create */
+Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
+{
+    Ddp *ddp = alloc_or_fault(sizeof *ddp);
+    ddp->pg = pg;
+    ddp->parameters = parameters;
+    ddp->tape = tape;
+    ddp->options = *options;
+    replicas_check_same_model(pg, parameters);
+    replicas_broadcast(pg, parameters);
+    create_buckets(ddp, NULL);
+    readiness_create(&ddp->readiness, parameters);
+    tape->on_gradient_ready = gradient_ready;
+    tape->listener = ddp;
+    return ddp;
+}
+
+void ddp_destroy(Ddp *ddp)
+{
+    ddp->tape->on_gradient_ready = NULL;
+    readiness_free(&ddp->readiness);
+    buckets_free(&ddp->buckets);
+    free(ddp);
+}
+
+int ddp_bucket_count(const Ddp *ddp)
+{
+    return ddp->buckets.count;
+}
+
+/* The reverse of registration only guesses the order in which gradients become ready (GPT's tied embedding, registered
+ * first, is ready last; its position table a moment before). After the first step the order is known. Ranks might
+ * have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used and zeroed them. */
+static void rebuild_buckets(Ddp *ddp)
+{
+    buckets_free(&ddp->buckets);
+    create_buckets(ddp, ddp->readiness.order);
+    ddp->rebuild_due = false;
+    ddp->options.rebuild_buckets = false; /* once is enough */
+}
+
+/* note: no-sync */
+void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
+{
+    if (ddp->rebuild_due)
+        rebuild_buckets(ddp);
+    ddp->synchronize = last_micro_batch;
+}
+
+/* Starts the bucket's all-reduce, in the dtype that travels. */
+static void launch(Ddp *ddp, Bucket *bucket)
+{
+    void *sent = bucket->data;
+    if (ddp->options.grad_dtype != DTYPE_F32) {
+        sent = bucket->half;
+        device_to_half(sent, bucket->data, ddp->options.grad_dtype, (int64_t)bucket->elements);
+    }
+    bucket->work = pg_all_reduce_async(ddp->pg, sent, sent, bucket->elements, ddp->options.grad_dtype, REDUCE_SUM,
+                                       bucket->name);
+}
+
+/* Starts every bucket that is complete and whose predecessors have all been started (why: stage 3). */
+static void launch_full_buckets(Ddp *ddp)
+{
+    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].missing == 0)
+        launch(ddp, &ddp->buckets.items[ddp->next_bucket++]);
+}
+
+/* The event. Called by the tape in the middle of backward, or for a parameter that backward will not reach. */
+static void gradient_ready(void *listener, Parameter *parameter)
+{
+    Ddp *ddp = listener;
+    double now = now_seconds();
+    timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
+    readiness_mark(&ddp->readiness, parameter);
+    if (!ddp->synchronize)
+        return;
+    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
+    launch_full_buckets(ddp);
+}
+
+/* A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
+ * tape before backward tells which ones; they are ready now, with what their gradient holds (zero, as a rule). */
+static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
+{
+    bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
+    tape_mark_used(ddp->tape, loss, used);
+    for (int i = 0; i < ddp->parameters->count; i++)
+        if (!used[i] && ddp->parameters->items[i]->tensor.requires_grad)
+            gradient_ready(ddp, ddp->parameters->items[i]);
+    free(used);
+}
+
+void ddp_before_backward(Ddp *ddp, Tensor *loss)
+{
+    readiness_begin(&ddp->readiness, ddp->parameters);
+    ddp->next_bucket = 0;
+    for (int b = 0; b < ddp->buckets.count; b++)
+        ddp->buckets.items[b].missing = ddp->buckets.items[b].count;
+    if (ddp->options.find_unused_parameters)
+        mark_unused_parameters(ddp, loss);
+}
+
+/* note: stage4-wait */
+void ddp_after_backward(Ddp *ddp, float gradient_scale)
+{
+    readiness_check_complete(&ddp->readiness, ddp->parameters);
+    if (!ddp->synchronize)
+        return;
+    for (int b = 0; b < ddp->buckets.count; b++) {
+        Bucket *bucket = &ddp->buckets.items[b];
+        work_wait(bucket->work);
+        if (ddp->options.grad_dtype != DTYPE_F32)
+            device_from_half(bucket->data, bucket->half, ddp->options.grad_dtype, (int64_t)bucket->elements);
+        device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
+    }
+    if (ddp->options.find_unused_parameters)
+        readiness_agree_on_use(ddp->pg, ddp->parameters);
+    if (ddp->options.rebuild_buckets) {
+        readiness_agree_on_order(&ddp->readiness, ddp->pg);
+        ddp->rebuild_due = true;
+    }
+}

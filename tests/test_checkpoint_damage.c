@@ -1,0 +1,180 @@
+/* test_checkpoint_damage.c: no file, however broken, does more than end the program with one line and status 2. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "checkpoint_run.h"
+#include "expect.h"
+
+/* ---- lies in the header ---- */
+
+typedef struct HandMade {
+    const char *header;
+    size_t data_bytes; /* floats 0, 1, 2, ... */
+    const char *message; /* what load() must say; NULL: it loads */
+} HandMade;
+
+#define BIAS_WITH(fields) "{" WEIGHT ",\"fc1.bias\":{" fields "}}"
+
+static const HandMade lies[] = {
+    {"", 0, "not a JSON object"},
+    {"{", 0, "not a JSON object"},
+    {"{}", 0, "holds no tensors"},
+    {"[]", 0, "not a JSON object"},
+    {" {" WEIGHT "," BIAS "}", 36, "not a JSON object"},
+    {"{" WEIGHT "," BIAS "}x", 36, "not a JSON object"},
+    {"{\"__metadata__\":{\"step\":1}," WEIGHT "," BIAS "}", 36, "strings"},
+    {"{\"__metadata__\":{},\"__metadata__\":{}," WEIGHT "," BIAS "}", 36, "__metadata__"},
+    {"{" WEIGHT "}", 24, "has no tensor \"fc1.bias\""},
+    {"{" WEIGHT "}", 36, "holds 36 bytes of data, but its tensors have 24"},
+    {"{" WEIGHT "," BIAS "}", 32, "says that it is at bytes 24 to 36 of the data, but the file holds 32"},
+    {"{" WEIGHT "," BIAS "}", 40, "holds 40 bytes of data, but its tensors have 36"},
+    {"{" WEIGHT "," WEIGHT "," BIAS "}", 36, "overlap"},
+    {"{" WEIGHT "," BIAS ",\"fc1.bias\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[36,48]}}", 48, "twice"},
+    {"{" WEIGHT "," BIAS ",\"fc2.\\nbias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[36,40]}}", 40,
+     "holds tensor \"fc2.?bias\", which this run does not have"},
+    {"{" WEIGHT ",\"fc1.bias\":3}", 36, "dtype"},
+    {BIAS_WITH("\"shape\":[3],\"data_offsets\":[24,36]"), 36, "dtype"},
+    {BIAS_WITH("\"dtype\":\"F8\",\"shape\":[3],\"data_offsets\":[24,36]"), 36, "dtype"},
+    {BIAS_WITH("\"dtype\":\"I32\",\"shape\":[3],\"data_offsets\":[24,36]"), 36, "is I32 [3], this run needs F32 [3]"},
+    {BIAS_WITH("\"dtype\":\"F16\",\"shape\":[6],\"data_offsets\":[24,36]"), 36, "is F16 [6], this run needs F32 [3]"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"data_offsets\":[24,36]"), 36, "shape"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3,1],\"data_offsets\":[24,36]"), 36, "is F32 [3, 1], this run needs"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[24,36]"), 36, "has 12 bytes, which does not fit"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[-3],\"data_offsets\":[24,36]"), 36, "shape"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[2.5],\"data_offsets\":[24,36]"), 36, "shape"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[1e400],\"data_offsets\":[24,36]"), 36, "shape"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[1,1,1,1,3],\"data_offsets\":[24,36]"), 36, "shape"},
+    /* 2^32 * 2^32 elements are 0 in 64 bits, 2^62 elements are 0 bytes in 64 bits */
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[24,24]"), 24, "shape"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[2147483648,2147483648],\"data_offsets\":[24,24]"), 24, "does not fit"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[24]"), 36, "data_offsets"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[36,24]"), 36, "says that it is at bytes"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[-12,0]"), 36, "data_offsets"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[20,32]"), 36, "overlap"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[28,40]"), 40, "leave a gap"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[9007199254740980,9007199254740992]"), 36,
+     "but the file holds 36"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[18446744073709551616,18446744073709551628]"), 36,
+     "data_offsets"},
+};
+
+static void test_lies_in_the_header_are_named(void **unused)
+{
+    (void)unused;
+    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        write_hand_made(test_path("lie"), lies[i].header, lies[i].data_bytes);
+        expect_dies(load, test_path("lie"), 2, lies[i].message);
+    }
+}
+
+static void test_lies_about_the_header_length(void **unused)
+{
+    (void)unused;
+    size_t count = 0;
+    save(test_path("length"), &adamw);
+    unsigned char *bytes = read_file(test_path("length"), &count);
+    const uint64_t lengths[] = {0, 1, count - 7, count, 1u << 31, UINT64_MAX - 7, UINT64_MAX};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        memcpy(bytes, &lengths[i], 8);
+        write_file(test_path("length"), bytes, count);
+        expect_dies(load, test_path("length"), 2, lengths[i] > count - 8 ? "bytes, but only" : "not a JSON object");
+    }
+    free(bytes);
+}
+
+static void test_no_file_and_a_directory(void **unused)
+{
+    (void)unused;
+    expect_dies(load, test_path("nowhere"), 2, "nowhere");
+    expect_dies(load, test_path(""), 2, "not a regular file");
+    expect_dies(load, "/dev/zero", 2, "not a regular file");
+}
+
+/* ---- damage at random ---- */
+
+/* Nothing more happens at exit: a check for leaks in each of thousands of children would take minutes. */
+static void leave_at_once(int status, void *unused)
+{
+    (void)unused;
+    _exit(status);
+}
+
+/* load() in a child without a voice; returns its exit status, or 1000 + the signal that killed it. */
+static int load_quietly(const char *path)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        int nowhere = open("/dev/null", O_WRONLY);
+        dup2(nowhere, STDERR_FILENO);
+        on_exit(leave_at_once, NULL);
+        load((void *)path);
+        _exit(0);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static void test_truncated_at_every_length(void **unused)
+{
+    (void)unused;
+    size_t count = 0;
+    save(test_path("whole"), &adamw);
+    unsigned char *bytes = read_file(test_path("whole"), &count);
+    assert_int_equal(load_quietly(test_path("whole")), 0);
+    for (size_t length = 0; length < count; length++) {
+        write_file(test_path("cut"), bytes, length);
+        int status = load_quietly(test_path("cut"));
+        if (status != 2)
+            fail_msg("a file cut off after %zu of %zu bytes: expected exit status 2, got %d (0: it was loaded; above "
+                     "1000: a signal, most likely a read past the end of the file)", length, count, status);
+    }
+    free(bytes);
+}
+
+static void test_random_damage_never_crashes(void **unused)
+{
+    (void)unused;
+    enum { FILES = 2000 };
+    size_t count = 0;
+    int refused = 0;
+    Rng rng;
+    rng_seed(&rng, 1);
+    save(test_path("whole"), &adamw);
+    unsigned char *bytes = read_file(test_path("whole"), &count);
+    unsigned char *damaged = malloc(count);
+    assert_non_null(damaged);
+    for (int i = 0; i < FILES; i++) {
+        memcpy(damaged, bytes, count);
+        for (uint64_t flips = 1 + rng_below(&rng, 3); flips > 0; flips--)
+            damaged[rng_below(&rng, count)] = (unsigned char)rng_below(&rng, 256);
+        write_file(test_path("damaged"), damaged, count);
+        int status = load_quietly(test_path("damaged"));
+        if (status != 0 && status != 2)
+            fail_msg("damaged file %d: expected exit status 0 (loaded) or 2 (refused), got %d (above 1000: a signal)",
+                     i, status);
+        refused += status == 2;
+    }
+    assert_in_range(refused, FILES / 4, FILES - 1); /* the header's bytes are most of the file, but not all of it */
+    free(bytes);
+    free(damaged);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lies_in_the_header_are_named),
+        cmocka_unit_test(test_lies_about_the_header_length),
+        cmocka_unit_test(test_no_file_and_a_directory),
+        cmocka_unit_test(test_truncated_at_every_length),
+        cmocka_unit_test(test_random_damage_never_crashes),
+    };
+    return cmocka_run_group_tests(tests, checkpoint_tests_start, checkpoint_tests_end);
+}

@@ -1,0 +1,128 @@
+#!/bin/sh
+# test_cli_files.sh: files that are missing, cut short, damaged, of the wrong kind, or cannot be written, on 1 and on
+# 2 ranks. How it is called and what is expected: cli/cases.sh.
+
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/cli/cases.sh"
+
+image_directory images
+tiny="--steps 1 --batch-size 4"
+# $tiny is a list of words on purpose
+# shellcheck disable=SC2086
+{
+# what is right must work, or the refusals below prove nothing
+accepted --model mlp $tiny --data "$scratch/images"
+
+# ---- files to write ----
+
+for flag in save trace json; do
+    refused "$scratch/absent/file" --model mlp-toy $tiny --$flag "$scratch/absent/file"
+    refused "$scratch/images" --model mlp-toy $tiny --$flag "$scratch/images"
+    refused --$flag --model mlp-toy $tiny --$flag "$scratch/images/train-images-idx3-ubyte/file"
+done
+refused --json --model mlp-toy $tiny --json same --trace same
+if [ -w /dev/full ]; then
+    faulted /dev/full --model mlp-toy $tiny --json /dev/full
+    faulted /dev/full --model mlp-toy $tiny --trace /dev/full
+fi
+
+# ---- files to go on from ----
+
+: >"$scratch/empty"
+head -c 200 /dev/zero | tr '\0' 'x' >"$scratch/noise"
+printf '\377\377\377\377\377\377\377\177{}' >"$scratch/huge_header"
+printf '\002\0\0\0\0\0\0\0{}' >"$scratch/no_tensors"
+refused "$scratch/absent" --model mlp-toy $tiny --resume "$scratch/absent"
+refused "$scratch/images" --model mlp-toy $tiny --resume "$scratch/images"
+for file in empty noise huge_header no_tensors; do
+    refused "$scratch/$file" --model mlp-toy $tiny --resume "$scratch/$file"
+done
+run 1 --model mlp-toy $tiny --save "$scratch/saved"
+ended 0 --model mlp-toy $tiny --save "$scratch/saved"
+if [ -s "$scratch/saved" ]; then
+    size=$(wc -c <"$scratch/saved")
+    for part in 4 8 100 $((size / 2)) $((size - 1)); do
+        head -c "$part" "$scratch/saved" >"$scratch/cut"
+        refused "$scratch/cut" --model mlp-toy --steps 2 --batch-size 4 --resume "$scratch/cut"
+    done
+    { cat "$scratch/saved"; echo; } >"$scratch/longer"
+    refused "$scratch/longer" --model mlp-toy --steps 2 --batch-size 4 --resume "$scratch/longer"
+    refused "$scratch/saved" --model mlp --data "$scratch/images" $tiny --resume "$scratch/saved"
+    refused "$scratch/saved" --model mlp-toy --hidden 8,8 $tiny --resume "$scratch/saved"
+fi
+
+# ---- images ----
+
+refused "$scratch/absent" --model mlp $tiny --data "$scratch/absent"
+refused "$scratch/noise" --model mlp $tiny --data "$scratch/noise" # a file, not a directory
+mkdir "$scratch/nothing"
+refused "$scratch/nothing" --model mlp $tiny --data "$scratch/nothing"
+
+# bad_images NAME: the directory just spoilt must be refused, and the message must say which directory
+bad_images()
+{
+    refused "$scratch/$1" --model mlp $tiny --data "$scratch/$1"
+}
+for file in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do
+    image_directory "without-$file"
+    rm "$scratch/without-$file/$file"
+    bad_images "without-$file"
+
+    image_directory "empty-$file"
+    : >"$scratch/empty-$file/$file"
+    bad_images "empty-$file"
+
+    image_directory "header-$file" # not even the header is whole
+    head -c 7 "$scratch/images/$file" >"$scratch/header-$file/$file"
+    bad_images "header-$file"
+
+    image_directory "short-$file" # one byte is missing
+    head -c -1 "$scratch/images/$file" >"$scratch/short-$file/$file"
+    bad_images "short-$file"
+
+    image_directory "noise-$file"
+    cp "$scratch/noise" "$scratch/noise-$file/$file"
+    bad_images "noise-$file"
+
+    image_directory "gzip-$file" # compressed, and cut in the middle
+    rm "$scratch/gzip-$file/$file"
+    gzip -c "$scratch/images/$file" >"$scratch/whole.gz"
+    head -c $(($(wc -c <"$scratch/whole.gz") / 2)) "$scratch/whole.gz" >"$scratch/gzip-$file/$file.gz"
+    bad_images "gzip-$file"
+
+    image_directory "directory-$file"
+    rm "$scratch/directory-$file/$file"
+    mkdir "$scratch/directory-$file/$file"
+    bad_images "directory-$file"
+done
+image_directory claims # a header that claims four milliard images
+{ printf '\0\0\010\003\377\377\377\377\0\0\0\034\0\0\0\034'; head -c 784 /dev/zero; } \
+    >"$scratch/claims/train-images-idx3-ubyte"
+bad_images claims
+image_directory square # 2^16 x 2^16 pixels: 32-bit products are 0
+{ printf '\0\0\010\003\0\0\0\001\0\001\0\0\0\001\0\0'; head -c 784 /dev/zero; } \
+    >"$scratch/square/train-images-idx3-ubyte"
+bad_images square
+image_directory fewer # sound, but 59 labels for 60 images
+idx_labels "$scratch/fewer/train-labels-idx1-ubyte" 59 59
+bad_images fewer
+image_directory none # sound, but no image at all
+idx_images "$scratch/none/train-images-idx3-ubyte" 0 0
+idx_labels "$scratch/none/train-labels-idx1-ubyte" 0 0
+bad_images none
+image_directory class # a label that is no class
+{ printf '\0\0\010\001\0\0\0\074'; head -c 59 /dev/zero; byte 10; } >"$scratch/class/train-labels-idx1-ubyte"
+bad_images class
+
+# ---- text ----
+
+refused "$scratch/absent" --model gpt $tiny --data "$scratch/absent"
+refused "$scratch/images" --model gpt $tiny --data "$scratch/images" # a directory, not a file
+refused "$scratch/empty" --model gpt $tiny --data "$scratch/empty"
+refused "$scratch/noise" --model gpt $tiny --data "$scratch/noise" # shorter than the windows need
+head -c 30000 /dev/urandom | gzip -c >"$scratch/text.gz"
+head -c 15000 "$scratch/text.gz" >"$scratch/cut.gz"
+refused "$scratch/cut.gz" --model gpt $tiny --data "$scratch/cut.gz"
+}
+
+finish
