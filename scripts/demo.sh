@@ -4,10 +4,11 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 
-# What is trained: model, steps, flags. SGD, as rounding noise grows to a full step under AdamW where a gradient is 0.
+# What is trained: model, steps, flags. SGD, as AdamW turns the rounding noise of a gradient that is 0 into full steps.
+# Small steps for mlp: where rounding decides whether a ReLU is just on or just off, a large step would show it.
 runs=(
     "mlp-toy 1000 --optimizer sgd"
-    "mlp     200  --optimizer sgd"
+    "mlp     100  --optimizer sgd --momentum 0 --lr 0.001"
     "gpt     25   --optimizer sgd"
 )
 # The longer run at the end, with the last stage as two ranks (about 70 s on two cores).

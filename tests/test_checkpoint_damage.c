@@ -15,7 +15,7 @@
 typedef struct HandMade {
     const char *header;
     size_t data_bytes; /* floats 0, 1, 2, ... */
-    const char *message; /* what load() must say; NULL: it loads */
+    const char *message; /* what load() must say */
 } HandMade;
 
 #define BIAS_WITH(fields) "{" WEIGHT ",\"fc1.bias\":{" fields "}}"

@@ -65,9 +65,13 @@ static void __attribute__((format(printf, 2, 3))) line_append(Line *line, const 
     va_end(arguments);
 }
 
-/* One write for the whole line, so that lines of several ranks do not mix. */
+/* One write for the whole line, so that lines of several ranks do not mix. It stays one line whatever the user typed:
+ * control characters become '?'. */
 static void line_print(Line *line)
 {
+    for (size_t i = 0; i < line->length; i++)
+        if ((unsigned char)line->text[i] < ' ')
+            line->text[i] = '?';
     line->text[line->length++] = '\n';
     fflush(stdout); /* what was printed before the mistake stands before it */
     ssize_t written = write(STDERR_FILENO, line->text, line->length);

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "device/device_cpu_math.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -48,9 +49,16 @@ static void advise_if_kernels_are_slow(const char *kernels)
                    "let OpenBLAS choose", forced, kernels);
 }
 
+/* Blocks of this many bytes and more are returned to the system as soon as they are freed. Left alone, the C library
+ * raises the limit as it goes, and what the first step's arena gave back would stay with the process. */
+#define RETURNED_WHEN_FREED (256 * 1024)
+
 void device_init(int local_rank, int threads)
 {
     (void)local_rank; /* the operating system places CPU processes */
+#ifdef M_MMAP_THRESHOLD
+    mallopt(M_MMAP_THRESHOLD, RETURNED_WHEN_FREED);
+#endif
     const char *plural = threads == 1 ? "" : "s";
     if (openblas_set_num_threads == NULL || openblas_get_corename == NULL || openblas_get_config == NULL) {
         snprintf(description, sizeof description, "cpu, a BLAS that is not OpenBLAS");

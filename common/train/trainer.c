@@ -234,10 +234,9 @@ int train(const Options *options, ProcessGroup *pg)
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     run_steps(&trainer);
+    pg_set_measuring(pg, false);
     if (options->trace != NULL)
         trace_write(pg, options->trace);
-
-    pg_set_measuring(pg, false);
     record->peak_rss_mb = report_largest_peak_mb(pg);
     record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
     if (options->save != NULL && pg_rank(pg) == 0)

@@ -64,26 +64,32 @@ static void add_gradient(Reference *reference, int64_t count)
 }
 
 /* The shards' sum so far, plus the shard that was just computed. The first one is copied, as
- * 0 + x is not always x: -0 would become 0. */
+ * 0 + x is not always x: -0 would become 0. A gradient that travels in 16 bits is rounded before it leaves. */
 static void add_shard(Reference *reference, bool first)
 {
     ParameterList *parameters = &reference->replica.model.parameters;
+    DType sent = reference->options->ddp.grad_dtype;
     for (int i = 0; i < parameters->count; i++) {
         Tensor *tensor = &parameters->items[i]->tensor;
+        int64_t count = tensor_count(tensor);
+        if (sent != DTYPE_F32)
+            device_round(tensor->grad, tensor->grad, sent, count);
         if (first)
-            device_copy(reference->shard_sums[i], tensor->grad, (size_t)tensor_count(tensor) * sizeof(float));
+            device_copy(reference->shard_sums[i], tensor->grad, (size_t)count * sizeof(float));
         else
-            device_accumulate(reference->shard_sums[i], tensor->grad, tensor_count(tensor));
+            device_accumulate(reference->shard_sums[i], tensor->grad, count);
     }
 }
 
 /* note: exact-reference
  * What N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch, and the
- * shards added in rank order. Leaves the sum in the parameters' gradients. */
+ * shards added in rank order, in float32. Leaves the sum in the parameters' gradients; where gradients travel in 16
+ * bits, the sum has travelled, too. */
 static void sharded_gradient(Reference *reference, int64_t step)
 {
     ParameterList *parameters = &reference->replica.model.parameters;
     int accumulate = reference->options->accumulate;
+    DType sent = reference->options->ddp.grad_dtype;
     for (int rank = 0; rank < reference->world_size; rank++) {
         parameters_zero_gradients(parameters);
         for (int k = 0; k < accumulate; k++)
@@ -93,7 +99,10 @@ static void sharded_gradient(Reference *reference, int64_t step)
     }
     for (int i = 0; i < parameters->count; i++) {
         Tensor *tensor = &parameters->items[i]->tensor;
-        device_copy(tensor->grad, reference->shard_sums[i], (size_t)tensor_count(tensor) * sizeof(float));
+        int64_t count = tensor_count(tensor);
+        device_copy(tensor->grad, reference->shard_sums[i], (size_t)count * sizeof(float));
+        if (sent != DTYPE_F32)
+            device_round(tensor->grad, tensor->grad, sent, count);
     }
 }
 
