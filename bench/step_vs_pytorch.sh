@@ -39,6 +39,9 @@ one_round() {
     "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" > "$results/$1.pytorch.$5"
 }
 
+awk -v cores="$(nproc --all)" '$1 > cores / 2 {
+    print "note: a load of " $1 " on " cores " cores: other programs run, too, and blur every figure here" }' \
+    /proc/loadavg
 for round in $(seq "$rounds"); do
     one_round mlp 256 sgd 150 "$round"
     one_round gpt 16 adamw 12 "$round"

@@ -9,12 +9,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 runs=(
     "mlp-toy 1000 --optimizer sgd"
     "mlp     100  --optimizer sgd --momentum 0 --lr 0.001"
-    "gpt     25   --optimizer sgd"
+    "gpt     20   --optimizer sgd --eval-samples 64"
 )
 # The longer run at the end, with the last stage as two ranks (about 70 s on two cores).
 text_steps=500
 text_bytes=400
-text_flags=(--optimizer adamw --lr 1e-3)
+text_flags=(--eval-samples 64)
 
 "$repository/scripts/setup.sh"
 use_own_openblas_kernels

@@ -36,13 +36,14 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     ddp->parameters = parameters;
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
-    ddp->gradients = parameters_allocate_gradients(parameters);
+    ddp->gradients = pg_alloc_shared(pg, parameters_gradient_bytes(parameters));
+    parameters_place_gradients(parameters, ddp->gradients);
     return ddp;
 }
 
 void ddp_destroy(Ddp *ddp)
 {
-    device_free(ddp->gradients);
+    pg_free_shared(ddp->pg, ddp->gradients);
     device_free(ddp->discarded);
     free(ddp);
 }

@@ -35,7 +35,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     ddp->parameters = parameters;
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
-    buckets_create(&ddp->buckets, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
+    buckets_create(&ddp->buckets, pg, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
     return ddp;
 }
 

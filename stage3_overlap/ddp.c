@@ -47,7 +47,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     ddp->options = *options;
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
-    buckets_create(&ddp->buckets, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
+    buckets_create(&ddp->buckets, pg, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
     readiness_create(&ddp->readiness, parameters);
     tape->on_gradient_ready = gradient_ready;
     tape->listener = ddp;
@@ -75,8 +75,8 @@ int ddp_bucket_count(const Ddp *ddp)
 static void rebuild_buckets(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);
-    buckets_create(&ddp->buckets, ddp->parameters, ddp->readiness.order, ddp->options.first_bucket_cap_bytes,
-                   ddp->options.bucket_cap_bytes);
+    buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, ddp->readiness.order,
+                   ddp->options.first_bucket_cap_bytes, ddp->options.bucket_cap_bytes);
     device_free(ddp->discarded);
     ddp->discarded = NULL;
     ddp->rebuild_due = false;

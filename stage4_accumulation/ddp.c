@@ -37,10 +37,10 @@ static void gradient_ready(void *listener, Parameter *parameter);
 /* The buckets, in the order given, and beside each what travels if that has 16 bits. */
 static void create_buckets(Ddp *ddp, const int *order)
 {
-    buckets_create(&ddp->buckets, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
+    buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
                    ddp->options.bucket_cap_bytes);
     for (int b = 0; b < ddp->buckets.count && ddp->options.grad_dtype != DTYPE_F32; b++)
-        ddp->buckets.items[b].half = device_alloc(ddp->buckets.items[b].elements * sizeof(uint16_t));
+        ddp->buckets.items[b].half = pg_alloc_shared(ddp->pg, ddp->buckets.items[b].elements * sizeof(uint16_t));
 }
 
 /* note: stage4-create */

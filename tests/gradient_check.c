@@ -96,6 +96,16 @@ void draw_free(Draw *drawn)
     free(drawn->direction);
 }
 
+int32_t *draw_indices(int64_t count, uint64_t limit)
+{
+    Rng rng;
+    rng_seed(&rng, 2);
+    int32_t *indices = alloc_or_fault((size_t)count * sizeof *indices);
+    for (int64_t i = 0; i < count; i++)
+        indices[i] = (int32_t)rng_below(&rng, limit);
+    return indices;
+}
+
 static float *copy_to_host(const void *device, int64_t count)
 {
     float *host = alloc_or_fault((size_t)count * sizeof *host);
@@ -172,8 +182,8 @@ static double tolerance(const Problem *problem, const float *expected, int64_t c
 }
 
 /* A batch of zero rows has results and gradients without elements: nothing to compare then. */
-void compare(const Problem *problem, const char *name, const float *actual, const float *expected,
-                    int64_t count, const char *hint)
+void compare(const Problem *problem, const char *name, const float *actual, const float *expected, int64_t count,
+             const char *hint)
 {
     if (count > 0)
         expect_close(name, actual, expected, count, tolerance(problem, expected, count), 0, hint);

@@ -54,6 +54,9 @@ void check_problem(const Problem *problem);
 Draw draw(const Problem *problem);
 void draw_free(Draw *drawn);
 
+/* Random numbers in [0, limit); free() them. */
+int32_t *draw_indices(int64_t count, uint64_t limit);
+
 /* Applies the operation `uses` times (1 or 2) to the same operands and goes back. Operand k needs a gradient if bit
  * k of `needs` is set. shift: cache lines by which addresses are moved. */
 Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, int shift);

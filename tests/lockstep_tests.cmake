@@ -24,7 +24,7 @@ set(LOCKSTEP_TEST_ENVIRONMENT
 # What tests share: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
     add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/expect.c ${LOCKSTEP_ROOT}/tests/mpi_main.c
-                                        ${LOCKSTEP_ROOT}/tests/toy_data.c)
+                                        ${LOCKSTEP_ROOT}/tests/toy_data.c ${LOCKSTEP_ROOT}/tests/branches.c)
     target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests)
     target_link_libraries(lockstep_testing PUBLIC lockstep_common PkgConfig::cmocka)
 elseif(NOT cmocka_FOUND)
@@ -51,12 +51,33 @@ function(lockstep_script name label processors script)
                                             ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
+# lockstep_stage_program(NUMBER NAME): links tests/NAME.c with the stage, as NAME_stageNUMBER.
+function(lockstep_stage_program number name)
+    add_executable(${name}_stage${number} ${LOCKSTEP_ROOT}/tests/${name}.c)
+    target_link_libraries(${name}_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
+                                                         lockstep_train)
+endfunction()
+
+# What stages 3 and 4 promise beyond the others: overlap, event order, unused parameters.
+function(lockstep_overlap_tests number)
+    lockstep_stage_program(${number} test_overlap)
+    lockstep_stage_program(${number} test_no_sync)
+    foreach(ranks 1 2 3 4)
+        lockstep_test(stage${number}_overlap_${ranks}_ranks test_overlap_stage${number} ${ranks} stage${number} mpi)
+        lockstep_test(stage${number}_no_sync_${ranks}_ranks test_no_sync_stage${number} ${ranks} stage${number} mpi)
+    endforeach()
+    # The communication thread beside backward: also under the thread sanitizer.
+    set_property(TEST stage${number}_overlap_2_ranks stage${number}_equivalence_2_ranks APPEND PROPERTY LABELS thread)
+endfunction()
+
 # lockstep_stage_tests(NUMBER): the tests of the stage in the calling directory.
 function(lockstep_stage_tests number)
     if(NOT cmocka_FOUND)
         return()
     endif()
-    add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/test_equivalence.c)
+    add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/test_equivalence.c
+                                                   ${LOCKSTEP_ROOT}/tests/training_pair.c
+                                                   ${LOCKSTEP_ROOT}/tests/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
     foreach(ranks 1 2 3 4)
@@ -73,4 +94,19 @@ function(lockstep_stage_tests number)
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
     endif()
     lockstep_test(stage${number}_equivalence_8_ranks test_equivalence_stage${number} 8 stage${number} mpi slow)
+    lockstep_stage_program(${number} bits)
+    lockstep_test(stage${number}_bits_3_ranks bits_stage${number} 3 stage${number} mpi) # all stages: test_bits.sh
+    lockstep_stage_program(${number} missing_gradient)
+    lockstep_script(stage${number}_missing_gradient stage${number} 2 test_missing_gradient.sh
+                    $<TARGET_FILE:missing_gradient_stage${number}> ${LOCKSTEP_MPIEXEC})
+    if(number GREATER_EQUAL 3)
+        lockstep_overlap_tests(${number})
+    endif()
+    if(number EQUAL 4)
+        lockstep_script(stage4_precision_runs stage4 2 test_precision_runs.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
+        lockstep_stage_program(${number} test_overflow)
+        foreach(ranks 1 2 3 4)
+            lockstep_test(stage${number}_overflow_${ranks}_ranks test_overflow_stage${number} ${ranks} stage${number} mpi)
+        endforeach()
+    endif()
 endfunction()

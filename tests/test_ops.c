@@ -1,10 +1,9 @@
 /* test_ops.c: every operation of autograd/ops.h against its formula in float64 and that formula's numerical
- * derivative (gradient_check.h says how). Above each group of tests stands the formula. */
+ * derivative (gradient_check.h says how). Above each group of tests stands the formula. Losses: test_losses.c. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/rng.h"
 #include "device/device.h"
 #include "expect.h"
 #include "gradient_check.h"
@@ -33,9 +32,13 @@ static Tensor *linear_apply(const Problem *problem, Tape *tape, Tensor **operand
 
 static void check_linear(int64_t rows, int64_t n_in, int64_t n_out, bool bias)
 {
-    check_problem(&(Problem){.name = bias ? "linear" : "linear without bias", .operands = bias ? 3 : 2, .scale = 1,
+    check_problem(&(Problem){.name = bias ? "linear" : "linear without bias",
+                             .operands = bias ? 3 : 2,
+                             .scale = 1,
                              .shape = {{rows, n_in, -1}, {n_out, n_in, -1}, {n_out, -1, -1}},
-                             .outputs = rows * n_out, .reference = linear_reference, .apply = linear_apply,
+                             .outputs = rows * n_out,
+                             .reference = linear_reference,
+                             .apply = linear_apply,
                              .chain = (double)(rows + n_in + n_out),
                              .hint = "operand 0 is x, 1 the weight (out, in), 2 the bias; is a matrix transposed?"});
 }
@@ -113,34 +116,53 @@ static void check_element_wise(Problem problem)
 static void test_relu(void **state)
 {
     (void)state;
-    check_element_wise((Problem){.name = "relu", .operands = 1, .scale = 1, .reference = relu_reference,
-                                 .apply = relu_apply, .chain = 2, .hint = "the gradient passes where x > 0"});
+    check_element_wise((Problem){.name = "relu",
+                                 .operands = 1,
+                                 .scale = 1,
+                                 .reference = relu_reference,
+                                 .apply = relu_apply,
+                                 .chain = 2,
+                                 .hint = "the gradient passes where x > 0"});
 }
 
 static void test_gelu(void **state)
 {
     (void)state;
     const char *hint = "GPT-2's GELU is the tanh form; its derivative has two terms";
-    check_element_wise((Problem){.name = "gelu", .operands = 1, .scale = 1, .reference = gelu_reference,
-                                 .apply = gelu_apply, .chain = 16, .hint = hint});
+    check_element_wise((Problem){.name = "gelu",
+                                 .operands = 1,
+                                 .scale = 1,
+                                 .reference = gelu_reference,
+                                 .apply = gelu_apply,
+                                 .chain = 16,
+                                 .hint = hint});
     /* Far out the tanh is 1 or -1: an exp() that overflows on the way makes NaN of it. */
-    check_element_wise((Problem){.name = "gelu of large numbers", .operands = 1, .scale = 100,
-                                 .reference = gelu_reference, .apply = gelu_apply, .chain = 16, .hint = hint});
+    check_element_wise((Problem){.name = "gelu of large numbers",
+                                 .operands = 1,
+                                 .scale = 100,
+                                 .reference = gelu_reference,
+                                 .apply = gelu_apply,
+                                 .chain = 16,
+                                 .hint = hint});
 }
 
 static void test_add(void **state)
 {
     (void)state;
-    check_element_wise((Problem){.name = "add", .operands = 2, .scale = 1, .reference = add_reference,
-                                 .apply = add_apply, .chain = 2, .hint = "both operands get the whole gradient"});
+    check_element_wise((Problem){.name = "add",
+                                 .operands = 2,
+                                 .scale = 1,
+                                 .reference = add_reference,
+                                 .apply = add_apply,
+                                 .chain = 2,
+                                 .hint = "both operands get the whole gradient"});
 }
 
 /* At 0 itself ReLU passes no gradient, as in PyTorch: dead units stay where they are. */
 static void test_relu_at_zero(void **state)
 {
     (void)state;
-    Problem problem = {.name = "relu of zero", .operands = 1, .shape = {{1, 2, -1}}, .outputs = 2,
-                       .apply = relu_apply};
+    Problem problem = {.name = "relu of zero", .operands = 1, .shape = {{1, 2, -1}}, .outputs = 2, .apply = relu_apply};
     float zeros[2] = {0.0f, -0.0f}, direction[2] = {1, 1};
     Result result = run(&problem, &(Draw){.values = {zeros}, .direction = direction}, 1, 1, 0);
     expect_close("relu at 0: gradient", result.gradient[0], (float[]){0, 0}, 2, 0, 0, "x > 0, not x >= 0");
@@ -172,9 +194,14 @@ static Tensor *layernorm_apply(const Problem *problem, Tape *tape, Tensor **oper
 
 static void check_layernorm(int64_t rows, int64_t n, float scale, float offset)
 {
-    check_problem(&(Problem){.name = offset != 0 ? "layernorm far from 0" : "layernorm", .operands = 3, .scale = scale,
-                             .offset = offset, .shape = {{rows, n, -1}, {n, -1, -1}, {n, -1, -1}},
-                             .outputs = rows * n, .reference = layernorm_reference, .apply = layernorm_apply,
+    check_problem(&(Problem){.name = offset != 0 ? "layernorm far from 0" : "layernorm",
+                             .operands = 3,
+                             .scale = scale,
+                             .offset = offset,
+                             .shape = {{rows, n, -1}, {n, -1, -1}, {n, -1, -1}},
+                             .outputs = rows * n,
+                             .reference = layernorm_reference,
+                             .apply = layernorm_apply,
                              .chain = (double)(rows + n) + 20 + 4 * fabs((double)(offset / scale)),
                              .hint = "operand 0 is x: mean and variance depend on it, too. Far from 0: take the "
                                      "variance from x - mean, never from the mean of x^2"});
@@ -208,24 +235,21 @@ static Tensor *embedding_apply(const Problem *problem, Tape *tape, Tensor **oper
     return op_embedding(tape, fixed, problem->fixed_count / T, T, operand[0], operand[1]);
 }
 
-/* Random numbers in [0, limit); free() them. */
-static int32_t *draw_indices(int64_t count, uint64_t limit)
-{
-    Rng rng;
-    rng_seed(&rng, 2);
-    int32_t *indices = alloc_or_fault((size_t)count * sizeof *indices);
-    for (int64_t i = 0; i < count; i++)
-        indices[i] = (int32_t)rng_below(&rng, limit);
-    return indices;
-}
-
 static void check_embedding(int64_t B, int64_t T, int64_t C, int64_t tokens, int64_t positions)
 {
     int32_t *drawn = draw_indices(B * T, (uint64_t)tokens);
-    check_problem(&(Problem){.name = "embedding", .operands = 2, .scale = 1, .heads = (int)T, .fixed = drawn,
-                             .shape = {{tokens, C, -1}, {positions, C, -1}}, .fixed_count = B * T,
-                             .outputs = B * T * C, .reference = embedding_reference, .apply = embedding_apply,
-                             .chain = (double)(B * T), .hint = "a token that occurs twice gets two contributions"});
+    check_problem(&(Problem){.name = "embedding",
+                             .operands = 2,
+                             .scale = 1,
+                             .heads = (int)T,
+                             .fixed = drawn,
+                             .shape = {{tokens, C, -1}, {positions, C, -1}},
+                             .fixed_count = B * T,
+                             .outputs = B * T * C,
+                             .reference = embedding_reference,
+                             .apply = embedding_apply,
+                             .chain = (double)(B * T),
+                             .hint = "a token that occurs twice gets two contributions"});
     free(drawn);
 }
 
@@ -283,9 +307,14 @@ static Tensor *attention_apply(const Problem *problem, Tape *tape, Tensor **oper
 /* Large scores make exp() overflow in float32, unless the row's maximum is taken off first. */
 static void check_attention(int64_t B, int64_t T, int64_t C, int heads, float scale)
 {
-    check_problem(&(Problem){.name = scale > 1 ? "attention, large scores" : "attention", .operands = 1,
-                             .scale = scale, .shape = {{B, T, 3 * C}}, .outputs = B * T * C, .heads = heads,
-                             .reference = attention_reference, .apply = attention_apply,
+    check_problem(&(Problem){.name = scale > 1 ? "attention, large scores" : "attention",
+                             .operands = 1,
+                             .scale = scale,
+                             .shape = {{B, T, 3 * C}},
+                             .outputs = B * T * C,
+                             .heads = heads,
+                             .reference = attention_reference,
+                             .apply = attention_apply,
                              .chain = (double)(C / heads + 2 * T) + 20 + 4 * (double)(scale * scale),
                              .hint = "causal mask, the factor 1/sqrt(head width), heads side by side in a row"});
 }
@@ -298,97 +327,17 @@ static void test_attention(void **state)
     check_attention(1, 17, 12, 3, 1);
     check_attention(3, 4, 16, 1, 1);
     check_attention(1, 9, 20, 4, 6);
+    check_attention(1, 70, 4, 2, 1); /* long: kernels that take the rows in blocks need more than one */
     check_attention(0, 5, 6, 2, 1);
-}
-
-/* ---- losses ---- */
-
-static void cross_entropy_reference(const Problem *problem, double *out, double *const *operand)
-{
-    int64_t rows = problem->shape[0][0], V = problem->shape[0][1];
-    *out = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        const double *logits = operand[0] + r * V;
-        double at_target = logits[((const int32_t *)problem->fixed)[r]], total = 0;
-        for (int64_t i = 0; i < V; i++)
-            total += exp(logits[i] - at_target);
-        *out += log(total);
-    }
-}
-
-static Tensor *cross_entropy_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    (void)problem;
-    return op_cross_entropy(tape, operand[0], fixed);
-}
-
-static void check_cross_entropy(int64_t rows, int64_t V, float scale, float offset)
-{
-    int32_t *targets = draw_indices(rows, (uint64_t)V);
-    check_problem(&(Problem){.name = "cross-entropy", .operands = 1, .scale = scale, .offset = offset,
-                             .shape = {{rows, V, -1}}, .outputs = 1, .fixed = targets, .fixed_count = rows,
-                             .reference = cross_entropy_reference, .apply = cross_entropy_apply,
-                             .chain = (double)(rows + V) + 20 + 4 * (double)(scale + offset),
-                             .hint = "a SUM over rows; log(sum(exp(x))) needs the row's maximum taken off"});
-    free(targets);
-}
-
-static void test_cross_entropy(void **state)
-{
-    (void)state;
-    check_cross_entropy(5, 10, 1, 0);
-    check_cross_entropy(1, 16, 1, 0);
-    check_cross_entropy(1, 1, 1, 0);
-    check_cross_entropy(18, 257, 3, 0);
-    check_cross_entropy(0, 10, 1, 0);
-    check_cross_entropy(6, 11, 1, 1000); /* exp(1000) is infinite */
-    check_cross_entropy(6, 11, 60, 0);   /* targets so unlikely that their probability is 0 in float32 */
-}
-
-static void mse_reference(const Problem *problem, double *out, double *const *operand)
-{
-    const float *target = problem->fixed;
-    *out = 0;
-    for (int64_t i = 0; i < problem->fixed_count; i++)
-        *out += (operand[0][i] - target[i]) * (operand[0][i] - target[i]) / (double)problem->shape[0][1];
-}
-
-static Tensor *mse_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    (void)problem;
-    return op_mse(tape, operand[0], fixed);
-}
-
-static void test_mse(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < ELEMENT_SHAPES; i++) {
-        int64_t rows = element_shapes[i][0], n = element_shapes[i][1];
-        float *target = alloc_or_fault((size_t)(rows * n) * sizeof *target);
-        for (int64_t j = 0; j < rows * n; j++)
-            target[j] = (float)(j % 7) - 3;
-        check_problem(&(Problem){.name = "mse", .operands = 1, .scale = 1, .shape = {{rows, n, -1}}, .outputs = 1,
-                                 .fixed = target, .fixed_count = rows * n, .reference = mse_reference,
-                                 .apply = mse_apply, .chain = (double)(rows * n) + 4,
-                                 .hint = "a SUM over rows of the MEAN over a row; the derivative has a factor 2"});
-        free(target);
-    }
 }
 
 int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_relu),
-        cmocka_unit_test(test_relu_at_zero),
-        cmocka_unit_test(test_gelu),
-        cmocka_unit_test(test_add),
-        cmocka_unit_test(test_layernorm),
-        cmocka_unit_test(test_embedding),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_mse),
+        cmocka_unit_test(test_linear),    cmocka_unit_test(test_relu),      cmocka_unit_test(test_relu_at_zero),
+        cmocka_unit_test(test_gelu),      cmocka_unit_test(test_add),       cmocka_unit_test(test_layernorm),
+        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attention),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

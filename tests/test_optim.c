@@ -106,8 +106,8 @@ static void step_in_float64(Setup *setup, double lr)
             if (options->kind == OPTIMIZER_SGD)
                 *weight = sgd(options, *weight, gradient, &setup->m[i][j], setup->steps[i] == 1, lr);
             else
-                *weight = adamw(options, *weight, gradient, &setup->m[i][j], &setup->v[i][j], setup->steps[i], decay,
-                                lr);
+                *weight =
+                    adamw(options, *weight, gradient, &setup->m[i][j], &setup->v[i][j], setup->steps[i], decay, lr);
         }
     }
 }

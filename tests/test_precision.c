@@ -31,8 +31,13 @@ static void round_on_device(float *values, DType precision, int64_t count)
  * gradient from above. Products are summed in float32, the bias stays what it is. */
 static void check_linear_in(DType precision, double unit)
 {
-    Problem problem = {.name = dtype_name(precision), .operands = 3, .shape = {{9, 20, -1}, {6, 20, -1}, {6, -1, -1}},
-                       .outputs = 54, .scale = 1, .apply = apply_linear, .chain = 29};
+    Problem problem = {.name = dtype_name(precision),
+                       .operands = 3,
+                       .shape = {{9, 20, -1}, {6, 20, -1}, {6, -1, -1}},
+                       .outputs = 54,
+                       .scale = 1,
+                       .apply = apply_linear,
+                       .chain = 29};
     Draw drawn = draw(&problem);
     Result full = run(&problem, &drawn, 7, 1, 0);
     problem.precision = precision;
@@ -70,8 +75,13 @@ static void test_linear_in_half_precision(void **state)
 static void test_attention_in_half_precision(void **state)
 {
     (void)state;
-    Problem problem = {.name = "attention in bf16", .operands = 1, .shape = {{2, 5, 24}}, .outputs = 80, .scale = 1,
-                       .heads = 2, .apply = apply_attention};
+    Problem problem = {.name = "attention in bf16",
+                       .operands = 1,
+                       .shape = {{2, 5, 24}},
+                       .outputs = 80,
+                       .scale = 1,
+                       .heads = 2,
+                       .apply = apply_attention};
     Draw drawn = draw(&problem);
     Result full = run(&problem, &drawn, 1, 1, 0);
     problem.precision = DTYPE_BF16;

@@ -83,12 +83,13 @@ static void reference_free(Reference *reference)
 /* The record PREFIX + NAME. */
 static const Record *find(const Reference *reference, const char *prefix, const char *name)
 {
-    char full[128];
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    for (int i = 0; i < reference->count; i++)
-        if (strcmp(reference->records[i].name, full) == 0)
+    size_t length = strlen(prefix);
+    for (int i = 0; i < reference->count; i++) {
+        const char *full = reference->records[i].name;
+        if (strncmp(full, prefix, length) == 0 && strcmp(full + length, name) == 0)
             return &reference->records[i];
-    FAULT("the reference has no %s", full);
+    }
+    FAULT("the reference has no %s%s", prefix, name);
 }
 
 /* A record's numbers as float32, or int32 if `whole`, on the device; device_free() them. */
@@ -214,7 +215,8 @@ static void check_one_step(const char *name)
     const Record *expected = find(reference, "logits", "");
     assert_int_equal(tensor_count(logits), expected->count);
     snprintf(title, sizeof title, "%s: logits", name);
-    compare_with(title, logits->data, expected, TOLERANCE, "a layer is missing, in another order, or has other weights");
+    compare_with(title, logits->data, expected, TOLERANCE,
+                 "a layer is missing, in another order, or has other weights");
 
     float loss = (float)forward_backward(&setup), expected_loss = (float)find(reference, "loss", "")->values[0];
     snprintf(title, sizeof title, "%s: loss", name);
@@ -243,13 +245,14 @@ static void check_curve(const char *name, const char *run)
     Setup setup;
     char title[160];
     setup_create(&setup, name);
-    snprintf(title, sizeof title, "%s/options", run);
-    const double *option = find(&setup.reference, title, "")->values;
-    snprintf(title, sizeof title, "%s/losses", run);
-    const Record *losses = find(&setup.reference, title, "");
+    const double *option = find(&setup.reference, run, "/options")->values;
+    const Record *losses = find(&setup.reference, run, "/losses");
 
-    OptimizerOptions options = {.kind = option[0] > 0 ? OPTIMIZER_ADAMW : OPTIMIZER_SGD, .momentum = (float)option[2],
-                                .beta1 = (float)option[3], .beta2 = (float)option[4], .eps = (float)option[5],
+    OptimizerOptions options = {.kind = option[0] > 0 ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+                                .momentum = (float)option[2],
+                                .beta1 = (float)option[3],
+                                .beta2 = (float)option[4],
+                                .eps = (float)option[5],
                                 .weight_decay = (float)option[6]};
     Optimizer optimizer;
     optimizer_create(&optimizer, &options, &setup.model.parameters);

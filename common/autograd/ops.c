@@ -1,6 +1,8 @@
 /* ops.c: each operation's forward pass and, right below it, its backward pass. */
 #include "autograd/ops.h"
 
+#include <string.h>
+
 #include "base/check.h"
 #include "device/device.h"
 
@@ -14,7 +16,8 @@ static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
     return tape_tensor(tape, x->ndim, x->shape, requires_grad);
 }
 
-/* A float32 tensor's values as operands of a matrix product: as they are, or a copy rounded to the precision that
+/* note: rounding
+ * A float32 tensor's values as operands of a matrix product: as they are, or a copy rounded to the precision that
  * the tape computes in. */
 static float *operand(Tape *tape, float *values, int64_t count)
 {
@@ -104,8 +107,10 @@ static void add_backward(Tape *tape, Node *node)
 
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 {
-    CHECK(tensor_count(a) == tensor_count(b) && a->ndim == b->ndim, "add: %lld elements and %lld do not fit",
-          (long long)tensor_count(a), (long long)tensor_count(b));
+    char shape_a[80], shape_b[80];
+    tensor_describe(a, shape_a, sizeof shape_a);
+    tensor_describe(b, shape_b, sizeof shape_b);
+    CHECK(strcmp(shape_a, shape_b) == 0, "add: %s and %s do not fit", shape_a, shape_b);
     Tensor *out = same_shape(tape, a, any_requires_grad(a, b, NULL));
     device_add(out->data, a->data, b->data, tensor_count(a));
     tape_record(tape, "add", add_backward, out, a, b, NULL);
@@ -201,6 +206,7 @@ static void cross_entropy_backward(Tape *tape, Node *node)
                                   tensor_rows(logits), tensor_last(logits));
 }
 
+/* note: sum-not-mean */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, logits->requires_grad);

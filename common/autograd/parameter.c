@@ -70,21 +70,31 @@ static size_t gradient_bytes(const Parameter *parameter)
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
 }
 
-void *parameters_allocate_gradients(ParameterList *list)
+size_t parameters_gradient_bytes(const ParameterList *list)
 {
     size_t bytes = 0;
     for (int i = 0; i < list->count; i++)
         if (list->items[i]->tensor.requires_grad)
             bytes += gradient_bytes(list->items[i]);
-    unsigned char *memory = device_alloc(bytes);
-    unsigned char *next = memory;
+    return bytes;
+}
+
+void parameters_place_gradients(ParameterList *list, void *block)
+{
+    unsigned char *next = block;
     for (int i = 0; i < list->count; i++) {
         if (!list->items[i]->tensor.requires_grad)
             continue;
         list->items[i]->tensor.grad = next;
         next += gradient_bytes(list->items[i]);
     }
-    return memory;
+}
+
+void *parameters_allocate_gradients(ParameterList *list)
+{
+    void *block = device_alloc(parameters_gradient_bytes(list));
+    parameters_place_gradients(list, block);
+    return block;
 }
 
 void parameters_zero_gradients(ParameterList *list)

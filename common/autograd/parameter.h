@@ -31,8 +31,11 @@ int64_t parameters_total(const ParameterList *list);                            
 size_t parameters_largest(const ParameterList *list);                           /* elements of the largest one */
 Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
 
-/* Gives every trained parameter a zeroed gradient of its own, in one block that the caller frees with
- * device_free(). Each gradient starts on a 64-byte boundary. */
+/* Bytes of a block that holds every trained parameter's gradient, each of them on a 64-byte boundary. */
+size_t parameters_gradient_bytes(const ParameterList *list);
+/* Gives every trained parameter its place in such a block, which is 64-byte aligned and zeroed; not owned. */
+void parameters_place_gradients(ParameterList *list, void *block);
+/* Both: the block is returned, and the caller frees it with device_free(). */
 void *parameters_allocate_gradients(ParameterList *list);
 
 /* grad = 0 and has_gradient = false, for all. Call between the optimizer's step and the next forward pass. */

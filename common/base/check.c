@@ -78,6 +78,7 @@ static void line_print(Line *line)
     (void)written; /* there is nowhere left to report to */
 }
 
+/* note: ending-together */
 void die(const char *format, ...)
 {
     Line line = {.length = 0};

@@ -1,5 +1,6 @@
 /* sampler.c: draws an epoch's list and deals it out to ranks and micro-batches.
  *
+ * note: dealing-out
  * 10 samples, 3 ranks, global batch 6, no shuffle:
  *     place      0  1  2  3  4  5 | 6  7  8  9 10 11
  *     sample     0  1  2  3  4  5 | 6  7  8  9  0  1     12 places: round to the start again

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "device/device.h"
 
 /* note: bucket-plan */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
@@ -33,7 +32,8 @@ static int reverse_order(const ParameterList *parameters, int *order)
     return count;
 }
 
-/* Elements of a slice: the next slice, too, starts on a 64-byte boundary, so that kernels meet the same alignment, and
+/* note: bucket-slices
+ * Elements of a slice: the next slice, too, starts on a 64-byte boundary, so that kernels meet the same alignment, and
  * give the same bits, wherever a gradient lies. */
 static size_t slice_elements(const Parameter *parameter)
 {
@@ -41,11 +41,11 @@ static size_t slice_elements(const Parameter *parameter)
     return ((size_t)tensor_count(&parameter->tensor) + unit - 1) / unit * unit;
 }
 
-static void place_gradients(Bucket *bucket)
+static void place_gradients(Bucket *bucket, ProcessGroup *pg)
 {
     for (int i = 0; i < bucket->count; i++)
         bucket->elements += slice_elements(bucket->parameters[i]);
-    bucket->data = device_alloc(bucket->elements * sizeof(float));
+    bucket->data = pg_alloc_shared(pg, bucket->elements * sizeof(float));
     float *slice = bucket->data;
     for (int i = 0; i < bucket->count; i++) {
         bucket->parameters[i]->tensor.grad = slice;
@@ -53,7 +53,8 @@ static void place_gradients(Bucket *bucket)
     }
 }
 
-void buckets_create(Buckets *buckets, ParameterList *parameters, const int *order, size_t first_cap, size_t cap)
+void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
+                    size_t cap)
 {
     size_t room = (size_t)parameters->count;
     int *reverse = alloc_or_fault(room * sizeof *reverse), *bucket_of = alloc_or_fault(room * sizeof *bucket_of);
@@ -64,7 +65,7 @@ void buckets_create(Buckets *buckets, ParameterList *parameters, const int *orde
     for (int i = 0; i < trained; i++)
         sizes[i] = (size_t)tensor_count(&parameters->items[order[i]]->tensor) * sizeof(float);
 
-    *buckets = (Buckets){.parameter_count = parameters->count};
+    *buckets = (Buckets){.parameter_count = parameters->count, .pg = pg};
     buckets->count = buckets_plan(sizes, trained, first_cap, cap, bucket_of);
     buckets->items = alloc_or_fault((size_t)buckets->count * sizeof *buckets->items);
     buckets->of_parameter = alloc_or_fault(room * sizeof *buckets->of_parameter);
@@ -79,7 +80,7 @@ void buckets_create(Buckets *buckets, ParameterList *parameters, const int *orde
     }
     for (int b = 0; b < buckets->count; b++) {
         snprintf(buckets->items[b].name, sizeof buckets->items[b].name, "bucket %d", b);
-        place_gradients(&buckets->items[b]);
+        place_gradients(&buckets->items[b], pg);
     }
     free(reverse);
     free(bucket_of);
@@ -90,8 +91,8 @@ void buckets_free(Buckets *buckets)
 {
     for (int b = 0; b < buckets->count; b++) {
         free(buckets->items[b].parameters);
-        device_free(buckets->items[b].data);
-        device_free(buckets->items[b].half);
+        pg_free_shared(buckets->pg, buckets->items[b].data);
+        pg_free_shared(buckets->pg, buckets->items[b].half);
     }
     free(buckets->items);
     free(buckets->of_parameter);

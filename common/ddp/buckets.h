@@ -26,6 +26,7 @@ typedef struct Buckets {
     int count;
     int *of_parameter;  /* by parameter index: the number of its bucket, -1 for a frozen parameter */
     int parameter_count;
+    ProcessGroup *pg;   /* whose memory the gradients lie in; not owned */
 } Buckets;
 
 /* The bucket number of each of `count` sizes (bytes), in the order given; returns how many buckets there are. A bucket
@@ -34,8 +35,10 @@ typedef struct Buckets {
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* Gives every trained parameter its place. order: parameter indices in the order in which their gradients become
- * ready, trained ones only; NULL: the reverse of registration, which is about that order. Gradients are zero. */
-void buckets_create(Buckets *buckets, ParameterList *parameters, const int *order, size_t first_cap, size_t cap);
+ * ready, trained ones only; NULL: the reverse of registration, which is about that order. Gradients are zero.
+ * Their memory is pg's (pg_alloc_shared), so both are collective; pg NULL: no group, plain device memory. */
+void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
+                    size_t cap);
 void buckets_free(Buckets *buckets);
 
 size_t buckets_largest(const Buckets *buckets); /* elements of the largest one */

@@ -64,6 +64,7 @@ static int64_t hash_parameter(const Parameter *parameter)
     return (int64_t)hash;
 }
 
+/* note: ranks-agree */
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
 {
     int world_size = pg_world_size(pg);

@@ -54,6 +54,7 @@ void device_layernorm_backward(float *dx, float *dweight, float *dbias, const fl
 /* ---- embedding: out (B, T, C) = token_table[tokens] + position_table[t] ---- */
 void device_embedding_forward(float *out, const int32_t *tokens, const float *token_table,
                               const float *position_table, int64_t B, int64_t T, int64_t C);
+/* Either table's gradient may be NULL. */
 void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
                                int64_t B, int64_t T, int64_t C);
 

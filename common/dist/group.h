@@ -3,7 +3,9 @@
  *   process_group.c  the interface: numbering, order, timing, the emulated link
  *   work.c           the communication thread and its queue
  *   pg_mpi.c         a backend: carries one collective out over MPI
- *   allreduce.c      all-reduce written by hand, over MPI's point-to-point messages
+ *   allreduce*.c     all-reduce written by hand: over MPI's point-to-point messages, and in shared memory
+ *   combine.c        the additions in it
+ *   shared_memory.c  memory that all ranks of a host see
  */
 #ifndef LOCKSTEP_DIST_GROUP_H
 #define LOCKSTEP_DIST_GROUP_H
@@ -42,6 +44,7 @@ struct ProcessGroup {
     ProcessGroupOptions options;
     const Backend *backend;
     void *state;     /* the backend's own */
+    struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     Worker *worker;  /* NULL until the first asynchronous collective */
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
@@ -65,5 +68,6 @@ void worker_stop(ProcessGroup *pg);
 
 /* ---- pg_mpi.c ---- */
 void pg_mpi_open(ProcessGroup *pg);
+void pg_mpi_prepare(ProcessGroup *pg); /* gets ready for the algorithm in the options; collective */
 
 #endif

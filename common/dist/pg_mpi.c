@@ -4,7 +4,8 @@
  * note: waiting
  * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
  * in a communication thread it takes the core from the computation that it should hide behind. The loop
- * here tests, yields some times, and then sleeps between tests; in the background it sleeps at once.
+ * here spins for some microseconds if every rank has a core, then yields some times, and then sleeps between tests; in
+ * the background it sleeps at once.
  */
 #include <limits.h>
 #include <sched.h>
@@ -13,14 +14,20 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "dist/mpi_messages.h"
+#include "dist/allreduce.h"
+#include "dist/shared_memory.h"
 
+#define SPIN 20e-6                    /* seconds; foreground, and a core for every rank */
 #define YIELDS_BEFORE_SLEEP 2000      /* foreground: some ms on an idle machine */
 #define SHORTEST_SLEEP 20e-6          /* seconds */
 #define LONGEST_SLEEP 200e-6
 
 typedef struct MpiState {
     MPI_Comm comm;
+    bool one_host;       /* all ranks are on it */
+    bool core_per_rank;  /* this host's ranks need not share cores */
+    void *scratch; /* see group_scratch(); owned */
+    size_t scratch_bytes;
 } MpiState;
 
 static MPI_Comm ending_comm; /* for agreeing on how the job ends: no other message travels on it */
@@ -86,10 +93,28 @@ static void report_timeout(ProcessGroup *pg, const Collective *collective)
           dtype_name(collective->dtype), pg->options.timeout);
 }
 
+void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting)
+{
+    const MpiState *state = pg->state;
+    double now = now_seconds();
+    if (waiting->start == 0)
+        *waiting = (Waiting){.start = now, .pause = SHORTEST_SLEEP};
+    if (!collective->background && state->core_per_rank && now - waiting->start < SPIN)
+        return;
+    if (!collective->background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
+        sched_yield();
+        return;
+    }
+    sleep_seconds(waiting->pause);
+    waiting->pause = waiting->pause * 1.5 < LONGEST_SLEEP ? waiting->pause * 1.5 : LONGEST_SLEEP;
+    if (now - waiting->start > pg->options.timeout)
+        report_timeout(pg, collective);
+}
+
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
 {
-    double start = now_seconds(), pause = SHORTEST_SLEEP;
-    for (long tests = 0;; tests++) {
+    Waiting waiting = {0};
+    for (;;) {
         int pending = 0;
         for (int i = 0; i < count; i++) {
             int done = 0;
@@ -98,18 +123,22 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
         }
         if (pending == 0)
             return;
-        if (!collective->background && tests < YIELDS_BEFORE_SLEEP) {
-            sched_yield();
-            continue;
-        }
-        sleep_seconds(pause);
-        pause = pause * 1.5 < LONGEST_SLEEP ? pause * 1.5 : LONGEST_SLEEP;
-        if (now_seconds() - start > pg->options.timeout)
-            report_timeout(pg, collective);
+        wait_a_moment(pg, collective, &waiting);
     }
 }
 
 /* ---- carrying a collective out ---- */
+
+void *group_scratch(ProcessGroup *pg, size_t bytes)
+{
+    MpiState *state = pg->state;
+    if (state->scratch == NULL || bytes > state->scratch_bytes) {
+        free(state->scratch);
+        state->scratch = alloc_or_fault(bytes);
+        state->scratch_bytes = bytes;
+    }
+    return state->scratch;
+}
 
 MPI_Comm group_communicator(const ProcessGroup *pg)
 {
@@ -134,18 +163,11 @@ static MPI_Op mpi_op(ReduceOp op)
     return op == REDUCE_SUM ? MPI_SUM : MPI_MAX;
 }
 
-static bool is_half(DType dtype)
-{
-    return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
-}
-
 /* Starts the collective and waits for it. MPI wants MPI_IN_PLACE where send and receive are one buffer. */
 static void run(ProcessGroup *pg, const Collective *c)
 {
-    if (c->operation == OP_ALL_REDUCE && (pg->options.algorithm == ALLREDUCE_ORDERED || is_half(c->dtype))) {
-        all_reduce_ordered(pg, c);
+    if (c->operation == OP_ALL_REDUCE && all_reduce_by_hand(pg, c))
         return;
-    }
     CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
           c->carries, INT_MAX, c->count);
     MPI_Comm comm = group_communicator(pg);
@@ -169,6 +191,8 @@ static void run(ProcessGroup *pg, const Collective *c)
 static void close_mpi(ProcessGroup *pg)
 {
     MpiState *state = pg->state;
+    shared_memory_close(pg);
+    free(state->scratch);
     MPI_Comm_free(&state->comm);
     MPI_Comm_free(&ending_comm);
     free(state);
@@ -178,6 +202,13 @@ static void close_mpi(ProcessGroup *pg)
 
 static const Backend mpi_backend = {"mpi", run, close_mpi};
 
+/* Cores that this process may run on. */
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
 void pg_mpi_open(ProcessGroup *pg)
 {
     MpiState *state = alloc_or_fault(sizeof *state);
@@ -186,8 +217,23 @@ void pg_mpi_open(ProcessGroup *pg)
     CHECK_MPI(MPI_Comm_rank(state->comm, &pg->rank));
     CHECK_MPI(MPI_Comm_size(state->comm, &pg->world_size));
     CHECK_MPI(MPI_Comm_split_type(state->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
+    int host_size = 0;
     CHECK_MPI(MPI_Comm_rank(host, &pg->local_rank));
+    CHECK_MPI(MPI_Comm_size(host, &host_size));
+    state->one_host = host_size == pg->world_size;
+    state->core_per_rank = host_size <= cores();
     CHECK_MPI(MPI_Comm_free(&host));
     pg->state = state;
     pg->backend = &mpi_backend;
+    pg_mpi_prepare(pg);
+}
+
+void pg_mpi_prepare(ProcessGroup *pg)
+{
+    const MpiState *state = pg->state;
+    if (pg->options.algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
+        return;
+    if (!state->one_host)
+        die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
+    shared_memory_open(pg);
 }

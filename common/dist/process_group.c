@@ -48,6 +48,13 @@ const char *pg_backend(const ProcessGroup *pg)
     return pg->backend->name;
 }
 
+void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm)
+{
+    worker_drain(pg);
+    pg->options.algorithm = algorithm;
+    pg_mpi_prepare(pg);
+}
+
 const char *operation_name(Operation operation)
 {
     static const char *const names[] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};

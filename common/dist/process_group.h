@@ -12,9 +12,17 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. ALLREDUCE_ORDERED: every element is summed in
- * rank order, so that the result is the same bits whatever the message sizes (allreduce.c). */
-typedef enum AllReduceAlgorithm { ALLREDUCE_MPI, ALLREDUCE_ORDERED } AllReduceAlgorithm;
+/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. The others: see dist/allreduce.c. ORDERED, SHM and
+ * ROOT sum every element in rank order, so that the result is the same bits whatever the message sizes. SHM: all ranks
+ * must be on one host. */
+typedef enum AllReduceAlgorithm {
+    ALLREDUCE_MPI,
+    ALLREDUCE_ORDERED,
+    ALLREDUCE_RING,
+    ALLREDUCE_DOUBLING,
+    ALLREDUCE_ROOT,
+    ALLREDUCE_SHM
+} AllReduceAlgorithm;
 
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
@@ -44,6 +52,15 @@ int pg_rank(const ProcessGroup *pg);
 int pg_world_size(const ProcessGroup *pg);
 int pg_local_rank(const ProcessGroup *pg); /* number among the ranks of this host */
 const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
+
+/* Another algorithm from now on: for comparing them. Collective. */
+void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
+
+/* Zeroed device memory in which all_reduce works best, if in place: where neighbours can see it (ALLREDUCE_SHM), or else
+ * the same as device_alloc(). Free with pg_free_shared(). Both are collective; every rank asks for equally much.
+ * pg NULL: device_alloc(). */
+void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
+void pg_free_shared(ProcessGroup *pg, void *memory);
 
 /* ---- blocking collectives ---- */
 void pg_barrier(ProcessGroup *pg);

@@ -18,6 +18,7 @@ static bool gradients_are_finite(const ParameterList *parameters)
     return true;
 }
 
+/* note: overflow */
 bool loss_scaler_check(LossScaler *scaler, const ParameterList *parameters)
 {
     if (!scaler->enabled)

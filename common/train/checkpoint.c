@@ -218,6 +218,11 @@ static void check_same_run(const SafetensorsFile *file, const Optimizer *optimiz
         die("%s: was saved from --optimizer %s, this run has --optimizer %s", file->path, safetensors_printable(kind),
             kind_name(optimizer->options.kind));
     }
+}
+
+/* Said only when the whole file has passed its checks: one who sees an error should not have to read notes as well. */
+static void advise_on_other_run(const SafetensorsFile *file, const CheckpointState *state)
+{
     advise_if_other(file, "--seed", metadata_seed(file), state->seed);
     advise_if_other(file, "--batch-size", metadata_count(file, "batch_size"), state->batch_size);
     advise_if_other(file, "--accumulate", metadata_count(file, "accumulate"), state->accumulate);
@@ -324,6 +329,7 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     }
     check_tensors(&file, &table, complete);
     if (complete) {
+        advise_on_other_run(&file, state);
         metadata_to_state(&file, state);
     } else {
         advise("%s: holds parameters only; the optimizer and the count of steps start afresh", path);

@@ -98,6 +98,9 @@ void options_check_world(const Options *options, int world_size)
     if (options->batch_size < least)
         die("--batch-size: %lld samples are too few for %d ranks with --accumulate %d; give at least %lld",
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
-    if (options->verify == VERIFY_EXACT && world_size > 2 && options->group.algorithm != ALLREDUCE_ORDERED)
-        die("--verify: exact needs --allreduce ordered on %d ranks: MPI may add them in any order", world_size);
+    AllReduceAlgorithm algorithm = options->group.algorithm;
+    bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
+    if (options->verify == VERIFY_EXACT && world_size > 2 && !rank_order)
+        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks: the others add in another order",
+            world_size);
 }

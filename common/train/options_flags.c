@@ -7,17 +7,17 @@
  * "0" switches warm-up and clipping off, and makes evaluation use all samples. */
 const ModelDefaults model_defaults[MODEL_COUNT] = {
     {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
-     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
-     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .lr_schedule = "cosine", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
+     .sgd_lr = "0.02", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
     {.model = "mlp-toy", .dataset = DATASET_RANDOM, .epochs = "10", .batch_size = "100", .optimizer = "sgd",
      .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
      .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
-    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "1000", .batch_size = "16", .optimizer = "adamw",
-     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "256",
+    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "1500", .batch_size = "16", .optimizer = "adamw",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
-     .adamw_lr = "1e-3", .adamw_weight_decay = "0.1"},
+     .adamw_lr = "2e-3", .adamw_weight_decay = "0.1"},
     {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
@@ -30,7 +30,9 @@ static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSI
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
 static const Choice devices[] = {{"cpu", 0}, {"cuda", 1}, {NULL, 0}};
 static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
-static const Choice algorithms[] = {{"mpi", ALLREDUCE_MPI}, {"ordered", ALLREDUCE_ORDERED}, {NULL, 0}};
+static const Choice algorithms[] = {
+    {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
+    {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT}, {"shm", ALLREDUCE_SHM}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 
 /* name, argument, choices, default, low, high, stage, feature, help */
@@ -76,7 +78,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
                       "who carries messages (default: mpi; train_cuda: nccl)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
-                        "ordered: sums in rank order, the same bits in every stage"},
+                        "ordered, shm (one host), root: sums in rank order, the same bits in every stage"},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,

@@ -53,6 +53,7 @@ void replica_backward(Replica *replica, Tensor *loss)
     tape_backward(&replica->tape, loss, replica->scaler.scale);
 }
 
+/* note: gradient-scale */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
     double terms = (double)model_loss_terms(&replica->model.spec, global_samples, replica->time);

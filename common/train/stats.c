@@ -24,6 +24,7 @@ void stats_free(Stats *stats)
     *stats = (Stats){0};
 }
 
+/* note: warm-up */
 long stats_warmup_steps(const Stats *stats)
 {
     return stats->count / 2 < WARMUP_STEPS ? stats->count / 2 : WARMUP_STEPS;

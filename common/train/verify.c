@@ -63,7 +63,8 @@ static void add_gradient(Reference *reference, int64_t count)
     replica_backward(&reference->replica, loss);
 }
 
-/* The shards' sum so far, plus the shard that was just computed. The first one is copied, as
+/* note: minus-zero
+ * The shards' sum so far, plus the shard that was just computed. The first one is copied, as
  * 0 + x is not always x: -0 would become 0. A gradient that travels in 16 bits is rounded before it leaves. */
 static void add_shard(Reference *reference, bool first)
 {

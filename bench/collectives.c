@@ -1,0 +1,223 @@
+/* collectives.c: how long does an all-reduce take? Every algorithm, side by side in one run, checked as it is timed.
+ *
+ *   mpiexec -n 2 build/bench/collectives [--sizes 1K,13M,100M] [--csv FILE]        --help lists the options
+ *
+ * A sample: all ranks meet, each makes one call to warm up and then some calls in a row; the sample is the slowest
+ * rank's time per call. The contenders take turns, sample by sample, so that all see the same noise of the machine.
+ * Before and after its samples each contender sums integers, and every element is compared with what must come out.
+ */
+#include <math.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alpha_beta.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "collectives_options.h"
+#include "device/device.h"
+
+enum { MAX_CALLS = 200 };
+
+typedef struct Result {
+    int samples, calls; /* calls per sample */
+    double least, p50, p95; /* seconds per call */
+    long wrong;         /* elements, on all ranks */
+    double times[MAX_SAMPLES];
+} Result;
+
+static ProcessGroup *pg;
+static float *plain, *window; /* the buffers, as large as the largest size */
+
+/* ---- one call, and whether it was right ---- */
+
+static float *buffer_of(const Contender *contender)
+{
+    return contender->in_window ? window : plain;
+}
+
+static void call(const Contender *contender, float *buffer, size_t count)
+{
+    if (contender->blocking)
+        MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    else
+        pg_all_reduce(pg, buffer, buffer, count, DTYPE_F32, REDUCE_SUM, "samples");
+}
+
+static double over_ranks(double value, ReduceOp op)
+{
+    pg_set_algorithm(pg, ALLREDUCE_MPI);
+    pg_all_reduce(pg, &value, &value, 1, DTYPE_F64, op, "what was measured");
+    return value;
+}
+
+/* Sums small integers, which float32 adds exactly, and returns how many elements came out wrong on all ranks. */
+static long count_wrong(const Contender *contender, size_t count)
+{
+    float *buffer = buffer_of(contender);
+    int N = pg_world_size(pg), rank = pg_rank(pg);
+    long wrong = 0;
+    for (size_t i = 0; i < count; i++)
+        buffer[i] = (float)((rank + 1) * (int)(i % 127 + 1));
+    pg_set_algorithm(pg, contender->algorithm);
+    call(contender, buffer, count);
+    for (size_t i = 0; i < count; i++)
+        wrong += !(buffer[i] == (float)(N * (N + 1) / 2 * (int)(i % 127 + 1)));
+    memset(buffer, 0, count * sizeof *buffer); /* zeros stay zeros, however often they are summed */
+    return (long)over_ranks((double)wrong, REDUCE_SUM);
+}
+
+/* ---- timing ---- */
+
+/* Seconds per call, of the slowest rank. One more call before, not counted, brings this buffer into the cache. */
+static double one_sample(const Contender *contender, size_t count, int calls)
+{
+    float *buffer = buffer_of(contender);
+    pg_barrier(pg);
+    pg_set_algorithm(pg, contender->algorithm);
+    call(contender, buffer, count);
+    double start = now_seconds();
+    for (int i = 0; i < calls; i++)
+        call(contender, buffer, count);
+    return over_ranks((now_seconds() - start) / calls, REDUCE_MAX);
+}
+
+/* How many calls make a sample of half a millisecond, and how many samples the budget allows. */
+static void plan(const Settings *settings, const Contender *contender, size_t count, Result *result)
+{
+    double seconds = one_sample(contender, count, 3);
+    double calls = 0.5e-3 / seconds;
+    result->calls = calls < 1 ? 1 : calls > MAX_CALLS ? MAX_CALLS : (int)calls;
+    double samples = settings->budget / (seconds * (result->calls + 1));
+    result->samples = samples < 5 ? 5 : samples > settings->samples ? settings->samples : (int)samples;
+    if (result->samples > settings->samples)
+        result->samples = settings->samples;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure_size(const Settings *settings, size_t bytes, Result *results)
+{
+    size_t count = bytes / sizeof(float);
+    for (int i = 0; i < CONTENDERS; i++) {
+        if (!settings->wanted[i])
+            continue;
+        results[i].wrong = count_wrong(&contenders[i], count);
+        plan(settings, &contenders[i], count, &results[i]);
+    }
+    for (int sample = 0; sample < settings->samples; sample++)
+        for (int i = 0; i < CONTENDERS; i++)
+            if (settings->wanted[i] && sample < results[i].samples)
+                results[i].times[sample] = one_sample(&contenders[i], count, results[i].calls);
+    for (int i = 0; i < CONTENDERS; i++) {
+        if (!settings->wanted[i])
+            continue;
+        int samples = results[i].samples;
+        qsort(results[i].times, (size_t)samples, sizeof(double), compare_doubles);
+        results[i].least = results[i].times[0];
+        results[i].p50 = results[i].times[samples / 2];
+        results[i].p95 = results[i].times[(samples * 95 - 1) / 100];
+        results[i].wrong += count_wrong(&contenders[i], count);
+    }
+}
+
+/* ---- printing ---- */
+
+/* algbw is what the caller sees: bytes / time. busbw is what the links carry, comparable between numbers of ranks: an
+ * all-reduce moves at least 2(N-1)/N of the bytes into and out of every rank. */
+static void print_row(FILE *csv, const char *name, size_t bytes, const Result *result, const Result *yardstick)
+{
+    double N = pg_world_size(pg), algbw = (double)bytes / result->p50 * 1e-9, busbw = algbw * 2 * (N - 1) / N;
+    double ratio = yardstick != NULL ? result->p50 / yardstick->p50 : NAN;
+    printf("%12zu  %-20s %7d x %-4d %11.2f %11.2f %11.2f %9.3f %9.3f %8.2f %6ld\n", bytes, name, result->samples,
+           result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
+           result->wrong);
+    if (csv != NULL)
+        fprintf(csv, "%s,%d,%zu,%d,%d,%.3f,%.3f,%.3f,%.4f,%.4f,%.4f,%ld\n", name, (int)N, bytes, result->samples,
+                result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
+                result->wrong);
+}
+
+static void print_fits(const Settings *settings, const Result *results)
+{
+    double bytes[MAX_SIZES], seconds[MAX_SIZES];
+    printf("\nalpha-beta model, time = alpha + bytes / bandwidth, fitted to p50 (least relative squares)\n"
+           "%-20s %12s %16s %14s %14s\n", "algorithm", "alpha us", "bandwidth GB/s", "median error", "worst error");
+    for (int i = 0; i < CONTENDERS; i++) {
+        if (!settings->wanted[i])
+            continue;
+        for (int s = 0; s < settings->size_count; s++) {
+            bytes[s] = (double)settings->sizes[s];
+            seconds[s] = results[s * CONTENDERS + i].p50;
+        }
+        AlphaBeta fit = alpha_beta_fit(bytes, seconds, settings->size_count);
+        printf("%-20s %12.2f %16.3f %13.0f%% %13.0f%%\n", contenders[i].name, fit.alpha * 1e6, 1e-9 / fit.beta,
+               fit.median_error * 100, fit.worst_error * 100);
+    }
+}
+
+/* Returns the number of wrong elements. */
+static long measure_all(const Settings *settings, FILE *csv)
+{
+    Result *results = alloc_or_fault((size_t)settings->size_count * CONTENDERS * sizeof *results);
+    long wrong = 0;
+    bool speaks = pg_rank(pg) == 0;
+    if (csv != NULL)
+        fprintf(csv, "algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,ratio_to_MPI_Allreduce,"
+                     "wrong\n");
+    if (speaks)
+        printf("# all-reduce, float32 sum, in place, %d ranks\n%12s  %-20s %14s %9s %11s %11s %9s %9s %8s %6s\n",
+               pg_world_size(pg), "bytes", "algorithm", "samples x calls", "min us", "p50 us", "p95 us", "algbw", "busbw",
+               "ratio", "wrong");
+    for (int s = 0; s < settings->size_count; s++) {
+        Result *row = &results[s * CONTENDERS];
+        measure_size(settings, settings->sizes[s], row);
+        for (int i = 0; i < CONTENDERS; i++) {
+            wrong += row[i].wrong;
+            if (speaks && settings->wanted[i])
+                print_row(csv, contenders[i].name, settings->sizes[s], &row[i], settings->wanted[0] ? &row[0] : NULL);
+        }
+        fflush(stdout);
+    }
+    if (speaks && settings->size_count > 1)
+        print_fits(settings, results);
+    free(results);
+    return wrong;
+}
+
+int main(int argc, char **argv)
+{
+    job_set_program("collectives");
+    pg_initialize(&argc, &argv);
+    Settings settings = collectives_options(argc, argv);
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300});
+    if (settings.help) {
+        if (pg_rank(pg) == 0)
+            fputs(collectives_usage, stdout);
+        pg_destroy(pg);
+        return 0;
+    }
+    FILE *csv = settings.csv != NULL && pg_rank(pg) == 0 ? fopen(settings.csv, "w") : NULL;
+    if (settings.csv != NULL && pg_rank(pg) == 0)
+        CHECK(csv != NULL, "--csv: cannot write %s", settings.csv);
+    size_t largest = 0;
+    for (int s = 0; s < settings.size_count; s++)
+        largest = settings.sizes[s] > largest ? settings.sizes[s] : largest;
+    plain = device_alloc(largest);
+    for (int i = 0; i < CONTENDERS; i++)
+        if (settings.wanted[i])
+            pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
+    window = pg_alloc_shared(pg, largest);
+    long wrong = measure_all(&settings, csv);
+    if (csv != NULL)
+        fclose(csv);
+    pg_free_shared(pg, window);
+    device_free(plain);
+    pg_destroy(pg);
+    return wrong != 0;
+}

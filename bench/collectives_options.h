@@ -1,0 +1,32 @@
+/* collectives_options.h: what bench/collectives measures. */
+#ifndef LOCKSTEP_BENCH_COLLECTIVES_OPTIONS_H
+#define LOCKSTEP_BENCH_COLLECTIVES_OPTIONS_H
+
+#include "dist/process_group.h"
+
+enum { CONTENDERS = 8, MAX_SIZES = 40, MAX_SAMPLES = 1000 };
+
+typedef struct Contender {
+    const char *name;
+    AllReduceAlgorithm algorithm;
+    bool blocking;  /* MPI_Allreduce itself, without lockstep around it: the yardstick */
+    bool in_window; /* the buffer lies where neighbours can see it */
+} Contender;
+
+extern const Contender contenders[CONTENDERS];
+
+typedef struct Settings {
+    size_t sizes[MAX_SIZES]; /* bytes */
+    int size_count, samples;
+    double budget; /* seconds for one contender at one size */
+    bool wanted[CONTENDERS];
+    const char *csv; /* NULL: no such file */
+    bool help;
+} Settings;
+
+extern const char collectives_usage[];
+
+/* Dies on a mistake. */
+Settings collectives_options(int argc, char **argv);
+
+#endif

@@ -1,0 +1,127 @@
+/* shared_memory.c: windows that all ranks of one host see, and meetings there without a message. */
+#include "dist/shared_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "dist/mpi_messages.h"
+
+#define PAGE_BYTES 4096
+#define QUICK_LOOKS 100 /* well under a microsecond: before a look at the clock */
+
+/* Every rank gives `bytes`; its own part is zeroed. Collective. */
+static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
+{
+    SharedWindow *window = alloc_or_fault(sizeof *window);
+    void *mine = NULL;
+    window->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
+    window->number = pg->shared->windows_made++;
+    window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
+    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)window->bytes, 1, MPI_INFO_NULL, group_communicator(pg), &mine,
+                                      &window->window));
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        MPI_Aint size = 0;
+        int unit = 0;
+        CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &window->parts[rank]));
+        CHECK((uintptr_t)window->parts[rank] % 64 == 0, "MPI_Win_allocate_shared gave memory that is not aligned");
+    }
+    memset(mine, 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
+    window->next = pg->shared->windows;
+    pg->shared->windows = window;
+    return window;
+}
+
+static void window_free(SharedWindow *window)
+{
+    MPI_Win_free(&window->window);
+    free(window->parts);
+    free(window);
+}
+
+void shared_memory_open(ProcessGroup *pg)
+{
+    pg->shared = alloc_or_fault(sizeof *pg->shared);
+    const SharedWindow *window = window_create(pg, sizeof(Mailbox));
+    pg->shared->mailboxes = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->mailboxes);
+    pg->shared->parts = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->parts);
+    pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* all mailboxes are zeroed */
+}
+
+void shared_memory_close(ProcessGroup *pg)
+{
+    if (pg->shared == NULL)
+        return;
+    while (pg->shared->windows != NULL) {
+        SharedWindow *window = pg->shared->windows;
+        pg->shared->windows = window->next;
+        window_free(window);
+    }
+    free(pg->shared->mailboxes);
+    free(pg->shared->parts);
+    free(pg->shared->totals);
+    free(pg->shared);
+    pg->shared = NULL;
+}
+
+void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
+{
+    if (pg == NULL || pg->shared == NULL || bytes == 0)
+        return device_alloc(bytes);
+    worker_drain(pg); /* nobody else walks through the list of windows now */
+    return window_create(pg, bytes)->parts[pg->rank];
+}
+
+void pg_free_shared(ProcessGroup *pg, void *memory)
+{
+    SharedWindow *none = NULL, **link = pg != NULL && pg->shared != NULL ? &pg->shared->windows : &none;
+    while (*link != NULL && (*link)->parts[pg->rank] != memory)
+        link = &(*link)->next;
+    SharedWindow *window = *link;
+    if (window == NULL) {
+        device_free(memory);
+        return;
+    }
+    worker_drain(pg);
+    *link = window->next;
+    window_free(window);
+}
+
+const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes)
+{
+    uintptr_t begin = (uintptr_t)memory;
+    for (const SharedWindow *window = shared->windows; window != NULL; window = window->next) {
+        uintptr_t part = (uintptr_t)window->parts[rank];
+        if (window->number > 0 && begin >= part && begin + bytes <= part + window->bytes)
+            return window;
+    }
+    return NULL;
+}
+
+/* Looks some times, and then as wait_a_moment() says. */
+static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long meeting)
+{
+    const Mailbox *mailbox = pg->shared->mailboxes[rank];
+    for (int look = 0; look < QUICK_LOOKS; look++)
+        if (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) >= meeting)
+            return;
+    Waiting waiting = {0};
+    while (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) < meeting)
+        wait_a_moment(pg, collective, &waiting);
+}
+
+/* note: meeting
+ * A barrier without a message: each rank counts its own arrivals where all can see them, and looks at everyone else's.
+ * Release and acquire make what a rank wrote before it came visible to whoever has seen it come. */
+void shared_meet(ProcessGroup *pg, const Collective *collective)
+{
+    long meeting = ++pg->shared->meetings;
+    atomic_store_explicit(&pg->shared->mailboxes[pg->rank]->arrived, meeting, memory_order_release);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        if (rank != pg->rank)
+            wait_until_arrived(pg, collective, rank, meeting);
+}

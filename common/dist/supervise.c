@@ -1,0 +1,66 @@
+/* supervise.c: a parent for each rank. */
+#include "dist/supervise.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+/* This process's rank as its launcher numbers it, or NULL without a launcher. MPICH's, Open MPI's and Slurm's. */
+static const char *launched_rank(void)
+{
+    static const char *const variables[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (getenv(variables[i]) != NULL)
+            return getenv(variables[i]);
+    return NULL;
+}
+
+static pid_t child;
+
+/* What the launcher tells the parent (to end, to go on) is meant for the rank. */
+static void pass_on(int signal_number)
+{
+    kill(child, signal_number);
+}
+
+static _Noreturn void wait_for_child(const char *rank)
+{
+    int status = 0;
+    signal(SIGTERM, pass_on);
+    signal(SIGINT, pass_on);
+    signal(SIGUSR1, pass_on);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFEXITED(status))
+        _exit(WEXITSTATUS(status));
+    char line[160];
+    int length = snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n", rank,
+                          (int)child, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (write(STDERR_FILENO, line, (size_t)length) < 0)
+        _exit(1);
+    sleep_seconds(0.2); /* so that the launcher has passed the line on before it ends everything */
+    _exit(1);
+}
+
+void supervise_rank(void)
+{
+    const char *rank = launched_rank();
+    if (rank == NULL)
+        return;
+    pid_t parent = getpid();
+    child = fork();
+    CHECK(child >= 0, "fork: %s", strerror(errno));
+    if (child > 0)
+        wait_for_child(rank);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it died before prctl() could tell us */
+        _exit(1);
+}

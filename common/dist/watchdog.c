@@ -1,0 +1,140 @@
+/* watchdog.c: see watchdog.h. */
+#include "dist/watchdog.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "dist/alarm.h"
+
+#define LOOK_EVERY 0.1  /* seconds between two looks */
+#define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
+
+struct Watchdog {
+    ProcessGroup *pg;
+    pthread_t thread;
+    pthread_mutex_t lock;  /* guards all below */
+    pthread_cond_t stopping;
+    bool stop;
+    double timeout;
+    bool under_way;        /* `collective` is being carried out, since `since`; else it is the last one, done then */
+    Collective collective;
+    char carries[64];      /* a copy: the name may be gone when we print it */
+    double since;
+    bool any;              /* there was a collective at all */
+};
+
+/* One line on what this rank is doing. Called with the lock held. `sequence`: the collective that hangs. */
+static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
+{
+    const Collective *c = &watchdog->collective;
+    double seconds = now_seconds() - watchdog->since;
+    if (watchdog->under_way)
+        snprintf(text, size, "has been waiting for %.1f s in %s number %ld (%s, %zu x %s) for other ranks", seconds,
+                 operation_name(c->operation), c->sequence, watchdog->carries, c->count, dtype_name(c->dtype));
+    else if (watchdog->any)
+        snprintf(text, size, "has not come to collective number %ld; its last one, %s number %ld (%s), was done %.1f s "
+                 "ago, and it has been computing or stuck since", sequence, operation_name(c->operation), c->sequence,
+                 watchdog->carries, seconds);
+    else
+        snprintf(text, size, "has not come to collective number %ld, nor to any other", sequence);
+}
+
+/* Prints this rank's line, gives the others time to print theirs, and ends the job. */
+static _Noreturn void speak_and_end(Watchdog *watchdog, long sequence, bool first)
+{
+    char text[400];
+    pthread_mutex_lock(&watchdog->lock);
+    describe(watchdog, sequence, text, sizeof text);
+    double timeout = watchdog->timeout;
+    pthread_mutex_unlock(&watchdog->lock);
+    if (first)
+        alarm_raise(watchdog->pg, sequence);
+    job_say_fault("%s (--timeout %g)", text, timeout);
+    sleep_seconds(TIME_TO_SPEAK);
+    job_abort(1);
+}
+
+static void *watch(void *argument)
+{
+    Watchdog *watchdog = argument;
+    pthread_mutex_lock(&watchdog->lock);
+    while (!watchdog->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        long nanoseconds = until.tv_nsec + (long)(LOOK_EVERY * 1e9);
+        until.tv_sec += nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
+        bool too_late = watchdog->under_way && now_seconds() - watchdog->since > watchdog->timeout;
+        long sequence = watchdog->collective.sequence;
+        pthread_mutex_unlock(&watchdog->lock);
+        if (too_late)
+            speak_and_end(watchdog, sequence, true);
+        if (alarm_was_raised(watchdog->pg, &sequence))
+            speak_and_end(watchdog, sequence, false);
+        pthread_mutex_lock(&watchdog->lock);
+    }
+    pthread_mutex_unlock(&watchdog->lock);
+    return NULL;
+}
+
+Watchdog *watchdog_start(ProcessGroup *pg)
+{
+    Watchdog *watchdog = alloc_or_fault(sizeof *watchdog);
+    *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout};
+    pthread_mutex_init(&watchdog->lock, NULL);
+    pthread_cond_init(&watchdog->stopping, NULL);
+    CHECK(pthread_create(&watchdog->thread, NULL, watch, watchdog) == 0, "the watchdog could not be started");
+    return watchdog;
+}
+
+void watchdog_stop(Watchdog *watchdog)
+{
+    if (watchdog == NULL)
+        return;
+    pthread_mutex_lock(&watchdog->lock);
+    watchdog->stop = true;
+    pthread_cond_signal(&watchdog->stopping);
+    pthread_mutex_unlock(&watchdog->lock);
+    pthread_join(watchdog->thread, NULL);
+    pthread_mutex_destroy(&watchdog->lock);
+    pthread_cond_destroy(&watchdog->stopping);
+    free(watchdog);
+}
+
+void watchdog_begin(Watchdog *watchdog, const Collective *collective)
+{
+    if (watchdog == NULL)
+        return;
+    pthread_mutex_lock(&watchdog->lock);
+    watchdog->collective = *collective;
+    snprintf(watchdog->carries, sizeof watchdog->carries, "%s", collective->carries);
+    watchdog->under_way = watchdog->any = true;
+    watchdog->since = now_seconds();
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+void watchdog_end(Watchdog *watchdog)
+{
+    if (watchdog == NULL)
+        return;
+    pthread_mutex_lock(&watchdog->lock);
+    watchdog->under_way = false;
+    watchdog->since = now_seconds();
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+double watchdog_set_timeout(Watchdog *watchdog, double seconds)
+{
+    if (watchdog == NULL)
+        return seconds;
+    pthread_mutex_lock(&watchdog->lock);
+    double before = watchdog->timeout;
+    watchdog->timeout = seconds;
+    pthread_mutex_unlock(&watchdog->lock);
+    return before;
+}

@@ -1,0 +1,26 @@
+/* watchdog.h: inside dist/ only: a thread on each rank that notices when a collective takes too long, and says who is
+ * waiting and who has not come.
+ *
+ * note: watchdog
+ * In a hang, every rank but one waits in the same collective, and none of them knows who is missing. So the first rank
+ * whose time is up raises an alarm: each rank's watchdog prints what its own rank is doing. The rank that prints
+ * "has not come to" is the one to look at; a rank that prints nothing is stopped or cut off.
+ */
+#ifndef LOCKSTEP_DIST_WATCHDOG_H
+#define LOCKSTEP_DIST_WATCHDOG_H
+
+#include "dist/group.h"
+
+typedef struct Watchdog Watchdog;
+
+Watchdog *watchdog_start(ProcessGroup *pg);
+void watchdog_stop(Watchdog *watchdog);
+
+/* What the rank is doing now: a collective begins (copied), or has ended. Any thread. watchdog NULL: does nothing. */
+void watchdog_begin(Watchdog *watchdog, const Collective *collective);
+void watchdog_end(Watchdog *watchdog);
+
+/* From now on a collective may take this long; INFINITY: for ever. Returns what it was before. */
+double watchdog_set_timeout(Watchdog *watchdog, double seconds);
+
+#endif

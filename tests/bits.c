@@ -1,0 +1,152 @@
+/* bits.c: trains small models with ordered all-reduces at five bucket caps, and writes a hash of the weights for each
+ * model, optimizer and number of micro-batches. Every cap must give the same hash, and the sharded run of one
+ * process the same weights to the bit; test_bits.sh compares the hashes of the four stages. Not a cmocka program, as
+ * its output is compared from outside.
+ *
+ * usage: mpiexec -n N bits FILE     FILE: one line per case; "-" for none */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "data/loader.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+#include "dist/group.h" /* to switch the algorithm */
+#include "toy_data.h"
+#include "train/verify.h"
+
+enum { SAMPLES = 120, STEPS = 5, CAPS = 5 };
+
+typedef struct Cap {
+    size_t first, others; /* bytes */
+    const char *name;
+} Cap;
+
+static const Cap caps[CAPS] = {{0, 0, "one bucket per parameter"},
+                               {100, 1000, "1000 bytes"},
+                               {512, 4096, "4096 bytes"},
+                               {4096, 20000, "20000 bytes"},
+                               {1 << 30, 1 << 30, "all in one bucket"}};
+
+typedef struct Case {
+    const char *model;
+    OptimizerKind optimizer;
+    int accumulate;
+    char title[64];
+} Case;
+
+static ProcessGroup *pg;
+static int failures;
+static long runs;
+
+static Options case_options(const Case *c, const Cap *cap)
+{
+    Options options = toy_options(c->model);
+    options.steps = STEPS;
+    options.accumulate = c->accumulate;
+    options.optimizer.kind = c->optimizer;
+    options.optimizer.momentum = c->optimizer == OPTIMIZER_SGD ? 0.9f : 0;
+    options.optimizer.weight_decay = 0.01f;
+    options.lr = c->optimizer == OPTIMIZER_SGD ? 0.05f : 0.003f;
+    options.ddp.first_bucket_cap_bytes = cap->first;
+    options.ddp.bucket_cap_bytes = cap->others;
+    return options;
+}
+
+static void train_steps(const Options *options, Replica *replica, Ddp *ddp, const Dataset *dataset, Loader *loader)
+{
+    for (long step = 0; step < STEPS; step++) {
+        for (int k = 0; k < options->accumulate; k++) {
+            const Batch *batch = loader_next(loader);
+            ddp_before_forward(ddp, k + 1 == options->accumulate);
+            Tensor *loss = replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples);
+            ddp_before_backward(ddp, loss);
+            replica_backward(replica, loss);
+            ddp_after_backward(ddp, replica_gradient_scale(replica, batch->global_samples));
+        }
+        replica_update(replica, step);
+    }
+}
+
+/* One training run; returns the hash of the weights. verify: also compares them with the sharded run of one process. */
+static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
+{
+    Options options = case_options(c, cap);
+    options.verify = verify ? VERIFY_EXACT : VERIFY_NONE;
+    Dataset dataset = toy_dataset(&options, SAMPLES);
+    Replica replica;
+    Sampler sampler;
+    replica_create(&replica, &options, options.seed + (uint64_t)pg_rank(pg), STEPS);
+    Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
+    sampler_create(&sampler, SAMPLES, pg_world_size(pg), options.batch_size, options.seed, true, false);
+    Loader *loader = loader_start(&dataset, &sampler, pg_rank(pg), options.accumulate, 0);
+    float *initial = alloc_or_fault((size_t)parameters_total(&replica.model.parameters) * sizeof *initial);
+    parameters_to_host(&replica.model.parameters, initial);
+    train_steps(&options, &replica, ddp, &dataset, loader);
+    replicas_check_equal(pg, &replica.model.parameters);
+    if (verify && !verify_training(&options, pg, &dataset, &replica, initial, 0).passed) {
+        failures++;
+        if (pg_rank(pg) == 0)
+            fprintf(stderr, "FAIL: stage %d, %s: differs from one process that adds the same shards in rank order\n",
+                    ddp_stage_number, c->title);
+    }
+    uint64_t hash = parameters_hash(&replica.model.parameters);
+    loader_stop(loader);
+    ddp_destroy(ddp);
+    sampler_free(&sampler);
+    replica_free(&replica);
+    dataset_close(&dataset);
+    free(initial);
+    runs++;
+    return hash;
+}
+
+static void expect_hash(const Case *c, uint64_t got, uint64_t expected, const char *what)
+{
+    if (got == expected || pg_rank(pg) != 0)
+        return;
+    failures++;
+    fprintf(stderr, "FAIL: stage %d, %s: %s gives %016" PRIx64 ", but one bucket per parameter, ordered, %016" PRIx64 "\n",
+            ddp_stage_number, c->title, what, got, expected);
+}
+
+static void run_case(Case c, FILE *file)
+{
+    snprintf(c.title, sizeof c.title, "%s %s, %d micro-batch(es), %d rank(s)", c.model,
+             c.optimizer == OPTIMIZER_SGD ? "sgd" : "adamw", c.accumulate, pg_world_size(pg));
+    uint64_t first = train_and_hash(&c, &caps[0], true);
+    for (int i = 1; i < CAPS && ddp_stage_number > 1; i++)
+        expect_hash(&c, train_and_hash(&c, &caps[i], false), first, caps[i].name);
+    if (pg_world_size(pg) <= 2) { /* a + b = b + a: MPI's own all-reduce has no choice */
+        pg->options.algorithm = ALLREDUCE_MPI;
+        expect_hash(&c, train_and_hash(&c, &caps[2], false), first, "the default all-reduce");
+        pg->options.algorithm = ALLREDUCE_ORDERED;
+    }
+    if (file != NULL)
+        fprintf(file, "%s: %016" PRIx64 "\n", c.title, first);
+}
+
+int main(int argc, char **argv)
+{
+    const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    pg_initialize(&argc, &argv);
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = 60});
+    device_init(pg_local_rank(pg), 1);
+    bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
+    FILE *file = writes ? fopen(argv[1], "w") : NULL;
+    if (writes && file == NULL)
+        die("%s: cannot be written", argv[1]);
+    for (int m = 0; m < 3; m++)
+        for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
+            for (int accumulate = 1; accumulate <= 3; accumulate += 2)
+                run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate}, file);
+    if (file != NULL)
+        fclose(file);
+    if (pg_rank(pg) == 0)
+        fprintf(stderr, "stage %d, %d rank(s): %ld runs, %d failure(s)\n", ddp_stage_number, pg_world_size(pg), runs,
+                failures);
+    pg_destroy(pg);
+    return failures != 0;
+}

@@ -1,0 +1,200 @@
+/* gradient_suspects.c: the line-up. */
+#include "gradient_suspects.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* What every micro-batch of every rank contributes to one parameter's gradient. */
+typedef struct Shares {
+    int ranks, micro_batches, own_rank;
+    int64_t elements;
+    double *terms;    /* (ranks, micro_batches): samples or tokens in the share's summed loss; owned */
+    float **gradient; /* (ranks, micro_batches): of that sum; owned */
+} Shares;
+
+static void shares_compute(Shares *shares, Pair *pair, long step, int parameter)
+{
+    const Tensor *tensor = &pair->whole.model.parameters.items[parameter]->tensor;
+    *shares = (Shares){.ranks = pg_world_size(pair->pg), .micro_batches = pair->options.accumulate,
+                       .own_rank = pg_rank(pair->pg), .elements = tensor_count(tensor)};
+    int count = shares->ranks * shares->micro_batches;
+    shares->terms = alloc_or_fault((size_t)count * sizeof *shares->terms);
+    shares->gradient = alloc_or_fault((size_t)count * sizeof *shares->gradient);
+    size_t bytes = (size_t)shares->elements * sizeof(float);
+    for (int i = 0; i < count; i++) {
+        shares->terms[i] = (double)pair_share(pair, step, i / shares->micro_batches, i % shares->micro_batches);
+        shares->gradient[i] = memcpy(alloc_or_fault(bytes), tensor->grad, bytes);
+    }
+}
+
+static void shares_free(Shares *shares)
+{
+    for (int i = 0; i < shares->ranks * shares->micro_batches; i++)
+        free(shares->gradient[i]);
+    free(shares->gradient);
+    free(shares->terms);
+}
+
+/* ---- suspects: how much rank's micro-batch k counts ---- */
+
+static double every_share(const Shares *shares, int rank, int k)
+{
+    (void)shares, (void)rank, (void)k;
+    return 1;
+}
+
+static double own_rank_only(const Shares *shares, int rank, int k)
+{
+    (void)k;
+    return rank == shares->own_rank;
+}
+
+static double rank_0_only(const Shares *shares, int rank, int k)
+{
+    (void)shares, (void)k;
+    return rank == 0;
+}
+
+static double mean_of_each_rank(const Shares *shares, int rank, int k)
+{
+    (void)k;
+    double terms = 0;
+    for (int i = 0; i < shares->micro_batches; i++)
+        terms += shares->terms[rank * shares->micro_batches + i];
+    return terms > 0 ? 1 / terms : 0;
+}
+
+static double last_micro_batch_only(const Shares *shares, int rank, int k)
+{
+    (void)rank;
+    return k + 1 == shares->micro_batches;
+}
+
+static double first_micro_batch_summed(const Shares *shares, int rank, int k)
+{
+    return k == 0 || rank == shares->own_rank;
+}
+
+/* In place, so that each later all-reduce multiplies what is there by the number of ranks. */
+static double summed_again_and_again(const Shares *shares, int rank, int k)
+{
+    (void)rank;
+    return pow(shares->ranks, shares->micro_batches - 1 - k);
+}
+
+typedef struct Suspect {
+    double (*weight)(const Shares *shares, int rank, int k); /* NULL: the largest share instead of a sum */
+    const char *is; /* "the gradient is ..." */
+} Suspect;
+
+/* The first one is innocent, up to a factor. */
+static const Suspect suspects[] = {
+    {every_share, "the sum over all ranks"},
+    {own_rank_only, "this rank's own gradient, never summed over the ranks: its all-reduce is missing (from stage 2 "
+                    "on: its bucket was forgotten, the last, partial one perhaps)"},
+    {rank_0_only, "rank 0's gradient alone: it was broadcast, not reduced"},
+    {mean_of_each_rank, "a mean of per-rank means: each rank divided by its OWN number of samples. The batch is uneven "
+                        "here; divide the sum by the GLOBAL number"},
+    {last_micro_batch_only, "that of the last micro-batch alone: what had accumulated before it is lost"},
+    {first_micro_batch_summed, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local. "
+                               "no_sync is for all micro-batches but the LAST"},
+    {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
+                             "gradient, and the next micro-batch's all-reduce counted it once per rank. Use no_sync, "
+                             "or put early sums elsewhere"},
+    {NULL, "the LARGEST of the ranks' gradients, not their sum: REDUCE_MAX instead of REDUCE_SUM"},
+};
+enum { SUSPECTS = sizeof suspects / sizeof *suspects };
+
+static void weighted_sum(const Shares *shares, const Suspect *suspect, double *sum)
+{
+    memset(sum, 0, (size_t)shares->elements * sizeof *sum);
+    for (int rank = 0; rank < shares->ranks; rank++)
+        for (int k = 0; k < shares->micro_batches; k++) {
+            double weight = suspect->weight(shares, rank, k);
+            const float *gradient = shares->gradient[rank * shares->micro_batches + k];
+            for (int64_t i = 0; i < shares->elements; i++)
+                sum[i] += weight * (double)gradient[i];
+        }
+}
+
+static void largest(const Shares *shares, double *result)
+{
+    for (int64_t i = 0; i < shares->elements; i++) {
+        result[i] = -INFINITY;
+        for (int rank = 0; rank < shares->ranks; rank++) {
+            double sum = 0;
+            for (int k = 0; k < shares->micro_batches; k++)
+                sum += (double)shares->gradient[rank * shares->micro_batches + k][i];
+            result[i] = fmax(result[i], sum);
+        }
+    }
+}
+
+/* The factor f for which f * candidate is nearest to got; returns whether it is near enough to be no accident. */
+static bool fits(const float *got, const double *candidate, int64_t count, double *factor)
+{
+    double product = 0, square = 0, got_square = 0, error = 0;
+    for (int64_t i = 0; i < count; i++) {
+        product += (double)got[i] * candidate[i];
+        square += candidate[i] * candidate[i];
+        got_square += (double)got[i] * (double)got[i];
+    }
+    *factor = product / square;
+    for (int64_t i = 0; i < count; i++)
+        error += pow((double)got[i] - *factor * candidate[i], 2);
+    return isfinite(*factor) && *factor > 0 && error < 1e-6 * got_square; /* 1e-3 of the norm */
+}
+
+/* ---- the factor ---- */
+
+/* What makes every element `factor` times too large. */
+static const char *name_factor(double factor, double terms, double ranks, double micro_batches, double loss_scale)
+{
+    const struct {
+        double factor;
+        const char *cause;
+    } causes[] = {
+        {terms, "the sum was not divided: times 1 / (number of samples in the global batch) is missing"},
+        {1 / terms, "it was divided by the number of samples in the global batch twice"},
+        {loss_scale, "the loss scale is still in it: gradients are unscaled before they are clipped and used"},
+        {micro_batches, "one time per micro-batch: divide by the samples of ALL micro-batches of the step, not of one"},
+        {1 / micro_batches, "it was divided by the number of micro-batches as well"},
+        {ranks, "one time per rank: averaged over each rank's samples instead of the global batch, or summed twice"},
+        {1 / ranks, "it was averaged over the ranks as well: sum / (global number of samples) IS the mean"},
+    };
+    for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
+        if (fabs(factor / causes[i].factor - 1) < 1e-3 && fabs(causes[i].factor - 1) > 1e-3)
+            return causes[i].cause;
+    return "a constant factor: look for a wrong divisor";
+}
+
+bool suspects_explain(Pair *pair, long step, int parameter, char *text, size_t size)
+{
+    Shares shares;
+    const float *got = pair->ranks.model.parameters.items[parameter]->tensor.grad;
+    double terms = (double)pair_terms(pair, step), scale = (double)pair->whole.scaler.scale, factor = 0;
+    shares_compute(&shares, pair, step, parameter);
+    double *candidate = alloc_or_fault((size_t)shares.elements * sizeof *candidate);
+    int found = -1;
+    for (int s = 0; s < SUSPECTS && found < 0; s++) {
+        if (suspects[s].weight == NULL)
+            largest(&shares, candidate);
+        else
+            weighted_sum(&shares, &suspects[s], candidate);
+        if (fits(got, candidate, shares.elements, &factor))
+            found = s;
+    }
+    factor *= terms * scale; /* compared with what the right gradient is: sum / (terms * loss scale) */
+    if (found == 0)
+        snprintf(text, size, "every element is %.5g times what it should be: %s", factor,
+                 name_factor(factor, terms, shares.ranks, shares.micro_batches, scale));
+    else if (found > 0)
+        snprintf(text, size, "it is %s", suspects[found].is);
+    free(candidate);
+    shares_free(&shares);
+    return found >= 0;
+}

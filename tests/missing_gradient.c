@@ -1,0 +1,47 @@
+/* missing_gradient.c: trains the branching model, and in step 2 one branch is missing, on one rank or on all of them,
+ * without find_unused_parameters. The fault that must follow is what test_missing_gradient.sh looks for.
+ *
+ * usage: missing_gradient RANK     the rank that leaves branch 3 out; -1: all of them do */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "branches.h"
+#include "ddp.h"
+#include "device/device.h"
+
+static void take_step(Ddp *ddp, Branches *branches, const BranchPlan *plan, int rank, long step)
+{
+    job_set_step(step);
+    ddp_before_forward(ddp, true);
+    tape_begin(&branches->tape, true);
+    Tensor *loss = branches_loss(branches, plan, rank, step);
+    ddp_before_backward(ddp, loss);
+    tape_backward(&branches->tape, loss, 1);
+    ddp_after_backward(ddp, 1);
+    parameters_zero_gradients(&branches->parameters);
+}
+
+int main(int argc, char **argv)
+{
+    pg_initialize(&argc, &argv);
+    job_set_program("missing_gradient");
+    ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = 10});
+    device_init(pg_local_rank(pg), 1);
+    int rank = pg_rank(pg), culprit = argc > 1 ? atoi(argv[1]) : -1;
+    Branches branches;
+    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32};
+    BranchPlan plan = branches_plan(0);
+    branches_create(&branches, 1);
+    Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &options);
+    for (long step = 0; step < 5; step++) {
+        plan.left_out[3] = step == 2 && (culprit < 0 || culprit == rank);
+        take_step(ddp, &branches, &plan, rank, step);
+        printf("rank %d has done step %ld\n", rank, step);
+        fflush(stdout);
+    }
+    ddp_destroy(ddp);
+    branches_free(&branches);
+    pg_destroy(pg);
+    return 0;
+}

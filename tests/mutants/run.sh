@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# run.sh: applies every wrong version of the program in this directory, one at a time, to a copy of the source tree, and
+# shows which test catches it, and with which message. See README.md.
+#
+# usage: tests/mutants/run.sh [-v] [NAME ...]     default: all; -v: show the failing test's whole output
+# Exit status 0: every mutant was caught by a message that names the right idea. 1: at least one was not.
+set -u
+
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+limit=${MUTANT_SECONDS:-300} # for one mutant's tests
+jobs=${MUTANT_JOBS:-2}
+verbose=no
+if [ "${1:-}" = -v ]; then
+    verbose=yes
+    shift
+fi
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-mutants.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+tree=$work/tree
+build=$work/build
+log=$work/log
+
+give_up() {
+    echo "run.sh: $*" >&2
+    exit 1
+}
+
+# field KEY FILE: the value of a "KEY: value" line before the diff begins.
+field() {
+    sed -n "/^--- /q; s/^$1: *//p" "$2"
+}
+
+# The source tree without what builds left behind: what git knows, or would add.
+copy_tree() {
+    mkdir "$tree"
+    (cd "$root" && git ls-files -z --cached --others --exclude-standard) >"$work/files" ||
+        give_up "git cannot list the files of $root"
+    (cd "$root" && while IFS= read -r -d '' file; do [ -e "$file" ] && printf '%s\0' "$file"; done) <"$work/files" |
+        tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
+}
+
+# targets STAGE UNITS: the programs that the stage's tests and these unit tests run.
+targets() {
+    cmake --build "$build" --target help | sed -n 's/^\.\.\. //p' | awk '{print $1}' |
+        grep -E "^([a-z_]+_stage$1|test_(${2:-none}))\$" | grep -v '^ddp_'
+}
+
+# run_tests STAGE UNITS: the unit tests first, then the stage's; stops at the first failure. Output goes to $log.
+run_tests() {
+    {
+        if [ -n "$2" ]; then
+            timeout "$limit" ctest --test-dir "$build" -R "^($2)(_[2-4]_ranks)?\$" -LE slow --no-tests=error \
+                --stop-on-failure --output-on-failure || return 1
+        fi
+        timeout "$limit" ctest --test-dir "$build" -L "^stage$1\$" -LE slow --no-tests=error --stop-on-failure \
+            --output-on-failure
+    } >"$log" 2>&1
+}
+
+compile() { # STAGE UNITS
+    # shellcheck disable=SC2046
+    cmake --build "$build" -j "$jobs" --target $(targets "$1" "$2") >"$log" 2>&1
+}
+
+# try_mutant FILE: adds a line to the table; false unless the mutant was caught as it should be.
+try_mutant() {
+    local file=$1 name stage units expect verdict=caught test message
+    name=$(basename "$file" .patch)
+    stage=$(field Stage "$file")
+    units=$(field Unit "$file")
+    expect=$(field Expect "$file")
+    [ -n "$stage" ] && [ -n "$expect" ] || give_up "$name.patch: the lines 'Stage:' and 'Expect:' are missing"
+    patch -d "$tree" -p1 --fuzz=0 --no-backup-if-mismatch -r - <"$file" >"$log" 2>&1 || {
+        cat "$log"
+        give_up "$name.patch no longer applies: bring it up to date with the source"
+    }
+    compile "$stage" "$units" || {
+        tail -n 30 "$log"
+        give_up "$name.patch: the mutant does not compile"
+    }
+    if run_tests "$stage" "$units"; then
+        verdict=SURVIVED
+    fi
+    test=$(sed -n 's/.*Test *#[0-9]*: \([a-z0-9_]*\) .*\*\*\*.*/\1/p' "$log" | head -n 1)
+    message=$(grep -E -m 1 -- "$expect" "$log")
+    if [ "$verdict" = caught ] && { [ -z "$test" ] || grep -q '\*\*\*Timeout' "$log"; }; then
+        verdict=HANGS
+    elif [ "$verdict" = caught ] && [ -z "$message" ]; then
+        verdict="WRONG MESSAGE"
+        message="expected: $expect"
+    fi
+    printf '%-36s %-13s %s\n' "$name" "$verdict" "${test:--}"
+    [ -z "$message" ] || printf '    %s\n' "$(sed 's/^ *//' <<<"$message")"
+    if [ $verbose = yes ] || [ "$verdict" != caught ]; then
+        grep -vE '^ *$|^\[ +(OK|RUN)' "$log" | head -n 60 | sed 's/^/    | /'
+    fi
+    printf '%-36s %-13s %s\n' "$name" "$verdict" "${test:--}" >>"$work/table"
+    patch -d "$tree" -p1 -R --fuzz=0 --no-backup-if-mismatch -r - <"$file" >"$log" 2>&1 ||
+        give_up "$name.patch could not be taken back"
+    [ "$verdict" = caught ]
+}
+
+mutants=()
+if [ $# -eq 0 ]; then
+    mutants=("$here"/*.patch)
+fi
+for name in "$@"; do
+    mutants+=("$here/$(basename "$name" .patch).patch")
+    [ -f "${mutants[-1]}" ] || give_up "there is no mutant named $name; see $here"
+done
+
+copy_tree
+echo "building the unmodified tree ..."
+cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release >"$log" 2>&1 || {
+    cat "$log"
+    give_up "cmake failed"
+}
+
+# A test that fails anyway catches nothing: the unmodified tree must pass what is run below.
+for stage in 1 2 3 4; do
+    files=$(grep -l "^Stage: *$stage\$" "${mutants[@]}") || continue
+    # shellcheck disable=SC2086
+    units=$(for file in $files; do field Unit "$file"; done | sort -u | paste -sd '|')
+    compile "$stage" "$units" && run_tests "$stage" "$units" || {
+        tail -n 60 "$log"
+        give_up "stage $stage: the unmodified tree does not build or does not pass"
+    }
+    echo "stage $stage: the unmodified tree passes"
+done
+
+bad=0
+for file in "${mutants[@]}"; do
+    try_mutant "$file" || bad=$((bad + 1))
+done
+
+printf '\n%-36s %-13s %s\n' mutant verdict "test that caught it"
+cat "$work/table"
+echo "${#mutants[@]} mutants, $((${#mutants[@]} - bad)) caught by the right message"
+[ $bad -eq 0 ]

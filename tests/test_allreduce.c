@@ -1,0 +1,376 @@
+/* test_allreduce.c: every all-reduce algorithm, with every dtype and many counts, against a reference that each rank
+ * computes for itself. Run on 1 to 9 ranks; compiled a second time with LARGE for a buffer of many segments.
+ *
+ * Bounds. A sum of N numbers takes N - 1 additions, each with a relative error of at most u (half a unit in the last
+ * place), in whatever order: |error| <= gamma * (|x0| + |x1| + ...), gamma = (N-1) u / (1 - (N-1) u) (Higham, Accuracy
+ * and Stability of Numerical Algorithms, section 4.2). 16-bit types are added in float32 and rounded once: that adds one
+ * u of their own. Sums of small integers, and maxima, are exact. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "device/device.h"
+#include "dist/allreduce.h"
+#include "dtype_values.h"
+#include "expect.h"
+#include "mpi_main.h"
+
+#ifdef LARGE
+static const size_t counts[] = {(size_t)4 << 20, ((size_t)1 << 20) + 33};
+#else
+static const size_t counts[] = {0, 1, 2, 3, 7, 1000, 65537};
+#endif
+enum { COUNTS = sizeof counts / sizeof counts[0], DTYPES = 6, ALGORITHMS = 6, GUARD = 64 /* bytes */ };
+
+static const DType dtypes[DTYPES] = {DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64};
+
+static const struct {
+    const char *name;
+    AllReduceAlgorithm algorithm;
+    bool rank_order; /* its sum is part0 + part1 + part2 + ..., to the bit */
+} algorithms[ALGORITHMS] = {
+    {"mpi", ALLREDUCE_MPI, false},
+    {"root", ALLREDUCE_ROOT, true},
+    {"ring", ALLREDUCE_RING, false},
+    {"recursive-doubling", ALLREDUCE_DOUBLING, false},
+    {"ordered", ALLREDUCE_ORDERED, true},
+    {"shm", ALLREDUCE_SHM, true},
+};
+
+typedef enum Placement { IN_PLACE, OUT_OF_PLACE, IN_WINDOW, PLACEMENTS } Placement;
+static const char *const placement_names[] = {"in place", "out of place", "in place, in pg_alloc_shared() memory"};
+
+static ProcessGroup *pg;
+static unsigned char *window; /* pg_alloc_shared() memory for the largest count of the widest dtype, and guards */
+
+/* ---- numbers ---- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+    return x ^ (x >> 32);
+}
+
+/* What rank brings for element i. Integers: small. Otherwise: of both signs, and of sizes from 1/16 to 16. */
+static double value_of(int rank, size_t i, bool integers)
+{
+    uint64_t random = mix(i * 64 + (uint64_t)rank + 1);
+    if (integers)
+        return (double)(random % 11) - 5;
+    double fraction = (double)(random >> 12 & 0xffffff) / 0xffffff * 2 - 1;
+    return ldexp(fraction, (int)(random % 9) - 4);
+}
+
+/* ---- the reference ---- */
+
+typedef struct Problem {
+    DType dtype;
+    size_t count;
+    ReduceOp op;
+    bool integers;
+    unsigned char *mine;   /* this rank's part */
+    unsigned char *serial; /* all parts, combined one after the other in rank order, as one process would */
+    double *exact;         /* in higher precision */
+    double *bound;         /* how far a result may be from it */
+} Problem;
+
+/* total = total op part. 16-bit types: the running total is a float in a double, rounded at the end. */
+static double combine_one(DType dtype, ReduceOp op, double total, double part)
+{
+    if (op == REDUCE_MAX)
+        return part > total ? part : total;
+    return dtype == DTYPE_F64 || dtype == DTYPE_I64 ? total + part : (double)((float)total + (float)part);
+}
+
+static void solve(Problem *problem, size_t i)
+{
+    int N = pg_world_size(pg);
+    long double sum = 0, size = 0, largest = -INFINITY;
+    double serial = 0;
+    for (int rank = 0; rank < N; rank++) {
+        double part = 0;
+        unsigned char stored[sizeof part];
+        store_value(stored, problem->dtype, 0, value_of(rank, i, problem->integers));
+        part = load_value(stored, problem->dtype, 0);
+        if (rank == pg_rank(pg))
+            store_value(problem->mine, problem->dtype, i, part);
+        serial = rank == 0 ? part : combine_one(problem->dtype, problem->op, serial, part);
+        sum += part;
+        size += fabsl((long double)part);
+        largest = part > largest ? part : largest;
+    }
+    store_value(problem->serial, problem->dtype, i, serial);
+    bool exact = problem->op == REDUCE_MAX || problem->integers;
+    bool half = is_half(problem->dtype);
+    double u = unit_roundoff(half ? DTYPE_F32 : problem->dtype), n = N - 1;
+    double bound = n * u / (1 - n * u) * (double)size;
+    if (half) /* fabs(result) <= size; below the normal numbers of float16 the spacing is 2^-24 */
+        bound += unit_roundoff(problem->dtype) * (double)fabsl(sum) * (1 + 1e-6) + ldexp(1, -25);
+    problem->exact[i] = (double)(problem->op == REDUCE_MAX ? largest : sum);
+    /* A double cannot hold a sum of doubles exactly: it is another half unit off. */
+    problem->bound[i] = exact ? 0 : bound + (problem->dtype == DTYPE_F64 ? u * (double)size : 0);
+}
+
+static Problem problem_create(DType dtype, size_t count, ReduceOp op, bool integers)
+{
+    Problem problem = {.dtype = dtype, .count = count, .op = op, .integers = integers};
+    problem.mine = alloc_or_fault(count * dtype_size(dtype));
+    problem.serial = alloc_or_fault(count * dtype_size(dtype));
+    problem.exact = alloc_or_fault(count * sizeof(double));
+    problem.bound = alloc_or_fault(count * sizeof(double));
+    for (size_t i = 0; i < count; i++)
+        solve(&problem, i);
+    return problem;
+}
+
+static void problem_free(Problem *problem)
+{
+    free(problem->mine);
+    free(problem->serial);
+    free(problem->exact);
+    free(problem->bound);
+}
+
+/* ---- comparing ---- */
+
+static void describe(char *text, size_t size, int a, const Problem *problem, Placement placement)
+{
+    snprintf(text, size, "%s, %zu elements of %s, %s, %s, %d ranks", algorithms[a].name, problem->count,
+             dtype_name(problem->dtype), problem->op == REDUCE_SUM ? "sum" : "max", placement_names[placement],
+             pg_world_size(pg));
+}
+
+static void check_result(const Problem *problem, int a, Placement placement, const unsigned char *result)
+{
+    char what[160];
+    describe(what, sizeof what, a, problem, placement);
+    for (size_t i = 0; i < problem->count; i++) {
+        double got = load_value(result, problem->dtype, i);
+        if (!(fabs(got - problem->exact[i]) <= problem->bound[i]))
+            fail_msg("%s: element %zu is %.17g, expected %.17g +- %.3g; a part that was added twice or not at all is "
+                     "off by %.3g; a wrong chunk border shows at the first or last element of a chunk", what, i, got,
+                     problem->exact[i], problem->bound[i], load_value(problem->mine, problem->dtype, i));
+    }
+    size_t size = dtype_size(problem->dtype);
+    for (size_t i = 0; i < problem->count && algorithms[a].rank_order; i++)
+        if (memcmp(result + i * size, problem->serial + i * size, size) != 0)
+            fail_msg("%s: element %zu is %.17g, but the sum in rank order is %.17g: the parts were added in another "
+                     "order, or rounded in between", what, i, load_value(result, problem->dtype, i),
+                     load_value(problem->serial, problem->dtype, i));
+}
+
+/* A sum that is right within bounds may still differ between ranks, and then their weights drift apart. */
+static void check_ranks_agree(const Problem *problem, int a, Placement placement, const unsigned char *result)
+{
+    char what[160];
+    int64_t hash = (int64_t)fnv1a(FNV1A_START, result, problem->count * dtype_size(problem->dtype)), all[64];
+    pg_all_gather(pg, &hash, all, 1, DTYPE_I64, "hashes");
+    describe(what, sizeof what, a, problem, placement);
+    for (int rank = 0; rank < pg_world_size(pg); rank++)
+        if (all[rank] != hash)
+            fail_msg("%s: rank %d has other bits than rank %d: do both of a pair add in the same order?", what, rank,
+                     pg_rank(pg));
+}
+
+/* Runs one algorithm on a buffer that has guards on both sides. */
+static void run_and_check(const Problem *problem, int a, Placement placement)
+{
+    size_t bytes = problem->count * dtype_size(problem->dtype);
+    unsigned char *plain = alloc_or_fault(bytes + 2 * GUARD), *sent = alloc_or_fault(bytes);
+    unsigned char *memory = placement == IN_WINDOW ? window : plain, *result = memory + GUARD;
+    memset(memory, 0xa5, bytes + 2 * GUARD);
+    memcpy(placement == OUT_OF_PLACE ? sent : result, problem->mine, bytes);
+    pg_set_algorithm(pg, algorithms[a].algorithm);
+    pg_all_reduce(pg, placement == OUT_OF_PLACE ? sent : result, result, problem->count, problem->dtype, problem->op,
+                  "a buffer");
+    check_result(problem, a, placement, result);
+    check_ranks_agree(problem, a, placement, result);
+    for (size_t i = 0; i < GUARD; i++)
+        if (memory[i] != 0xa5 || memory[GUARD + bytes + i] != 0xa5)
+            fail_msg("%s wrote outside its buffer of %zu %s", algorithms[a].name, problem->count,
+                     dtype_name(problem->dtype));
+    if (placement == OUT_OF_PLACE && memcmp(sent, problem->mine, bytes) != 0)
+        fail_msg("%s changed the send buffer of an all-reduce that is not in place", algorithms[a].name);
+    free(plain);
+    free(sent);
+}
+
+static void check_everything(ReduceOp op, bool integers)
+{
+    for (int d = 0; d < DTYPES; d++) {
+        bool integer_type = dtypes[d] == DTYPE_I32 || dtypes[d] == DTYPE_I64;
+        if (integer_type && !integers)
+            continue;
+        for (int c = 0; c < COUNTS; c++) {
+            Problem problem = problem_create(dtypes[d], counts[c], op, integers);
+            for (int a = 0; a < ALGORITHMS; a++)
+                for (int placement = 0; placement < PLACEMENTS; placement++)
+                    run_and_check(&problem, a, (Placement)placement);
+            problem_free(&problem);
+        }
+    }
+}
+
+static void sums_of_integers_are_exact(void **state)
+{
+    (void)state;
+    check_everything(REDUCE_SUM, true);
+}
+
+static void sums_are_within_bounds(void **state)
+{
+    (void)state;
+    check_everything(REDUCE_SUM, false);
+}
+
+static void maxima_are_exact(void **state)
+{
+    (void)state;
+    check_everything(REDUCE_MAX, false);
+}
+
+/* A gradient that overflowed on one rank must stop all ranks. */
+static void a_nan_or_infinity_reaches_every_rank(void **state)
+{
+    (void)state;
+    enum { COUNT = 100 };
+    for (int a = 0; a < ALGORITHMS; a++)
+        for (int who = 0; who < pg_world_size(pg); who++)
+            for (int op = REDUCE_SUM; op <= REDUCE_MAX; op++) {
+                float values[COUNT];
+                for (int i = 0; i < COUNT; i++)
+                    values[i] = 1;
+                if (pg_rank(pg) == who) {
+                    values[50] = NAN;
+                    values[60] = INFINITY;
+                }
+                if (algorithms[a].algorithm == ALLREDUCE_MPI && op == REDUCE_MAX)
+                    continue; /* the MPI standard leaves open what the maximum with a NaN is */
+                pg_set_algorithm(pg, algorithms[a].algorithm);
+                pg_all_reduce(pg, values, values, COUNT, DTYPE_F32, (ReduceOp)op, "flags");
+                for (int i = 0; i < COUNT; i++) {
+                    bool right = i == 50 ? isnan(values[i]) : i == 60 ? isinf(values[i]) : isfinite(values[i]);
+                    if (!right)
+                        fail_msg("%s: rank %d had NaN in element 50 and infinity in 60; element %d of the %s is %g",
+                                 algorithms[a].name, who, i, op == REDUCE_SUM ? "sum" : "maximum", (double)values[i]);
+                }
+            }
+}
+
+/* 256 + 1 is 256 in bf16. With the running sum in float32 nothing is lost before the end. */
+static void half_precision_is_added_in_float32(void **state)
+{
+    (void)state;
+    for (int a = 0; a < ALGORITHMS; a++) {
+        uint16_t value = 0;
+        int N = pg_world_size(pg);
+        float part = pg_rank(pg) == 0 ? 256 : 1, sum = (float)(256 + N - 1), expected = 0;
+        device_to_half(&value, &sum, DTYPE_BF16, 1);
+        device_from_half(&expected, &value, DTYPE_BF16, 1);
+        device_to_half(&value, &part, DTYPE_BF16, 1);
+        pg_set_algorithm(pg, algorithms[a].algorithm);
+        pg_all_reduce(pg, &value, &value, 1, DTYPE_BF16, REDUCE_SUM, "256 + 1 + 1 + ...");
+        device_from_half(&sum, &value, DTYPE_BF16, 1);
+        if (sum != expected)
+            fail_msg("%s: 256 and %d ones are %g in bf16, got %g: the running sum was rounded to 16 bits",
+                     algorithms[a].name, N - 1, (double)expected, (double)sum);
+    }
+}
+
+/* Ranks that come late, and all-reduces of different sizes one after the other: nobody may overwrite what another still
+ * reads. Every second one runs in the communication thread. */
+static void late_ranks_get_the_right_sums(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = {5, 70000, 3, 2048, 300000, 1, 2049, 65536};
+    enum { ROUNDS = 64, SIZES = sizeof sizes / sizeof sizes[0] };
+    int N = pg_world_size(pg), rank = pg_rank(pg);
+    float *plain = alloc_or_fault(300000 * sizeof *plain);
+    for (int a = 0; a < ALGORITHMS; a++) {
+        pg_set_algorithm(pg, algorithms[a].algorithm);
+        for (int round = 0; round < ROUNDS; round++) {
+            size_t count = sizes[mix((uint64_t)round) % SIZES];
+            float *values = round % 3 == 0 ? (float *)window : plain;
+            for (size_t i = 0; i < count; i++)
+                values[i] = (float)((rank + 1) * (round + (int)(i % 7)));
+            if (mix((uint64_t)(round * N + rank)) % 4 == 0)
+                sleep_seconds(300e-6);
+            if (round % 2 == 0)
+                pg_all_reduce(pg, values, values, count, DTYPE_F32, REDUCE_SUM, "a round");
+            else
+                work_wait(pg_all_reduce_async(pg, values, values, count, DTYPE_F32, REDUCE_SUM, "a round"));
+            for (size_t i = 0; i < count; i++)
+                if (values[i] != (float)(N * (N + 1) / 2 * (round + (int)(i % 7))))
+                    fail_msg("%s: round %d, element %zu of %zu is %g: it belongs to another round, or a rank read it "
+                             "before it was there", algorithms[a].name, round, i, count, (double)values[i]);
+        }
+    }
+    free(plain);
+}
+
+/* Windows come and go, and a buffer may lie anywhere in one. */
+static void shared_memory_can_be_given_back(void **state)
+{
+    (void)state;
+    enum { COUNT = 10000 };
+    pg_set_algorithm(pg, ALLREDUCE_SHM);
+    for (int round = 0; round < 4; round++) {
+        float *first = pg_alloc_shared(pg, 3 * COUNT * sizeof *first), *second = pg_alloc_shared(pg, 100);
+        float *values = first + 17 * (round + 1);
+        for (int i = 0; i < 3 * COUNT; i++)
+            if (first[i] != 0)
+                fail_msg("pg_alloc_shared() gave memory that is not zeroed");
+        for (int i = 0; i < COUNT; i++)
+            values[i] = 1;
+        pg_all_reduce(pg, values, values, COUNT, DTYPE_F32, REDUCE_SUM, "part of a window");
+        for (int i = 0; i < COUNT; i++)
+            if (values[i] != (float)pg_world_size(pg))
+                fail_msg("round %d: element %d is %g, not the number of ranks", round, i, (double)values[i]);
+        if (values[-1] != 0 || values[COUNT] != 0)
+            fail_msg("the all-reduce wrote beside its part of the window");
+        pg_free_shared(pg, round % 2 ? first : second);
+        pg_free_shared(pg, round % 2 ? second : first);
+    }
+}
+
+static void chunks_cover_the_buffer(void **state)
+{
+    (void)state;
+    for (size_t count = 0; count < 2000; count += 7)
+        for (int chunks = 1; chunks <= 9; chunks++) {
+            assert_int_equal(chunk_start(count, chunks, 0), 0);
+            assert_int_equal(chunk_start(count, chunks, chunks), count);
+            for (int chunk = 0; chunk < chunks; chunk++) {
+                assert_true(chunk_start(count, chunks, chunk) <= chunk_start(count, chunks, chunk + 1));
+                assert_true(chunk_count(count, chunks, chunk) <= count / (size_t)chunks + 64);
+            }
+        }
+}
+
+int main(int argc, char **argv)
+{
+    job_set_program("test_allreduce");
+    pg_initialize(&argc, &argv);
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
+    tests_run_as_rank(pg_rank(pg));
+    size_t largest = 300000;
+    for (int c = 0; c < COUNTS; c++)
+        largest = counts[c] > largest ? counts[c] : largest;
+    window = pg_alloc_shared(pg, largest * sizeof(double) + 2 * GUARD);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_cover_the_buffer),       cmocka_unit_test(sums_of_integers_are_exact),
+        cmocka_unit_test(sums_are_within_bounds),        cmocka_unit_test(maxima_are_exact),
+        cmocka_unit_test(a_nan_or_infinity_reaches_every_rank),
+        cmocka_unit_test(half_precision_is_added_in_float32),
+        cmocka_unit_test(late_ranks_get_the_right_sums), cmocka_unit_test(shared_memory_can_be_given_back),
+    };
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    pg_free_shared(pg, window);
+    pg_destroy(pg);
+    return failures != 0;
+}

@@ -1,0 +1,182 @@
+/* test_async.c: asynchronous all-reduces: the communication thread, its queue, and their order among blocking
+ * collectives. Run on 1 to 4 ranks, and under ThreadSanitizer. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/rng.h"
+#include "base/timeline.h"
+#include "device/device.h"
+#include "dist/process_group.h"
+#include "expect.h"
+#include "mpi_main.h"
+
+enum { WORKS = 40 };
+
+static ProcessGroup *pg;
+
+static size_t count_of(int work)
+{
+    return (size_t)(work * work * 7 % 1900) + (size_t)(work % 5 == 0 ? 0 : 1);
+}
+
+static float *buffer_of(int work)
+{
+    float *values = alloc_or_fault((count_of(work) + 1) * sizeof *values);
+    for (size_t i = 0; i < count_of(work); i++)
+        values[i] = (float)((int)i % 50 + work + pg_rank(pg));
+    return values;
+}
+
+static void expect_sum(const float *values, int work)
+{
+    float ranks = (float)pg_world_size(pg);
+    for (size_t i = 0; i < count_of(work); i++) {
+        float expected = ranks * (float)((int)i % 50 + work) + ranks * (ranks - 1) / 2;
+        if (!(values[i] == expected))
+            fail_msg("work %d of %d ranks, rank %d, element %zu: expected %g, got %g; usual cause: ranks that carry the "
+                     "queue out in different orders, or a wait that returned too early", work, pg_world_size(pg),
+                     pg_rank(pg), i, (double)expected, (double)values[i]);
+    }
+}
+
+/* Ranks fall out of step: each sleeps at other moments. */
+static void stumble(Rng *rng)
+{
+    if (rng_below(rng, 4) == 0)
+        sleep_seconds(1e-3 * (double)rng_below(rng, 3));
+}
+
+static void shuffle(int *order, Rng *rng)
+{
+    for (int i = 0; i < WORKS; i++)
+        order[i] = i;
+    for (int i = WORKS - 1; i > 0; i--) {
+        int k = (int)rng_below(rng, (uint64_t)i + 1), swapped = order[i];
+        order[i] = order[k];
+        order[k] = swapped;
+    }
+}
+
+/* Every rank waits in an order of its own. */
+static void test_many_works_waited_for_in_any_order(void **state)
+{
+    (void)state;
+    Rng rng;
+    rng_seed(&rng, 7 + (uint64_t)pg_rank(pg));
+    for (int round = 0; round < 5; round++) {
+        float *buffers[WORKS];
+        Work *works[WORKS];
+        int order[WORKS];
+        for (int i = 0; i < WORKS; i++) {
+            buffers[i] = buffer_of(i);
+            works[i] = pg_all_reduce_async(pg, buffers[i], buffers[i], count_of(i), DTYPE_F32, REDUCE_SUM, "test");
+            stumble(&rng);
+        }
+        shuffle(order, &rng);
+        for (int i = 0; i < WORKS; i++) {
+            work_wait(works[order[i]]);
+            expect_sum(buffers[order[i]], order[i]);
+        }
+        for (int i = 0; i < WORKS; i++)
+            free(buffers[i]);
+    }
+}
+
+/* work_test() never waits, becomes true all by itself, and then the sum is there. */
+static void test_progress_without_waiting(void **state)
+{
+    (void)state;
+    float *buffer = buffer_of(11);
+    Work *work = pg_all_reduce_async(pg, buffer, buffer, count_of(11), DTYPE_F32, REDUCE_SUM, "test");
+    double deadline = now_seconds() + 60;
+    while (!work_test(work)) {
+        if (now_seconds() > deadline)
+            fail_msg("work_test() is false after 60 s: nobody makes progress while the caller computes");
+        sleep_seconds(1e-4);
+    }
+    expect_sum(buffer, 11);
+    work_wait(work);
+    free(buffer);
+}
+
+/* Each one's input is the output of the one before, blocking or not: only the order of the calls gives this result. */
+static void test_blocking_ones_keep_their_place(void **state)
+{
+    (void)state;
+    enum { COUNT = 333, LINKS = 4 };
+    Rng rng;
+    rng_seed(&rng, 9 + (uint64_t)pg_rank(pg));
+    float *chain[2 * LINKS + 1], expected = 1;
+    Work *works[LINKS];
+    for (int i = 0; i <= 2 * LINKS; i++)
+        chain[i] = alloc_or_fault(COUNT * sizeof **chain);
+    for (int i = 0; i < COUNT; i++)
+        chain[0][i] = 1;
+    for (int i = 0; i < LINKS; i++) {
+        works[i] = pg_all_reduce_async(pg, chain[2 * i], chain[2 * i + 1], COUNT, DTYPE_F32, REDUCE_SUM, "asynchronous");
+        stumble(&rng);
+        pg_all_reduce(pg, chain[2 * i + 1], chain[2 * i + 2], COUNT, DTYPE_F32, REDUCE_SUM, "blocking");
+    }
+    for (int i = 1; i <= 2 * LINKS; i++) {
+        expected *= (float)pg_world_size(pg);
+        for (int k = 0; k < COUNT; k++)
+            if (!(chain[i][k] == expected))
+                fail_msg("link %d of the chain, element %d: expected %g, got %g; usual cause: a blocking collective that "
+                         "overtook the communication thread", i, k, (double)expected, (double)chain[i][k]);
+    }
+    for (int i = 0; i < LINKS; i++)
+        work_wait(works[i]);
+    for (int i = 0; i <= 2 * LINKS; i++)
+        free(chain[i]);
+}
+
+/* Every asynchronous all-reduce counts once, and the queue's order is the order on the wire. */
+static void test_counters_and_timeline(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"first", "second", "third", "fourth"};
+    float *buffer[4];
+    Work *works[4];
+    const TimelineEvent *events;
+    int before = timeline_events(&events), seen = 0;
+    pg_reset_counters(pg);
+    timeline_enable();
+    for (int i = 0; i < 4; i++) {
+        buffer[i] = buffer_of(13);
+        works[i] = pg_all_reduce_async(pg, buffer[i], buffer[i], count_of(13), DTYPE_F32, REDUCE_SUM, names[i]);
+    }
+    for (int i = 3; i >= 0; i--)
+        work_wait(works[i]);
+    assert_int_equal(pg_counters(pg).collectives, 4);
+    assert_int_equal(pg_counters(pg).bytes, 4 * count_of(13) * sizeof(float));
+    int after = timeline_events(&events);
+    for (int i = before; i < after; i++) {
+        char expected[56];
+        assert_true(seen < 4);
+        snprintf(expected, sizeof expected, "all_reduce %s", names[seen++]);
+        assert_string_equal(events[i].name, expected);
+    }
+    assert_int_equal(seen, 4);
+    for (int i = 0; i < 4; i++)
+        free(buffer[i]);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_many_works_waited_for_in_any_order),
+        cmocka_unit_test(test_progress_without_waiting),
+        cmocka_unit_test(test_blocking_ones_keep_their_place),
+        cmocka_unit_test(test_counters_and_timeline),
+    };
+    ProcessGroupOptions options = {.timeout = 60, .algorithm = ALLREDUCE_ORDERED}; /* the sanitizer sees all of it */
+    pg_initialize(&argc, &argv);
+    pg = pg_create(&options);
+    device_init(pg_local_rank(pg), 1);
+    tests_run_as_rank(pg_rank(pg));
+    int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);
+    pg_destroy(pg);
+    return failures != 0;
+}

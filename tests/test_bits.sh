@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Four stages, one set of bits: with ordered all-reduces, the weights after some steps are the same in every stage, at
+# every bucket cap, on one number of ranks.
+#
+# usage: test_bits.sh [--all] BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
+#
+# First the programs built from bits.c: 3 models x 2 optimizers x 2 numbers of micro-batches x 5 caps on 1 to 4 ranks.
+# Then `train` itself, as a user runs it; --all: every combination of that, too.
+set -u
+all=
+if [ "${1:-}" = --all ]; then
+    all=yes
+    shift
+fi
+build=$1
+shift
+launcher=("$@")
+stages="stage1_naive stage2_bucketed stage3_overlap stage4_accumulation"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+runs=0
+failures=0
+
+fail()
+{
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# ---- bits.c: caps are compared within each program, stages here ----
+
+for ranks in 1 2 3 4; do
+    for stage in $stages; do
+        number=${stage#stage}
+        number=${number%%_*}
+        program=$build/$stage/bits_stage$number
+        "${launcher[@]}" -n "$ranks" "$program" "$scratch/$number" >"$scratch/out" 2>"$scratch/err" </dev/null ||
+            fail "$(grep -a FAIL "$scratch/err" || tail -3 "$scratch/err")"
+        runs=$((runs + 1))
+        if [ "$(wc -l <"$scratch/$number")" -ne 12 ]; then
+            fail "stage $number on $ranks rank(s) did not write its 12 hashes"
+        elif ! diff "$scratch/1" "$scratch/$number" >"$scratch/diff"; then
+            fail "stage $number (>) has other weights than stage 1 (<); usual cause: another order of adding"
+            grep '^[<>]' "$scratch/diff"
+        fi
+    done
+done
+
+# ---- train ----
+
+# train_hash STAGE RANKS ARGUMENTS...: the weights' hash of one run, or why there is none
+train_hash()
+{
+    local stage=$1 ranks=$2
+    shift 2
+    rm -f "$scratch/json"
+    "${launcher[@]}" -n "$ranks" "$build/$stage/train" "$@" --steps 4 --batch-size 24 --lr 0.01 --eval-samples 8 \
+        --json "$scratch/json" >"$scratch/out" 2>"$scratch/err" </dev/null || {
+        echo "run failed: $(tail -1 "$scratch/err") $(grep '^verify:' "$scratch/out")"
+        return
+    }
+    jq -r .weights_hash "$scratch/json"
+}
+
+# same_bits RANKS "ARGUMENTS" CAPS...: one hash in all stages; each cap is "FIRST:OTHERS" in MiB
+same_bits()
+{
+    local ranks=$1 arguments=$2 expected got stage cap
+    shift 2
+    # the arguments are a list of words on purpose
+    # shellcheck disable=SC2086
+    expected=$(train_hash stage1_naive "$ranks" $arguments --allreduce ordered --verify exact)
+    runs=$((runs + 1))
+    [[ $expected =~ ^[0-9a-f]{16}$ ]] || fail "stage 1, $ranks rank(s), $arguments: $expected"
+    for stage in stage2_bucketed stage3_overlap stage4_accumulation; do
+        for cap in "$@"; do
+            # shellcheck disable=SC2086
+            got=$(train_hash $stage "$ranks" $arguments --allreduce "$allreduce" --first-bucket-mb "${cap%:*}" \
+                --bucket-cap-mb "${cap#*:}")
+            runs=$((runs + 1))
+            [ "$got" = "$expected" ] ||
+                fail "$stage, $ranks rank(s), $arguments, bucket caps $cap MiB, $allreduce: $got, but stage 1: $expected"
+        done
+    done
+}
+
+gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16"
+momentum="--optimizer sgd --momentum 0.9"
+allreduce=ordered
+if [ -z "$all" ]; then
+    same_bits 3 "--model mlp-toy $momentum" 0:0 100:100
+    same_bits 2 "$gpt --optimizer adamw --accumulate 3" 0.001:0.01
+    allreduce=mpi
+    same_bits 2 "--model mlp-toy --optimizer adamw" 0.0001:0.001
+else
+    for ranks in 1 2 3 4; do
+        for model in "--model mlp-toy" "--model mlp --hidden 48,32" "$gpt"; do
+            for optimizer in "$momentum" "--optimizer adamw"; do
+                allreduce=ordered
+                same_bits $ranks "$model $optimizer" 0:0 0.0001:0.001 0.001:0.01 0.01:0.03 100:100
+                same_bits $ranks "$model $optimizer --accumulate 3" 0.001:0.01
+                [ $ranks -gt 2 ] && continue
+                allreduce=mpi
+                same_bits $ranks "$model $optimizer" 0.001:0.01
+            done
+        done
+    done
+fi
+echo "$runs runs, $failures failure(s)"
+exit $((failures > 0))

@@ -1,0 +1,165 @@
+/* test_no_sync.c: what gradient accumulation costs. In stage 4 only the last micro-batch communicates; stage 3 pays for
+ * each of them, and gets the same weights. Run on 1 to 4 ranks, for stages 3 and 4. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "data/loader.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+#include "expect.h"
+#include "mpi_main.h"
+#include "toy_data.h"
+#include "train/replica.h"
+
+static ProcessGroup *pg;
+
+typedef struct Run {
+    Options options;
+    Dataset dataset;
+    Sampler sampler;
+    Loader *loader;
+    Replica replica;
+    Ddp *ddp;
+} Run;
+
+static Run *run_create(const char *model, int accumulate)
+{
+    Run *run = alloc_or_fault(sizeof *run);
+    run->options = toy_options(model);
+    run->options.accumulate = accumulate;
+    run->options.optimizer.momentum = 0.9f;
+    run->dataset = toy_dataset(&run->options, 240);
+    replica_create(&run->replica, &run->options, 3 + (uint64_t)pg_rank(pg), 10);
+    run->ddp = ddp_create(pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
+    sampler_create(&run->sampler, 240, pg_world_size(pg), run->options.batch_size, 3, true, false);
+    run->loader = loader_start(&run->dataset, &run->sampler, pg_rank(pg), accumulate, 0);
+    return run;
+}
+
+static void run_free(Run *run)
+{
+    loader_stop(run->loader);
+    ddp_destroy(run->ddp);
+    replica_free(&run->replica);
+    sampler_free(&run->sampler);
+    dataset_close(&run->dataset);
+    free(run);
+}
+
+static void micro_batch(Run *run, bool last)
+{
+    const Batch *batch = loader_next(run->loader);
+    ddp_before_forward(run->ddp, last);
+    Tensor *loss = replica_loss(&run->replica, &run->dataset, batch->inputs, batch->targets, batch->samples);
+    ddp_before_backward(run->ddp, loss);
+    replica_backward(&run->replica, loss);
+    ddp_after_backward(run->ddp, replica_gradient_scale(&run->replica, batch->global_samples));
+}
+
+/* Whether all ranks hold the same bits in every gradient. The comparison itself is not counted. */
+static bool gradients_agree(Run *run)
+{
+    const ParameterList *parameters = &run->replica.model.parameters;
+    uint64_t hash = FNV1A_START, hashes[16];
+    for (int i = 0; i < parameters->count; i++) {
+        const Tensor *tensor = &parameters->items[i]->tensor;
+        hash = fnv1a(hash, tensor->grad, (size_t)tensor_count(tensor) * sizeof(float));
+    }
+    bool agree = true;
+    assert_true(pg_world_size(pg) <= 16);
+    pg_set_measuring(pg, false);
+    pg_all_gather(pg, &hash, hashes, 1, DTYPE_I64, "hashes of gradients");
+    pg_set_measuring(pg, true);
+    for (int rank = 1; rank < pg_world_size(pg); rank++)
+        agree = agree && hashes[rank] == hashes[0];
+    return agree;
+}
+
+/* Collectives of one optimizer step. */
+static long collectives_of_step(Run *run)
+{
+    int accumulate = run->options.accumulate;
+    pg_reset_counters(pg);
+    for (int k = 0; k < accumulate; k++) {
+        micro_batch(run, k + 1 == accumulate);
+        bool agree = gradients_agree(run), last = k + 1 == accumulate;
+        if (!last && agree && pg_world_size(pg) > 1)
+            fail_msg("after micro-batch %d of %d all ranks have the same gradient: it has been synchronised, or every "
+                     "rank sees the same samples", k + 1, accumulate);
+        if (last && !agree)
+            fail_msg("after the last of %d micro-batches the ranks' gradients differ: the last one must be synchronised",
+                     accumulate);
+    }
+    long collectives = pg_counters(pg).collectives;
+    replica_update(&run->replica, 0);
+    return collectives;
+}
+
+static void test_collectives_per_step(void **state)
+{
+    (void)state;
+    const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    for (int m = 0; m < 3; m++) {
+        Run *one = run_create(models[m], 1), *four = run_create(models[m], 4);
+        assert_true(ddp_bucket_count(one->ddp) > 1);
+        for (int step = 0; step < 3; step++) {
+            long single = collectives_of_step(one), got = collectives_of_step(four);
+            long expected = ddp_stage_number == 4 ? single : 4 * single;
+            assert_int_equal(single, ddp_bucket_count(one->ddp));
+            if (got != expected)
+                fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %ld (one micro-batch: %ld); usual "
+                         "cause: synchronising on the first micro-batch, on none, or on all", models[m], step, got,
+                         expected, single);
+        }
+        run_free(one);
+        run_free(four);
+    }
+}
+
+static void test_four_micro_batches_are_one_batch(void **state)
+{
+    (void)state;
+    const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    for (int m = 0; m < 3; m++) {
+        Run *one = run_create(models[m], 1), *four = run_create(models[m], 4);
+        for (long step = 0; step < 8; step++) {
+            micro_batch(one, true);
+            for (int k = 0; k < 4; k++)
+                micro_batch(four, k == 3);
+            replica_update(&one->replica, step);
+            replica_update(&four->replica, step);
+            for (int i = 0; i < one->replica.model.parameters.count; i++) {
+                const Parameter *want = one->replica.model.parameters.items[i];
+                const Parameter *got = four->replica.model.parameters.items[i];
+                char name[160];
+                snprintf(name, sizeof name, "%s: %s after step %ld", models[m], got->name, step);
+                expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-5, 0,
+                             "the loss is not divided by the samples of ALL micro-batches, or a micro-batch is lost or "
+                             "counted twice");
+            }
+            replicas_check_equal(pg, &four->replica.model.parameters);
+        }
+        run_free(one);
+        run_free(four);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_collectives_per_step),
+        cmocka_unit_test(test_four_micro_batches_are_one_batch),
+    };
+    Options options = toy_options("mlp");
+    pg_initialize(&argc, &argv);
+    pg = pg_create(&options.group);
+    device_init(pg_local_rank(pg), 1);
+    tests_run_as_rank(pg_rank(pg));
+    int failures = cmocka_run_group_tests_name("no_sync", tests, NULL, NULL);
+    pg_destroy(pg);
+    return failures != 0;
+}

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Mixed precision on several ranks: --verify exact (the sharded run of one process) to the bit, with gradients that
+# travel in 32 or in 16 bits, and --verify (whole batches) within 1e-4.
+#
+# usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
+set -u
+train=$1
+shift
+launcher=("$@")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+runs=0
+failures=0
+gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16 --lr 0.003"
+sgd="--optimizer sgd --lr 0.05 --momentum 0" # Adam scales noise up to the learning rate: no 1e-4 there
+toy="--model mlp-toy $sgd"
+
+fail()
+{
+    failures=$((failures + 1))
+    echo "FAIL: $ranks ranks, $arguments: $*"
+    sed 's/^/     stderr: /' "$scratch/err" | head -3
+    grep 'DIFFERENT' "$scratch/out" | head -3
+}
+
+# verified RANKS "ARGUMENTS" JQ-CONDITION: the run ends well and its summary fulfils the condition
+verified()
+{
+    ranks=$1 arguments=$2
+    rm -f "$scratch/json"
+    # the arguments are a list of words on purpose
+    # shellcheck disable=SC2086
+    "${launcher[@]}" -n "$ranks" "$train" $arguments --steps 5 --batch-size 24 --eval-samples 8 --json "$scratch/json" \
+        >"$scratch/out" 2>"$scratch/err" </dev/null
+    status=$?
+    runs=$((runs + 1))
+    if [ $status -ne 0 ]; then
+        fail "status $status: $(grep '^verify:' "$scratch/out"); usual cause: weights or sums rounded at another place" \
+            "than in one process"
+    elif ! jq -e "$3" "$scratch/json" >/dev/null; then
+        fail "the summary does not fulfil $3: $(jq -c '[.steps_skipped, .loss_scale, .bytes_per_step, .verify]' "$scratch/json")"
+    fi
+}
+
+exact='.verify.mode == "exact" and .verify.max_abs_diff == 0'
+for ranks in 2 3 4; do
+    for precision in bf16 fp16; do
+        verified $ranks "$gpt --precision $precision --allreduce ordered --verify exact" "$exact"
+        verified $ranks "$gpt $sgd --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
+        verified $ranks "$toy --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
+    done
+    verified $ranks "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --allreduce ordered --verify exact" "$exact"
+    verified $ranks "$gpt --precision fp16 --grad-dtype fp16 --loss-scale 16 --allreduce ordered --verify exact" \
+        "$exact and .steps_skipped == 0"
+    verified $ranks "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
+done
+
+# Half the bytes on the wire (apart from the gaps between slices, which are the same).
+verified 2 "$gpt --grad-dtype bf16" '.bytes_per_step > 0'
+half=$(jq .bytes_per_step "$scratch/json")
+verified 2 "$gpt" ".bytes_per_step == 2 * $half"
+
+# A scale that overflows: steps are skipped, the scale is halved each time, and every rank and the reference agree.
+verified 3 "$gpt --precision fp16 --loss-scale 16777216 --allreduce ordered --verify exact" \
+    "$exact and .steps_skipped > 0 and .loss_scale == 16777216 / pow(2; .steps_skipped)"
+
+echo "$runs runs, $failures failure(s)"
+exit $((failures > 0))

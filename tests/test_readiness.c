@@ -1,0 +1,81 @@
+/* test_readiness.c: what faults in the bookkeeping of complete gradients. No MPI: a fault ends a forked child. */
+#include "base/check.h"
+#include "ddp/readiness.h"
+#include "device/device.h"
+#include "expect.h"
+
+static ParameterList three_parameters(void)
+{
+    const char *const names[] = {"fc1.weight", "fc2.weight", "fc3.weight"};
+    ParameterList list = {0};
+    for (int i = 0; i < 3; i++)
+        parameters_add(&list, names[i], 1, (int64_t[]){4});
+    return list;
+}
+
+static void mark_fc2_twice(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    Readiness readiness;
+    readiness_create(&readiness, &list);
+    readiness_begin(&readiness, &list);
+    readiness_mark(&readiness, list.items[2]);
+    readiness_mark(&readiness, list.items[1]);
+    readiness_mark(&readiness, list.items[1]);
+}
+
+static void test_marked_twice(void **state)
+{
+    (void)state;
+    expect_dies(mark_fc2_twice, NULL, 1, "the gradient of fc2.weight was marked ready twice");
+}
+
+static void leave_two_out(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    Readiness readiness;
+    readiness_create(&readiness, &list);
+    readiness_begin(&readiness, &list);
+    readiness_mark(&readiness, list.items[1]);
+    readiness_check_complete(&readiness, &list);
+}
+
+static void test_incomplete(void **state)
+{
+    (void)state;
+    expect_dies(leave_two_out, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight");
+}
+
+/* A new backward pass starts from nothing, frozen parameters are not waited for, and the order is written down. */
+static void test_each_pass_anew(void **state)
+{
+    (void)state;
+    ParameterList list = three_parameters();
+    Readiness readiness;
+    readiness_create(&readiness, &list);
+    list.items[0]->tensor.requires_grad = false;
+    for (int pass = 0; pass < 3; pass++) {
+        readiness_begin(&readiness, &list);
+        assert_int_equal(readiness.count, 0);
+        readiness_mark(&readiness, list.items[1 + pass % 2]);
+        readiness_mark(&readiness, list.items[2 - pass % 2]);
+        readiness_check_complete(&readiness, &list);
+        assert_int_equal(readiness.order[0], 1 + pass % 2);
+        assert_int_equal(readiness.order[1], 2 - pass % 2);
+    }
+    readiness_free(&readiness);
+    parameters_free(&list);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_marked_twice),
+        cmocka_unit_test(test_incomplete),
+        cmocka_unit_test(test_each_pass_anew),
+    };
+    device_init(0, 1);
+    return cmocka_run_group_tests_name("readiness", tests, NULL, NULL);
+}

@@ -1,0 +1,99 @@
+/* training_pair.c: N ranks and one process, step by step. */
+#include "training_pair.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "toy_data.h"
+
+/* Every rank seeds its weights differently: only the broadcast can make them equal. */
+Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
+{
+    Pair *pair = alloc_or_fault(sizeof *pair);
+    pair->pg = pg;
+    pair->options = *options;
+    pair->dataset = toy_dataset(&pair->options, samples);
+    replica_create(&pair->ranks, &pair->options, options->seed + (uint64_t)pg_rank(pg), options->steps);
+    replica_create(&pair->whole, &pair->options, options->seed, options->steps); /* as rank 0 */
+    if (frozen != NULL) {
+        parameters_find(&pair->ranks.model.parameters, frozen)->tensor.requires_grad = false;
+        parameters_find(&pair->whole.model.parameters, frozen)->tensor.requires_grad = false;
+    }
+    pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
+    pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
+    sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
+    pair->loader = loader_start(&pair->dataset, &pair->sampler, pg_rank(pg), options->accumulate, 0);
+    pair->indices = alloc_or_fault((size_t)options->batch_size * sizeof *pair->indices);
+    pair->inputs = alloc_or_fault((size_t)options->batch_size * pair->dataset.input_bytes);
+    pair->targets = alloc_or_fault((size_t)options->batch_size * pair->dataset.target_bytes);
+    return pair;
+}
+
+void pair_free(Pair *pair)
+{
+    loader_stop(pair->loader);
+    ddp_destroy(pair->ddp);
+    device_free(pair->whole_gradients);
+    replica_free(&pair->ranks);
+    replica_free(&pair->whole);
+    sampler_free(&pair->sampler);
+    dataset_close(&pair->dataset);
+    free(pair->indices);
+    free(pair->inputs);
+    free(pair->targets);
+    free(pair);
+}
+
+void pair_ranks_gradient(Pair *pair)
+{
+    for (int k = 0; k < pair->options.accumulate; k++) {
+        const Batch *batch = loader_next(pair->loader);
+        ddp_before_forward(pair->ddp, k + 1 == pair->options.accumulate);
+        Tensor *loss = replica_loss(&pair->ranks, &pair->dataset, batch->inputs, batch->targets, batch->samples);
+        ddp_before_backward(pair->ddp, loss);
+        replica_backward(&pair->ranks, loss);
+        ddp_after_backward(pair->ddp, replica_gradient_scale(&pair->ranks, batch->global_samples));
+    }
+}
+
+/* Of the samples in pair->indices: zeroes the gradient, then adds that of the summed loss; returns its terms. */
+static int64_t gradient_of_samples(Pair *pair, int64_t count)
+{
+    parameters_zero_gradients(&pair->whole.model.parameters);
+    dataset_get(&pair->dataset, pair->sampler.epoch, pair->indices, count, pair->inputs, pair->targets);
+    replica_backward(&pair->whole, replica_loss(&pair->whole, &pair->dataset, pair->inputs, pair->targets, count));
+    return pair->options.model.kind == MODEL_GPT ? count * pair->options.model.gpt.context : count;
+}
+
+/* The sampler is put into the step's epoch; returns the number of the step in it. */
+static int64_t step_of_epoch(Pair *pair, long step)
+{
+    int64_t steps_per_epoch = sampler_steps_per_epoch(&pair->sampler);
+    sampler_set_epoch(&pair->sampler, (long)(step / steps_per_epoch));
+    return step % steps_per_epoch;
+}
+
+/* The scaling is written out here, so that the test shares no arithmetic with DDP. */
+void pair_whole_gradient(Pair *pair, long step)
+{
+    int64_t count = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
+    int64_t terms = gradient_of_samples(pair, count);
+    ParameterList *parameters = &pair->whole.model.parameters;
+    for (int i = 0; i < parameters->count; i++)
+        if (parameters->items[i]->tensor.requires_grad)
+            device_scale(parameters->items[i]->tensor.grad, 1.0f / ((float)terms * pair->whole.scaler.scale),
+                         tensor_count(&parameters->items[i]->tensor));
+}
+
+int64_t pair_share(Pair *pair, long step, int rank, int micro_batch)
+{
+    return gradient_of_samples(pair, sampler_indices(&pair->sampler, step_of_epoch(pair, step), rank, micro_batch,
+                                                     pair->options.accumulate, pair->indices));
+}
+
+int64_t pair_terms(Pair *pair, long step)
+{
+    int64_t count = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
+    return pair->options.model.kind == MODEL_GPT ? count * pair->options.model.gpt.context : count;
+}

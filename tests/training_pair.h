@@ -1,0 +1,43 @@
+/* training_pair.h: two trainings of the same model: one on N ranks with DDP, and the one that they must equal, in one
+ * process on whole batches. Every rank holds both, so that it can compare after every step, and before.
+ *
+ * Interface, per step: pair_ranks_gradient(), pair_whole_gradient(), compare, then replica_update() for both.
+ */
+#ifndef LOCKSTEP_TESTS_TRAINING_PAIR_H
+#define LOCKSTEP_TESTS_TRAINING_PAIR_H
+
+#include "data/loader.h"
+#include "train/replica.h"
+
+typedef struct Pair {
+    ProcessGroup *pg; /* not owned */
+    Options options;
+    Dataset dataset;
+    Sampler sampler;
+    Loader *loader;
+    Replica ranks; /* this rank's replica, trained with DDP */
+    Replica whole; /* trained alone, on whole batches */
+    Ddp *ddp;
+    void *whole_gradients;
+    int64_t *indices;      /* room for a global batch */
+    void *inputs, *targets;
+} Pair;
+
+/* frozen: the name of a parameter that is not trained, or NULL. Collective. */
+Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen);
+void pair_free(Pair *pair);
+
+/* Forward, backward and synchronisation of the next step on all ranks, without the update. Collective. */
+void pair_ranks_gradient(Pair *pair);
+
+/* The same step on the whole batch: leaves the mean gradient in pair->whole. */
+void pair_whole_gradient(Pair *pair, long step);
+
+/* What a rank's micro-batch contributes to the step: the gradient of its SUMMED loss, left in pair->whole. Returns
+ * the number of terms in the sum: samples, or tokens. */
+int64_t pair_share(Pair *pair, long step, int rank, int micro_batch);
+
+/* Terms of the whole batch's loss. */
+int64_t pair_terms(Pair *pair, long step);
+
+#endif
