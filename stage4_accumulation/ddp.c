@@ -73,9 +73,9 @@ int ddp_bucket_count(const Ddp *ddp)
     return ddp->buckets.count;
 }
 
-/* The reverse of registration only guesses the order in which gradients become ready (GPT's tied embedding, registered
- * first, is ready last; its position table a moment before). After the first step the order is known. Ranks might
- * have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used and zeroed them. */
+/* The reverse of registration only guesses the order in which gradients become ready. After the first step the order is
+ * known. Ranks might have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used
+ * and zeroed them all. */
 static void rebuild_buckets(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);

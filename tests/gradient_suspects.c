@@ -12,6 +12,7 @@
 typedef struct Shares {
     int ranks, micro_batches, own_rank;
     int64_t elements;
+    double gradient_scale; /* what ddp.c multiplies the sum by: 1 / (terms of the whole batch * loss scale) */
     double *terms;    /* (ranks, micro_batches): samples or tokens in the share's summed loss; owned */
     float **gradient; /* (ranks, micro_batches): of that sum; owned */
 } Shares;
@@ -20,7 +21,8 @@ static void shares_compute(Shares *shares, Pair *pair, long step, int parameter)
 {
     const Tensor *tensor = &pair->whole.model.parameters.items[parameter]->tensor;
     *shares = (Shares){.ranks = pg_world_size(pair->pg), .micro_batches = pair->options.accumulate,
-                       .own_rank = pg_rank(pair->pg), .elements = tensor_count(tensor)};
+                       .own_rank = pg_rank(pair->pg), .elements = tensor_count(tensor),
+                       .gradient_scale = 1 / ((double)pair_terms(pair, step) * (double)pair->whole.scaler.scale)};
     int count = shares->ranks * shares->micro_batches;
     shares->terms = alloc_or_fault((size_t)count * sizeof *shares->terms);
     shares->gradient = alloc_or_fault((size_t)count * sizeof *shares->gradient);
@@ -74,9 +76,10 @@ static double last_micro_batch_only(const Shares *shares, int rank, int k)
     return k + 1 == shares->micro_batches;
 }
 
-static double first_micro_batch_summed(const Shares *shares, int rank, int k)
+/* The sum is divided at once; what is added later is as backward left it. */
+static double first_micro_batch_averaged(const Shares *shares, int rank, int k)
 {
-    return k == 0 || rank == shares->own_rank;
+    return k == 0 ? shares->gradient_scale : rank == shares->own_rank;
 }
 
 /* In place, so that each later all-reduce multiplies what is there by the number of ranks. */
@@ -86,25 +89,37 @@ static double summed_again_and_again(const Shares *shares, int rank, int k)
     return pow(shares->ranks, shares->micro_batches - 1 - k);
 }
 
+/* The same, and divided each time as well. */
+static double averaged_again_and_again(const Shares *shares, int rank, int k)
+{
+    (void)rank;
+    return pow(shares->ranks * shares->gradient_scale, shares->micro_batches - 1 - k);
+}
+
 typedef struct Suspect {
     double (*weight)(const Shares *shares, int rank, int k); /* NULL: the largest share instead of a sum */
     const char *is; /* "the gradient is ..." */
 } Suspect;
 
+static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
+                               "all-reduce is missing (from stage 2 on: its bucket was forgotten, the last, partial "
+                               "one perhaps)";
+
 /* The first one is innocent, up to a factor. */
 static const Suspect suspects[] = {
     {every_share, "the sum over all ranks"},
-    {own_rank_only, "this rank's own gradient, never summed over the ranks: its all-reduce is missing (from stage 2 "
-                    "on: its bucket was forgotten, the last, partial one perhaps)"},
+    {own_rank_only, left_out},
     {rank_0_only, "rank 0's gradient alone: it was broadcast, not reduced"},
     {mean_of_each_rank, "a mean of per-rank means: each rank divided by its OWN number of samples. The batch is uneven "
                         "here; divide the sum by the GLOBAL number"},
     {last_micro_batch_only, "that of the last micro-batch alone: what had accumulated before it is lost"},
-    {first_micro_batch_summed, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local. "
-                               "no_sync is for all micro-batches but the LAST"},
+    {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
+                                 "no_sync is for all micro-batches but the LAST"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
                              "gradient, and the next micro-batch's all-reduce counted it once per rank. Use no_sync, "
                              "or put early sums elsewhere"},
+    {averaged_again_and_again, "a mean over the ranks that was summed and divided again with the next micro-batch: "
+                               "no_sync is for all micro-batches but the LAST"},
     {NULL, "the LARGEST of the ranks' gradients, not their sum: REDUCE_MAX instead of REDUCE_SUM"},
 };
 enum { SUSPECTS = sizeof suspects / sizeof *suspects };
@@ -172,11 +187,11 @@ static const char *name_factor(double factor, double terms, double ranks, double
     return "a constant factor: look for a wrong divisor";
 }
 
-bool suspects_explain(Pair *pair, long step, int parameter, char *text, size_t size)
+bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size)
 {
     Shares shares;
     const float *got = pair->ranks.model.parameters.items[parameter]->tensor.grad;
-    double terms = (double)pair_terms(pair, step), scale = (double)pair->whole.scaler.scale, factor = 0;
+    double terms = (double)pair_terms(pair, step), factor = 0;
     shares_compute(&shares, pair, step, parameter);
     double *candidate = alloc_or_fault((size_t)shares.elements * sizeof *candidate);
     int found = -1;
@@ -188,10 +203,13 @@ bool suspects_explain(Pair *pair, long step, int parameter, char *text, size_t s
         if (fits(got, candidate, shares.elements, &factor))
             found = s;
     }
-    factor *= terms * scale; /* compared with what the right gradient is: sum / (terms * loss scale) */
-    if (found == 0)
+    bool untouched = fabs(factor - 1) < 1e-3; /* neither summed nor divided, but for a job of one rank it is the sum */
+    factor /= shares.gradient_scale;          /* compared with the right gradient */
+    if (found == 0 && untouched && !all_are_wrong)
+        snprintf(text, size, "it is %s", left_out);
+    else if (found == 0)
         snprintf(text, size, "every element is %.5g times what it should be: %s", factor,
-                 name_factor(factor, terms, shares.ranks, shares.micro_batches, scale));
+                 name_factor(factor, terms, shares.ranks, shares.micro_batches, (double)pair->whole.scaler.scale));
     else if (found > 0)
         snprintf(text, size, "it is %s", suspects[found].is);
     free(candidate);

@@ -14,7 +14,8 @@
 #include "training_pair.h"
 
 /* Writes into text what is wrong with pair->ranks' gradient of the parameter; false if no suspect fits. The weights
- * of pair->whole must be those of before the step; its gradients are overwritten. Not collective. */
-bool suspects_explain(Pair *pair, long step, int parameter, char *text, size_t size);
+ * of pair->whole must be those of before the step; its gradients are overwritten. Not collective.
+ * all_are_wrong: whether the other parameters' gradients are wrong, too: then none can have been left out alone. */
+bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size);
 
 #endif

@@ -47,7 +47,7 @@ endfunction()
 # lockstep_script(NAME LABEL PROCESSORS SCRIPT ARGUMENTS...): runs a shell script of tests/.
 function(lockstep_script name label processors script)
     add_test(NAME ${name} COMMAND bash ${LOCKSTEP_ROOT}/tests/${script} ${ARGN})
-    set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${processors} LABELS ${label}
+    set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${processors} LABELS "${label}"
                                             ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
 endfunction()
 

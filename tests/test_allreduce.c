@@ -287,10 +287,10 @@ static void half_precision_is_added_in_float32(void **state)
 static void late_ranks_get_the_right_sums(void **state)
 {
     (void)state;
-    static const size_t sizes[] = {5, 70000, 3, 2048, 300000, 1, 2049, 65536};
+    static const size_t sizes[] = {5, 70000, 3, 2048, 600000, 1, 2049, 65536};
     enum { ROUNDS = 64, SIZES = sizeof sizes / sizeof sizes[0] };
     int N = pg_world_size(pg), rank = pg_rank(pg);
-    float *plain = alloc_or_fault(300000 * sizeof *plain);
+    float *plain = alloc_or_fault(600000 * sizeof *plain);
     for (int a = 0; a < ALGORITHMS; a++) {
         pg_set_algorithm(pg, algorithms[a].algorithm);
         for (int round = 0; round < ROUNDS; round++) {
@@ -358,7 +358,7 @@ int main(int argc, char **argv)
     pg_initialize(&argc, &argv);
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
     tests_run_as_rank(pg_rank(pg));
-    size_t largest = 300000;
+    size_t largest = 600000;
     for (int c = 0; c < COUNTS; c++)
         largest = counts[c] > largest ? counts[c] : largest;
     window = pg_alloc_shared(pg, largest * sizeof(double) + 2 * GUARD);

@@ -44,9 +44,12 @@ static void expect_plan(const char *title, const Sizes *sizes, size_t first_cap,
         wanted++;
     for (int i = 0; i < sizes->count; i++) {
         int before = i == 0 ? 0 : bucket_of[i - 1];
-        if (bucket_of[i] < before || bucket_of[i] > before + 1 || bucket_of[i] >= buckets)
-            fail_msg("%s: size %d is in bucket %d after bucket %d, of %d buckets: buckets are filled one after the other",
-                     title, i, bucket_of[i], before, buckets);
+        if (bucket_of[i] >= buckets)
+            fail_msg("%s: size %d is in bucket %d, but there are %d buckets only: the last, partial bucket was "
+                     "forgotten", title, i, bucket_of[i], buckets);
+        if (bucket_of[i] < before || bucket_of[i] > before + 1)
+            fail_msg("%s: size %d is in bucket %d after bucket %d, of %d buckets: buckets are filled one after the other; "
+                     "or was the last, partial bucket forgotten?", title, i, bucket_of[i], before, buckets);
         got[bucket_of[i]] += sizes->bytes[i];
     }
     if (buckets != wanted)

@@ -52,9 +52,10 @@ static void compare_gradients(Pair *pair, long step, const char *what, double to
     char names[300] = "";
     char cause[500] = "it was sent before it was complete (a tied weight has two contributions), changed while it was "
                       "sent, or added to another parameter's";
-    int wrong = 0, first = -1;
+    int trained = 0, wrong = 0, first = -1;
     for (int i = 0; i < ranks->count; i++) {
         const Tensor *got = &ranks->items[i]->tensor, *want = &whole->items[i]->tensor;
+        trained += got->requires_grad;
         if (!got->requires_grad || is_close(got->grad, want->grad, tensor_count(got), tolerance))
             continue;
         if (wrong++ == 0)
@@ -67,11 +68,11 @@ static void compare_gradients(Pair *pair, long step, const char *what, double to
     int64_t count = tensor_count(&whole->items[first]->tensor);
     float *want = alloc_or_fault((size_t)count * sizeof *want);
     memcpy(want, whole->items[first]->tensor.grad, (size_t)count * sizeof *want);
-    suspects_explain(pair, step, first, cause, sizeof cause);
+    suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause);
     char name[200], hint[1000];
     snprintf(name, sizeof name, "the gradient of %s in step %ld of %s on %d ranks", ranks->items[first]->name, step + 1,
              what, pg_world_size(pg));
-    snprintf(hint, sizeof hint, "%s. Wrong are %d of %d gradients:%s", cause, wrong, ranks->count, names);
+    snprintf(hint, sizeof hint, "%s. Wrong are %d of %d gradients:%s", cause, wrong, trained, names);
     expect_close(name, ranks->items[first]->tensor.grad, want, count, tolerance, 0, hint);
 }
 

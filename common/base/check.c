@@ -112,24 +112,44 @@ static const char *file_name(const char *path)
     return slash != NULL ? slash + 1 : path;
 }
 
+/* "PROGRAM: fault: rank R, step S: MESSAGE" */
+static void append_fault(Line *line, const char *format, va_list arguments)
+{
+    long step = atomic_load(&current_step);
+    line_append(line, "%s: fault: rank %d", program, job.rank);
+    if (step >= 0)
+        line_append(line, ", step %ld", step);
+    line_append(line, ": ");
+    line_append_list(line, format, arguments);
+}
+
 void fault_at(const char *file, int line_number, const char *format, ...)
 {
     Line line = {.length = 0};
     va_list arguments;
-    long step = atomic_load(&current_step);
-    line_append(&line, "%s: fault: rank %d", program, job.rank);
-    if (step >= 0)
-        line_append(&line, ", step %ld", step);
-    line_append(&line, ": ");
     va_start(arguments, format);
-    line_append_list(&line, format, arguments);
+    append_fault(&line, format, arguments);
     va_end(arguments);
     line_append(&line, " (%s:%d)", file_name(file), line_number);
     line_print(&line);
+    job_abort(STATUS_FAULT);
+}
 
+void job_say_fault(const char *format, ...)
+{
+    Line line = {.length = 0};
+    va_list arguments;
+    va_start(arguments, format);
+    append_fault(&line, format, arguments);
+    va_end(arguments);
+    line_print(&line);
+}
+
+void job_abort(int status)
+{
     if (job.abort_all != NULL)
-        job.abort_all(STATUS_FAULT);
-    exit(STATUS_FAULT);
+        job.abort_all(status);
+    exit(status);
 }
 
 void advise(const char *format, ...)

@@ -45,6 +45,10 @@ _Noreturn void fault_at(const char *file, int line, const char *format, ...) __a
 #define FAULT(...) fault_at(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(condition, ...) ((condition) ? (void)0 : fault_at(__FILE__, __LINE__, __VA_ARGS__))
 
+/* The parts of a fault, for one who has more to do in between: the line, without a place, and the end of all ranks. */
+void job_say_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void job_abort(int status);
+
 /* A line of advice on stderr, from rank 0 alone: "PROGRAM: note: MESSAGE". The run goes on. */
 void advise(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

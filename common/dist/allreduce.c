@@ -20,7 +20,7 @@
  * A long buffer is reduced segment after segment, so that what one step of an algorithm has written is still in the
  * cache when the next one reads it, and scratch memory stays small. On a real network a segment must be long enough to
  * be worth its latency. */
-#define SEGMENT_BYTES ((size_t)1 << 20)
+#define SEGMENT_BYTES ((size_t)2 << 20)
 
 /* Up to here recursive doubling sends the whole buffer log2(N) times: fewest messages. Above, halving-doubling sends
  * less. */

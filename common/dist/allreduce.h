@@ -42,8 +42,8 @@ bool is_half(DType dtype); /* 16 bits */
 /* out = a op b; out may be a or b. Not for 16-bit types. */
 void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
 
-/* Every one of `totals` = parts[0] op parts[1] op ..., in this order. A total may be one of the parts. 16-bit types are
- * added in float32 and rounded once. */
+/* Every one of `totals` = parts[0] op parts[1] op ..., in this order; at least two parts. A total may be one of the parts.
+ * 16-bit types are added in float32 and rounded once. */
 void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
                    DType dtype, ReduceOp op);
 

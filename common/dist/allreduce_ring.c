@@ -19,7 +19,7 @@
 
 #include "base/check.h"
 
-#define CHUNK_BYTES ((size_t)128 << 10) /* of one segment */
+#define CHUNK_BYTES ((size_t)256 << 10) /* of one segment */
 
 typedef struct Ring {
     ProcessGroup *pg;

@@ -2,6 +2,8 @@
  *
  *   process_group.c  the interface: numbering, order, timing, the emulated link
  *   work.c           the communication thread and its queue
+ *   watchdog.c       a thread that notices a collective that hangs
+ *   compare_calls.c  --debug-collectives
  *   pg_mpi.c         a backend: carries one collective out over MPI
  *   allreduce*.c     all-reduce written by hand: over MPI's point-to-point messages, and in shared memory
  *   combine.c        the additions in it
@@ -38,6 +40,7 @@ typedef struct Backend {
 } Backend;
 
 typedef struct Worker Worker; /* work.c */
+struct Watchdog;              /* watchdog.h */
 
 struct ProcessGroup {
     int rank, world_size, local_rank;
@@ -46,6 +49,7 @@ struct ProcessGroup {
     void *state;     /* the backend's own */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     Worker *worker;  /* NULL until the first asynchronous collective */
+    struct Watchdog *watchdog; /* NULL in a group of one */
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
     pthread_mutex_t lock; /* guards counters */

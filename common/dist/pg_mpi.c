@@ -1,5 +1,5 @@
 /* pg_mpi.c: the MPI backend. Every collective is started with MPI's non-blocking call and then waited for in a loop
- * of our own, which knows when to give the core away and when to give up.
+ * of our own, which knows when to give the core away. (When to give up is watchdog.c's business.)
  *
  * note: waiting
  * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "dist/alarm.h"
 #include "dist/allreduce.h"
 #include "dist/shared_memory.h"
 
@@ -30,7 +31,10 @@ typedef struct MpiState {
     size_t scratch_bytes;
 } MpiState;
 
-static MPI_Comm ending_comm; /* for agreeing on how the job ends: no other message travels on it */
+/* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
+static MPI_Comm ending_comm;
+
+enum { TAG_ALARM = 1 };
 
 void check_mpi(int code, const char *call, const char *file, int line)
 {
@@ -70,6 +74,38 @@ static void abort_all(int status)
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
+/* The launcher says how many ranks it has started. If MPI sees fewer, every rank believes it is alone, and would train
+ * by itself: the program was built for another MPI than the launcher's. */
+static void check_launcher(int world_size)
+{
+    static const char *const variables[] = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        const char *started = getenv(variables[i]);
+        if (started != NULL && atoi(started) != world_size)
+            die("the launcher started %s ranks, but this program's MPI library sees %d: it was built with another MPI; "
+                "use that MPI's own mpiexec", started, world_size);
+    }
+}
+
+void alarm_raise(ProcessGroup *pg, long sequence)
+{
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        MPI_Request request;
+        if (rank != pg->rank && MPI_Isend(&sequence, 1, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
+            MPI_Request_free(&request);
+    }
+}
+
+bool alarm_was_raised(ProcessGroup *pg, long *sequence)
+{
+    (void)pg;
+    int waiting = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ALARM, ending_comm, &waiting, &status) != MPI_SUCCESS || !waiting)
+        return false;
+    return MPI_Recv(sequence, 1, MPI_LONG, status.MPI_SOURCE, TAG_ALARM, ending_comm, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+}
+
 void pg_initialize(int *argc, char ***argv)
 {
     int provided = 0, rank = 0, world_size = 1;
@@ -81,17 +117,10 @@ void pg_initialize(int *argc, char ***argv)
     CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
     CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_comm));
     job_set((Job){rank, world_size, all_ranks_arrive, leave, abort_all});
+    check_launcher(world_size);
 }
 
 /* ---- waiting ---- */
-
-static void report_timeout(ProcessGroup *pg, const Collective *collective)
-{
-    FAULT("%s number %ld of %s (%zu elements of %s) was not done after %g seconds: a rank is missing or too slow "
-          "(--timeout)",
-          operation_name(collective->operation), collective->sequence, collective->carries, collective->count,
-          dtype_name(collective->dtype), pg->options.timeout);
-}
 
 void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting)
 {
@@ -107,8 +136,6 @@ void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *wait
     }
     sleep_seconds(waiting->pause);
     waiting->pause = waiting->pause * 1.5 < LONGEST_SLEEP ? waiting->pause * 1.5 : LONGEST_SLEEP;
-    if (now - waiting->start > pg->options.timeout)
-        report_timeout(pg, collective);
 }
 
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)

@@ -8,7 +8,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/timeline.h"
+#include "dist/compare_calls.h"
 #include "dist/group.h"
+#include "dist/watchdog.h"
 
 ProcessGroup *pg_create(const ProcessGroupOptions *options)
 {
@@ -17,12 +19,15 @@ ProcessGroup *pg_create(const ProcessGroupOptions *options)
     pg->measuring = true;
     pthread_mutex_init(&pg->lock, NULL);
     pg_mpi_open(pg);
+    if (pg->world_size > 1)
+        pg->watchdog = watchdog_start(pg);
     return pg;
 }
 
 void pg_destroy(ProcessGroup *pg)
 {
     worker_stop(pg);
+    watchdog_stop(pg->watchdog);
     pg->backend->close(pg);
     pthread_mutex_destroy(&pg->lock);
     free(pg);
@@ -84,8 +89,12 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
+    watchdog_begin(pg->watchdog, collective);
+    if (pg->options.debug_collectives)
+        compare_calls(pg, collective);
     double start = now_seconds();
     pg->backend->run(pg, collective);
+    watchdog_end(pg->watchdog);
     if (!pg->measuring)
         return;
     sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
@@ -125,10 +134,9 @@ void pg_barrier(ProcessGroup *pg)
 
 void pg_barrier_without_timeout(ProcessGroup *pg)
 {
-    double timeout = pg->options.timeout;
-    pg->options.timeout = INFINITY;
+    double timeout = watchdog_set_timeout(pg->watchdog, INFINITY);
     pg_barrier(pg);
-    pg->options.timeout = timeout;
+    watchdog_set_timeout(pg->watchdog, timeout);
 }
 
 void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)

@@ -27,6 +27,7 @@ typedef enum AllReduceAlgorithm {
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
     double timeout;           /* seconds a collective may take */
+    bool debug_collectives;   /* before each one, compare what the ranks are about to do */
     double wire_gbps;         /* emulated link: bandwidth in gigabit per second; 0: none */
     double wire_latency;      /* emulated link: seconds per message */
 } ProcessGroupOptions;

@@ -12,7 +12,7 @@
 #include "dist/group.h"
 
 #define MAILBOX_SMALL ((size_t)8 << 10)     /* bytes that are all-reduced through `small` */
-#define MAILBOX_STAGING ((size_t)256 << 10) /* bytes of a piece */
+#define MAILBOX_STAGING ((size_t)512 << 10) /* bytes of a piece */
 
 /* An MPI window: one part per rank, and every rank can read and write all of them. */
 typedef struct SharedWindow SharedWindow;

@@ -39,11 +39,15 @@ static _Noreturn void wait_for_child(const char *rank)
     signal(SIGUSR1, pass_on);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
-    if (WIFEXITED(status))
-        _exit(WEXITSTATUS(status));
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    if (WIFEXITED(status) && code <= 2) /* 0; or 1 or 2, and it has said why */
+        _exit(code);
     char line[160];
-    int length = snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n", rank,
-                          (int)child, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    int length = WIFEXITED(status)
+                     ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d\n", rank,
+                                (int)child, code)
+                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
+                                rank, (int)child, WTERMSIG(status), strsignal(WTERMSIG(status)));
     if (write(STDERR_FILENO, line, (size_t)length) < 0)
         _exit(1);
     sleep_seconds(0.2); /* so that the launcher has passed the line on before it ends everything */
@@ -55,6 +59,8 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL)
         return;
+    /* When a rank dies, UCX (beneath MPICH) prints a back trace in every other rank: it would hide our line. */
+    setenv("UCX_HANDLE_ERRORS", "none", 0);
     pid_t parent = getpid();
     child = fork();
     CHECK(child >= 0, "fork: %s", strerror(errno));

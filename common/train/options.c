@@ -169,6 +169,8 @@ static void fill_communication(Options *options, const FlagValues *values)
     options->allreduce = choice(values, FLAG_ALLREDUCE)->name;
     options->group.algorithm = (AllReduceAlgorithm)choice(values, FLAG_ALLREDUCE)->value;
     options->group.timeout = real_number(values, FLAG_TIMEOUT);
+    options->group.debug_collectives = values->given[FLAG_DEBUG_COLLECTIVES];
+    options->on_nan = (OnNan)choice(values, FLAG_ON_NAN)->value;
     if (values->given[FLAG_WIRE]) {
         double microseconds = 0;
         real_number_pair(values, FLAG_WIRE, &options->group.wire_gbps, &microseconds);

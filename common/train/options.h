@@ -8,6 +8,7 @@
 #include "optim/optimizer.h"
 
 typedef enum VerifyMode { VERIFY_NONE, VERIFY_WHOLE_BATCH, VERIFY_EXACT } VerifyMode;
+typedef enum OnNan { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
 
 typedef struct Options {
@@ -37,6 +38,7 @@ typedef struct Options {
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     float initial_loss_scale; /* fp16 only */
 
+    OnNan on_nan; /* what to do about a loss or gradient that is not finite */
     VerifyMode verify;
     const char *save;  /* safetensors file, or NULL */
     long save_every;   /* 0: only at the end */
@@ -57,5 +59,8 @@ bool options_parse(Options *options, int argc, char **argv, int stage);
 /* The checks that need the number of ranks: die()s if the global batch has not a sample for every rank and
  * micro-batch, or if --verify exact asks for what MPI's own all-reduce does not promise. */
 void options_check_world(const Options *options, int world_size);
+
+/* die()s, showing both sides, where ranks were started with different settings. Collective. */
+void options_check_agreement(const Options *options, ProcessGroup *pg);
 
 #endif

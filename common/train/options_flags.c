@@ -33,6 +33,7 @@ static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
     {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT}, {"shm", ALLREDUCE_SHM}, {NULL, 0}};
+static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 
 /* name, argument, choices, default, low, high, stage, feature, help */
@@ -99,6 +100,10 @@ const Flag flags[FLAG_COUNT] = {
                           "compare the ranks' weights every K steps (0: only at the end)"},
     [FLAG_EVAL_SAMPLES] = {"eval-samples", "N", NULL, NULL, 0, 1e9, 1, NULL,
                            "held-out samples to evaluate at the end (0: all)"},
+    [FLAG_DEBUG_COLLECTIVES] = {"debug-collectives", NULL, NULL, NULL, 0, 0, 1, NULL,
+                                "compare, before each collective, what the ranks are about to do"},
+    [FLAG_ON_NAN] = {"on-nan", NULL, on_nan, "stop", 0, 0, 1, NULL,
+                     "what to do when a loss or gradient is not finite (fp16 always skips)"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
     [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
     [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote"},

@@ -33,55 +33,58 @@ field() {
     sed -n "/^--- /q; s/^$1: *//p" "$2"
 }
 
-# The source tree without what builds left behind: what git knows, or would add.
+# The source tree without what builds left behind: what git knows or would add; without git, all but build*/.
 copy_tree() {
     mkdir "$tree"
-    (cd "$root" && git ls-files -z --cached --others --exclude-standard) >"$work/files" ||
-        give_up "git cannot list the files of $root"
+    (cd "$root" && { git ls-files -z --cached --others --exclude-standard 2>/dev/null ||
+        find . -name 'build*' -prune -o -type f -print0; }) >"$work/files"
     (cd "$root" && while IFS= read -r -d '' file; do [ -e "$file" ] && printf '%s\0' "$file"; done) <"$work/files" |
         tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
 }
 
-# targets STAGE UNITS: the programs that the stage's tests and these unit tests run.
+# targets STAGE FIRST: the programs that the stage's tests and the tests named by FIRST run.
 targets() {
     cmake --build "$build" --target help | sed -n 's/^\.\.\. //p' | awk '{print $1}' |
         grep -E "^([a-z_]+_stage$1|test_(${2:-none}))\$" | grep -v '^ddp_'
 }
 
-# run_tests STAGE UNITS: the unit tests first, then the stage's; stops at the first failure. Output goes to $log.
+run_ctest() {
+    timeout "$limit" ctest --test-dir "$build" "$@" -LE slow --no-tests=error --stop-on-failure --output-on-failure
+}
+
+# run_tests STAGE FIRST: the tests that FIRST names (a regular expression, perhaps empty), then the stage's. Stops at
+# the first failure. Output goes to $log.
 run_tests() {
     {
         if [ -n "$2" ]; then
-            timeout "$limit" ctest --test-dir "$build" -R "^($2)(_[2-4]_ranks)?\$" -LE slow --no-tests=error \
-                --stop-on-failure --output-on-failure || return 1
+            run_ctest -R "^(stage$1_)?($2)(_[1-4]_ranks)?\$" || return 1
         fi
-        timeout "$limit" ctest --test-dir "$build" -L "^stage$1\$" -LE slow --no-tests=error --stop-on-failure \
-            --output-on-failure
+        run_ctest -L "^stage$1\$"
     } >"$log" 2>&1
 }
 
-compile() { # STAGE UNITS
+compile() { # STAGE FIRST
     # shellcheck disable=SC2046
     cmake --build "$build" -j "$jobs" --target $(targets "$1" "$2") >"$log" 2>&1
 }
 
 # try_mutant FILE: adds a line to the table; false unless the mutant was caught as it should be.
 try_mutant() {
-    local file=$1 name stage units expect verdict=caught test message
+    local file=$1 name stage first expect verdict=caught test message
     name=$(basename "$file" .patch)
     stage=$(field Stage "$file")
-    units=$(field Unit "$file")
+    first=$(field First "$file")
     expect=$(field Expect "$file")
     [ -n "$stage" ] && [ -n "$expect" ] || give_up "$name.patch: the lines 'Stage:' and 'Expect:' are missing"
     patch -d "$tree" -p1 --fuzz=0 --no-backup-if-mismatch -r - <"$file" >"$log" 2>&1 || {
         cat "$log"
         give_up "$name.patch no longer applies: bring it up to date with the source"
     }
-    compile "$stage" "$units" || {
+    compile "$stage" "$first" || {
         tail -n 30 "$log"
         give_up "$name.patch: the mutant does not compile"
     }
-    if run_tests "$stage" "$units"; then
+    if run_tests "$stage" "$first"; then
         verdict=SURVIVED
     fi
     test=$(sed -n 's/.*Test *#[0-9]*: \([a-z0-9_]*\) .*\*\*\*.*/\1/p' "$log" | head -n 1)
@@ -123,8 +126,8 @@ cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release >"$l
 for stage in 1 2 3 4; do
     files=$(grep -l "^Stage: *$stage\$" "${mutants[@]}") || continue
     # shellcheck disable=SC2086
-    units=$(for file in $files; do field Unit "$file"; done | sort -u | paste -sd '|')
-    compile "$stage" "$units" && run_tests "$stage" "$units" || {
+    first=$(for file in $files; do field First "$file"; done | sort -u | paste -sd '|')
+    compile "$stage" "$first" && run_tests "$stage" "$first" || {
         tail -n 60 "$log"
         give_up "stage $stage: the unmodified tree does not build or does not pass"
     }
