@@ -83,11 +83,11 @@ static double one_sample(const Contender *contender, size_t count, int calls)
     return over_ranks((now_seconds() - start) / calls, REDUCE_MAX);
 }
 
-/* How many calls make a sample of half a millisecond, and how many samples the budget allows. */
+/* How many calls make a sample of a millisecond, and how many samples the budget allows. */
 static void plan(const Settings *settings, const Contender *contender, size_t count, Result *result)
 {
     double seconds = one_sample(contender, count, 3);
-    double calls = 0.5e-3 / seconds;
+    double calls = 1e-3 / seconds;
     result->calls = calls < 1 ? 1 : calls > MAX_CALLS ? MAX_CALLS : (int)calls;
     double samples = settings->budget / (seconds * (result->calls + 1));
     result->samples = samples < 5 ? 5 : samples > settings->samples ? settings->samples : (int)samples;

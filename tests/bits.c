@@ -108,8 +108,8 @@ static void expect_hash(const Case *c, uint64_t got, uint64_t expected, const ch
     if (got == expected || pg_rank(pg) != 0)
         return;
     failures++;
-    fprintf(stderr, "FAIL: stage %d, %s: %s gives %016" PRIx64 ", but one bucket per parameter, ordered, %016" PRIx64 "\n",
-            ddp_stage_number, c->title, what, got, expected);
+    fprintf(stderr, "FAIL: stage %d, %s: %s gives %016" PRIx64 ", but one bucket per parameter, ordered, %016" PRIx64
+            "\n", ddp_stage_number, c->title, what, got, expected);
 }
 
 static void run_case(Case c, FILE *file)
@@ -141,7 +141,8 @@ int main(int argc, char **argv)
     for (int m = 0; m < 3; m++)
         for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
             for (int accumulate = 1; accumulate <= 3; accumulate += 2)
-                run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate}, file);
+                run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate},
+                         file);
     if (file != NULL)
         fclose(file);
     if (pg_rank(pg) == 0)

@@ -35,8 +35,8 @@ static void expect_sum(const float *values, int work)
     for (size_t i = 0; i < count_of(work); i++) {
         float expected = ranks * (float)((int)i % 50 + work) + ranks * (ranks - 1) / 2;
         if (!(values[i] == expected))
-            fail_msg("work %d of %d ranks, rank %d, element %zu: expected %g, got %g; usual cause: ranks that carry the "
-                     "queue out in different orders, or a wait that returned too early", work, pg_world_size(pg),
+            fail_msg("work %d of %d ranks, rank %d, element %zu: expected %g, got %g; usual cause: ranks that carry "
+                     "the queue out in different orders, or a wait that returned too early", work, pg_world_size(pg),
                      pg_rank(pg), i, (double)expected, (double)values[i]);
     }
 }
@@ -115,7 +115,7 @@ static void test_blocking_ones_keep_their_place(void **state)
     for (int i = 0; i < COUNT; i++)
         chain[0][i] = 1;
     for (int i = 0; i < LINKS; i++) {
-        works[i] = pg_all_reduce_async(pg, chain[2 * i], chain[2 * i + 1], COUNT, DTYPE_F32, REDUCE_SUM, "asynchronous");
+        works[i] = pg_all_reduce_async(pg, chain[2 * i], chain[2 * i + 1], COUNT, DTYPE_F32, REDUCE_SUM, "link");
         stumble(&rng);
         pg_all_reduce(pg, chain[2 * i + 1], chain[2 * i + 2], COUNT, DTYPE_F32, REDUCE_SUM, "blocking");
     }
@@ -123,8 +123,8 @@ static void test_blocking_ones_keep_their_place(void **state)
         expected *= (float)pg_world_size(pg);
         for (int k = 0; k < COUNT; k++)
             if (!(chain[i][k] == expected))
-                fail_msg("link %d of the chain, element %d: expected %g, got %g; usual cause: a blocking collective that "
-                         "overtook the communication thread", i, k, (double)expected, (double)chain[i][k]);
+                fail_msg("link %d of the chain, element %d: expected %g, got %g; usual cause: a blocking collective "
+                         "that overtook the communication thread", i, k, (double)expected, (double)chain[i][k]);
     }
     for (int i = 0; i < LINKS; i++)
         work_wait(works[i]);

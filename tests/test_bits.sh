@@ -79,7 +79,8 @@ same_bits()
                 --bucket-cap-mb "${cap#*:}")
             runs=$((runs + 1))
             [ "$got" = "$expected" ] ||
-                fail "$stage, $ranks rank(s), $arguments, bucket caps $cap MiB, $allreduce: $got, but stage 1: $expected"
+                fail "$stage, $ranks rank(s), $arguments, bucket caps $cap MiB, $allreduce: $got," \
+                    "but stage 1: $expected"
         done
     done
 }

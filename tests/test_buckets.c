@@ -48,7 +48,7 @@ static void expect_plan(const char *title, const Sizes *sizes, size_t first_cap,
             fail_msg("%s: size %d is in bucket %d, but there are %d buckets only: the last, partial bucket was "
                      "forgotten", title, i, bucket_of[i], buckets);
         if (bucket_of[i] < before || bucket_of[i] > before + 1)
-            fail_msg("%s: size %d is in bucket %d after bucket %d, of %d buckets: buckets are filled one after the other; "
+            fail_msg("%s: size %d is in bucket %d after bucket %d, of %d buckets: they are filled one after the other; "
                      "or was the last, partial bucket forgotten?", title, i, bucket_of[i], before, buckets);
         got[bucket_of[i]] += sizes->bytes[i];
     }
@@ -250,12 +250,14 @@ static void check_buckets(const Buckets *buckets, const ParameterList *list)
 /* The parameters of all buckets, one after the other, as digits. */
 static void describe_order(const Buckets *buckets, char *text)
 {
-    for (int b = 0; b < buckets->count; b++)
+    for (int b = 0; b < buckets->count; b++) {
+        Parameter **members = buckets->items[b].parameters;
         for (int i = 0; i < buckets->items[b].count; i++) {
-            *text++ = (char)('0' + buckets->items[b].parameters[i]->index);
-            if (i > 0 && buckets->items[b].parameters[i]->tensor.grad < buckets->items[b].parameters[i - 1]->tensor.grad)
+            *text++ = (char)('0' + members[i]->index);
+            if (i > 0 && members[i]->tensor.grad < members[i - 1]->tensor.grad)
                 fail_msg("slices of bucket %d are not in the order of its parameters", b);
         }
+    }
     *text = '\0';
 }
 

@@ -91,7 +91,7 @@ static long collectives_of_step(Run *run)
             fail_msg("after micro-batch %d of %d all ranks have the same gradient: it has been synchronised, or every "
                      "rank sees the same samples", k + 1, accumulate);
         if (last && !agree)
-            fail_msg("after the last of %d micro-batches the ranks' gradients differ: the last one must be synchronised",
+            fail_msg("after the last of %d micro-batches the ranks' gradients differ: that one must be synchronised",
                      accumulate);
     }
     long collectives = pg_counters(pg).collectives;
@@ -111,8 +111,8 @@ static void test_collectives_per_step(void **state)
             long expected = ddp_stage_number == 4 ? single : 4 * single;
             assert_int_equal(single, ddp_bucket_count(one->ddp));
             if (got != expected)
-                fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %ld (one micro-batch: %ld); usual "
-                         "cause: synchronising on the first micro-batch, on none, or on all", models[m], step, got,
+                fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %ld (one micro-batch: %ld); "
+                         "usual cause: synchronising on the first micro-batch, on none, or on all", models[m], step, got,
                          expected, single);
         }
         run_free(one);

@@ -242,7 +242,8 @@ static void step_and_compare(Pair *pair, const BranchPlan *plans, long step, con
         char name[160];
         snprintf(name, sizeof name, "%s, %s, after step %ld on %d ranks", what, got->name, step, pg_world_size(pg));
         expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
-                     "gradients of different parameters added up, or one sent before it was complete");
+                     "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
+                     "not agree on which parameters were used");
     }
     replicas_check_equal(pg, &pair->ranks.parameters);
 }

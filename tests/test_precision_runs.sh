@@ -35,24 +35,25 @@ verified()
     status=$?
     runs=$((runs + 1))
     if [ $status -ne 0 ]; then
-        fail "status $status: $(grep '^verify:' "$scratch/out"); usual cause: weights or sums rounded at another place" \
-            "than in one process"
+        fail "status $status: $(grep '^verify:' "$scratch/out"); usual cause: weights or sums rounded at" \
+            "another place than in one process"
     elif ! jq -e "$3" "$scratch/json" >/dev/null; then
-        fail "the summary does not fulfil $3: $(jq -c '[.steps_skipped, .loss_scale, .bytes_per_step, .verify]' "$scratch/json")"
+        fail "the summary does not fulfil $3:" \
+            "$(jq -c '[.steps_skipped, .loss_scale, .bytes_per_step, .verify]' "$scratch/json")"
     fi
 }
 
 exact='.verify.mode == "exact" and .verify.max_abs_diff == 0'
 for ranks in 2 3 4; do
     for precision in bf16 fp16; do
-        verified $ranks "$gpt --precision $precision --allreduce ordered --verify exact" "$exact"
-        verified $ranks "$gpt $sgd --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
-        verified $ranks "$toy --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
+        verified "$ranks" "$gpt --precision $precision --allreduce ordered --verify exact" "$exact"
+        verified "$ranks" "$gpt $sgd --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
+        verified "$ranks" "$toy --precision $precision --verify" '.verify.passed and .verify.max_abs_diff <= 1e-4'
     done
-    verified $ranks "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --allreduce ordered --verify exact" "$exact"
-    verified $ranks "$gpt --precision fp16 --grad-dtype fp16 --loss-scale 16 --allreduce ordered --verify exact" \
+    verified "$ranks" "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --allreduce ordered --verify exact" "$exact"
+    verified "$ranks" "$gpt --precision fp16 --grad-dtype fp16 --loss-scale 16 --allreduce ordered --verify exact" \
         "$exact and .steps_skipped == 0"
-    verified $ranks "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
+    verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
 done
 
 # Half the bytes on the wire (apart from the gaps between slices, which are the same).

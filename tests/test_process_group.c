@@ -1,8 +1,6 @@
 /* test_process_group.c: every blocking collective, with every dtype and many counts, against what one process
  * computes. Run on 1 to 5 ranks. (The asynchronous ones: test_async.c.) */
-#include <float.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +8,7 @@
 #include "base/rng.h"
 #include "device/device.h"
 #include "dist/group.h" /* to switch the algorithm and the emulated link between tests */
+#include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
 
@@ -24,34 +23,7 @@ static bool is_half(DType dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
-/* ---- elements of any dtype ---- */
-
-static void set_element(void *buffer, DType dtype, size_t i, double value)
-{
-    float single = (float)value;
-    switch (dtype) {
-    case DTYPE_F32: ((float *)buffer)[i] = single; break;
-    case DTYPE_F64: ((double *)buffer)[i] = value; break;
-    case DTYPE_I32: ((int32_t *)buffer)[i] = (int32_t)value; break;
-    case DTYPE_I64: ((int64_t *)buffer)[i] = (int64_t)value; break;
-    case DTYPE_BF16:
-    case DTYPE_F16: device_to_half((uint16_t *)buffer + i, &single, dtype, 1); break;
-    }
-}
-
-static double get_element(const void *buffer, DType dtype, size_t i)
-{
-    float single = 0;
-    switch (dtype) {
-    case DTYPE_F32: return (double)((const float *)buffer)[i];
-    case DTYPE_F64: return ((const double *)buffer)[i];
-    case DTYPE_I32: return (double)((const int32_t *)buffer)[i];
-    case DTYPE_I64: return (double)((const int64_t *)buffer)[i];
-    case DTYPE_BF16:
-    case DTYPE_F16: device_from_half(&single, (const uint16_t *)buffer + i, dtype, 1); break;
-    }
-    return (double)single;
-}
+/* ---- buffers ---- */
 
 /* What rank sends at place i: small integers, whose sums every dtype holds exactly, in any order. */
 static double value_of(int rank, size_t i)
@@ -66,9 +38,9 @@ static void *make_buffer(DType dtype, size_t count, int rank, size_t first)
 {
     void *buffer = alloc_or_fault((count + GUARD) * dtype_size(dtype));
     for (size_t i = 0; i < count; i++)
-        set_element(buffer, dtype, i, value_of(rank, first + i));
+        store_value(buffer, dtype, i, value_of(rank, first + i));
     for (size_t i = count; i < count + GUARD; i++)
-        set_element(buffer, dtype, i, guard_value);
+        store_value(buffer, dtype, i, guard_value);
     return buffer;
 }
 
@@ -77,7 +49,7 @@ static void *make_empty(DType dtype, size_t count)
 {
     void *buffer = make_buffer(dtype, count, 0, 0);
     for (size_t i = 0; i < count; i++)
-        set_element(buffer, dtype, i, 99);
+        store_value(buffer, dtype, i, 99);
     return buffer;
 }
 
@@ -89,7 +61,7 @@ typedef struct Case {
 
 static void expect_element(Case c, const void *buffer, size_t i, double expected, const char *cause)
 {
-    double got = get_element(buffer, c.dtype, i);
+    double got = load_value(buffer, c.dtype, i);
     if (!(got == expected))
         fail_msg("%s of %zu elements of %s on %d ranks, rank %d: element %zu: expected %g, got %g; usual cause: %s",
                  c.operation, c.count, dtype_name(c.dtype), pg_world_size(pg), pg_rank(pg), i, expected, got, cause);
@@ -98,7 +70,7 @@ static void expect_element(Case c, const void *buffer, size_t i, double expected
 static void expect_guards(Case c, const void *buffer, size_t count)
 {
     for (size_t i = count; i < count + GUARD; i++)
-        expect_element(c, buffer, i, guard_value, "a count in bytes where elements are meant, or a chunk that is too long");
+        expect_element(c, buffer, i, guard_value, "a count in bytes where elements are meant, or a chunk too long");
 }
 
 /* ---- broadcast, all_gather, reduce_scatter ---- */
@@ -233,7 +205,8 @@ static void test_ordered_adds_in_rank_order(void **state)
         assert_memory_not_equal(expected, other, SUMMANDS * sizeof *expected);
     pg->options.algorithm = ALLREDUCE_ORDERED;
     pg_all_reduce(pg, mine, got, SUMMANDS, DTYPE_F32, REDUCE_SUM, "test");
-    expect_bits_equal("the ordered sum", got, expected, SUMMANDS, "not added in rank order, or from 0 instead of rank 0");
+    expect_bits_equal("the ordered sum", got, expected, SUMMANDS,
+                      "not added in rank order, or from 0 instead of rank 0");
 
     /* The same elements in pieces, from other addresses: where a chunk begins must not matter. */
     memset(got, 0, SUMMANDS * sizeof *got);
@@ -246,7 +219,8 @@ static void test_ordered_adds_in_rank_order(void **state)
     pg->options.algorithm = ALLREDUCE_MPI;
     if (pg_world_size(pg) == 2) {
         pg_all_reduce(pg, mine, got, SUMMANDS, DTYPE_F32, REDUCE_SUM, "test");
-        expect_bits_equal("MPI's sum on 2 ranks", got, expected, SUMMANDS, "a + b = b + a, so it must be the same bits");
+        expect_bits_equal("MPI's sum on 2 ranks", got, expected, SUMMANDS,
+                          "a + b = b + a, so it must be the same bits");
     }
     free(mine);
     free(got);
@@ -289,7 +263,8 @@ static void check_half_sum(DType dtype)
         assert_memory_not_equal(sum, twice, SUMMANDS * sizeof *sum);
     pg_all_reduce(pg, mine, mine, SUMMANDS, dtype, REDUCE_SUM, "test");
     device_from_half(got, mine, dtype, SUMMANDS);
-    expect_bits_equal(dtype_name(dtype), got, sum, SUMMANDS, "rounded after every addition instead of once, at the end");
+    expect_bits_equal(dtype_name(dtype), got, sum, SUMMANDS,
+                      "rounded after every addition instead of once, at the end");
     free(sum);
     free(twice);
     free(got);
@@ -318,10 +293,10 @@ static void test_maximum_keeps_nan(void **state)
         for (int culprit = 0; culprit < pg_world_size(pg); culprit++) {
             void *buffer = make_buffer(floats[d], COUNT, pg_rank(pg), 0);
             for (size_t i = 0; i < COUNT && pg_rank(pg) == culprit; i += 7)
-                set_element(buffer, floats[d], i, (double)NAN);
+                store_value(buffer, floats[d], i, (double)NAN);
             pg_all_reduce(pg, buffer, buffer, COUNT, floats[d], REDUCE_MAX, "test");
             for (size_t i = 0; i < COUNT; i++) {
-                double got = get_element(buffer, floats[d], i);
+                double got = load_value(buffer, floats[d], i);
                 if (i % 7 == 0 && !isnan(got))
                     fail_msg("maximum of %s: rank %d's NaN at element %zu became %g", dtype_name(floats[d]), culprit,
                              i, got);
@@ -376,8 +351,8 @@ static void test_emulated_link(void **state)
     (void)state;
     enum { COUNT = 25000 };
     double ranks = pg_world_size(pg), latency = 2e-3, seconds = COUNT * 4 / (0.1e9 / 8); /* 8 ms for 100 kB */
-    float *send = alloc_or_fault((size_t)ranks * COUNT * sizeof *send), *receive = alloc_or_fault((size_t)ranks * COUNT *
-                                                                                              sizeof *receive);
+    size_t bytes = (size_t)pg_world_size(pg) * COUNT * sizeof(float);
+    float *send = alloc_or_fault(bytes), *receive = alloc_or_fault(bytes);
     pg->options.wire_gbps = 0.1;
     pg->options.wire_latency = latency;
     pg_reset_counters(pg);

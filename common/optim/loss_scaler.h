@@ -13,16 +13,19 @@
 #define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
 
 typedef struct LossScaler {
-    bool enabled;    /* false: the scale stays 1 and no step is skipped */
+    bool enabled;    /* false: the scale stays 1 */
+    bool skip_not_finite; /* leave out a step whose gradients are not finite; false: that is a fault */
     float scale;
     long good_steps; /* since the scale last changed */
     long skipped;    /* steps left out because of an overflow */
 } LossScaler;
 
-LossScaler loss_scaler_start(bool enabled, float initial_scale);
+/* skip_not_finite is implied by enabled. */
+LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
 /* Looks at the unscaled, SYNCHRONISED gradients: an infinity on one rank has become one on all, so all ranks
- * decide alike. True: the gradients are good, take the step. False: skip it. Adjusts the scale. */
+ * decide alike. True: the gradients are good, take the step. False: skip it. Adjusts the scale.
+ * Faults, naming the parameter, where skipping is not allowed. */
 bool loss_scaler_check(LossScaler *scaler, const ParameterList *parameters);
 
 #endif

@@ -14,7 +14,8 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
     model_create(&replica->model, &options->model, seed);
     replica->tape.precision = options->precision;
     optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
-    replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale);
+    replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale,
+                                         options->on_nan == ON_NAN_SKIP);
     replica->time = options->model.kind == MODEL_GPT ? options->model.gpt.context : 1;
 }
 

@@ -130,8 +130,9 @@ static void run_steps(Trainer *trainer)
     long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
     for (long step = record->first_step; step < total; step++) {
         double loss = train_step(trainer, step);
-        CHECK(isfinite(loss) || options->precision == DTYPE_F16,
-              "the loss is %f; a lower --lr or --clip-grad-norm may help", loss);
+        CHECK(isfinite(loss) || trainer->replica.scaler.skip_not_finite,
+              "this rank's loss is %f; a lower --lr or --clip-grad-norm may help, and --on-nan skip leaves such steps "
+              "out", loss);
         bool first = step == record->first_step, last = step + 1 == total;
         if (first || last || is_due(step, report_every)) {
             record->final_loss = global_loss(trainer, loss);
