@@ -61,6 +61,7 @@ endfunction()
 # What stages 3 and 4 promise beyond the others: overlap, event order, unused parameters.
 function(lockstep_overlap_tests number)
     lockstep_stage_program(${number} test_overlap)
+    target_sources(test_overlap_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c)
     lockstep_stage_program(${number} test_no_sync)
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_overlap_${ranks}_ranks test_overlap_stage${number} ${ranks} stage${number} mpi)

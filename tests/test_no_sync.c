@@ -112,8 +112,8 @@ static void test_collectives_per_step(void **state)
             assert_int_equal(single, ddp_bucket_count(one->ddp));
             if (got != expected)
                 fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %ld (one micro-batch: %ld); "
-                         "usual cause: synchronising on the first micro-batch, on none, or on all", models[m], step, got,
-                         expected, single);
+                         "usual cause: synchronising on the first micro-batch, on none, or on all", models[m], step,
+                         got, expected, single);
         }
         run_free(one);
         run_free(four);

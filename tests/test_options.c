@@ -82,12 +82,12 @@ static void each_model_has_its_defaults(void **state)
     assert_number(options.lr, 0.01f);
     options = parse("--model gpt", 1);
     assert_int_equal(options.dataset, DATASET_TEXT);
-    assert_int_equal(options.steps, 1000);
+    assert_int_equal(options.steps, 1500);
     assert_int_equal(options.epochs, 0);
     assert_int_equal(options.optimizer.kind, OPTIMIZER_ADAMW);
     assert_int_equal(options.lr_schedule, LR_COSINE);
     assert_int_equal(options.warmup_steps, 100);
-    assert_number(options.lr, 1e-3f);
+    assert_number(options.lr, 2e-3f);
     assert_number(options.optimizer.weight_decay, 0.1f);
     assert_number(options.optimizer.beta2, 0.95f);
     assert_number(options.clip_grad_norm, 1);

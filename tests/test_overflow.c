@@ -79,8 +79,8 @@ static void expect_scale(const Run *run, float expected, long skipped)
 {
     if (!(run->replica.scaler.scale == expected) || run->replica.scaler.skipped != skipped)
         fail_msg("rank %d of %d: expected scale %g and %ld skipped step(s), got %g and %ld; usual cause: each rank "
-                 "judges its own gradients, before they are synchronised", pg_rank(pg), pg_world_size(pg), (double)expected,
-                 skipped, (double)run->replica.scaler.scale, run->replica.scaler.skipped);
+                 "judges its own gradients, before they are synchronised", pg_rank(pg), pg_world_size(pg),
+                 (double)expected, skipped, (double)run->replica.scaler.scale, run->replica.scaler.skipped);
 }
 
 static void check_overflow_on(int culprit, DType grad_dtype)

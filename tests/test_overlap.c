@@ -6,78 +6,17 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/hash.h"
 #include "base/timeline.h"
-#include "branches.h"
-#include "ddp/replicas.h"
+#include "branch_pair.h"
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
 #include "train/replica.h"
 
-enum { MAX_EVENTS = 64, PARAMETERS = 2 * BRANCHES + 1, TRUNK = 2 * BRANCHES };
-
 static ProcessGroup *pg;
 
-/* ---- a listener between the tape and the stage ---- */
-
-typedef struct Watch {
-    GradientReady inner; /* the stage's own */
-    void *inner_listener;
-    int count;
-    int order[MAX_EVENTS];       /* parameter indices, as their events came */
-    float *gradient[MAX_EVENTS]; /* this rank's gradient when its event came, if `copying`; owned */
-    long collectives[MAX_EVENTS]; /* all-reduces that were done when the event came, before the stage heard of it */
-    bool copying;
-    int hold_at;    /* at this event, hold backward until an all-reduce is done; -1: never */
-    bool gave_up;   /* none was */
-} Watch;
-
-static float *copy_gradient(const Parameter *parameter)
-{
-    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
-    return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
-}
-
-static void watch_event(void *listener, Parameter *parameter)
-{
-    Watch *watch = listener;
-    CHECK(watch->count < MAX_EVENTS, "more events than the test can hold");
-    int event = watch->count++;
-    watch->order[event] = parameter->index;
-    watch->collectives[event] = pg_counters(pg).collectives;
-    if (watch->copying)
-        watch->gradient[event] = copy_gradient(parameter);
-    watch->inner(watch->inner_listener, parameter);
-    if (event != watch->hold_at)
-        return;
-    double deadline = now_seconds() + 20;
-    while (pg_counters(pg).collectives == 0 && !watch->gave_up) {
-        watch->gave_up = now_seconds() > deadline;
-        sleep_seconds(1e-3);
-    }
-}
-
-static void watch_start(Watch *watch, Tape *tape)
-{
-    *watch = (Watch){.inner = tape->on_gradient_ready, .inner_listener = tape->listener, .hold_at = -1};
-    if (watch->inner == NULL)
-        fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
-    tape->on_gradient_ready = watch_event;
-    tape->listener = watch;
-}
-
-static void watch_forget(Watch *watch)
-{
-    for (int i = 0; i < watch->count; i++)
-        free(watch->gradient[i]);
-    memset(watch->gradient, 0, sizeof watch->gradient);
-    watch->count = 0;
-}
-
-/* ---- reading the timeline: only while the communication thread has nothing to do ---- */
+/* ---- overlap ---- */
 
 static const TimelineEvent *find_event(int from, const char *name)
 {
@@ -90,43 +29,16 @@ static const TimelineEvent *find_event(int from, const char *name)
     return NULL;
 }
 
-static int timeline_length(void)
+/* The first bucket's all-reduce against the last parameter's event. */
+static void expect_start_before_ready(int from, const char *last_parameter)
 {
-    const TimelineEvent *events;
-    return timeline_events(&events);
+    char name[56];
+    snprintf(name, sizeof name, "gradient-ready %.40s", last_parameter);
+    const TimelineEvent *first = find_event(from, "all_reduce bucket 0"), *last = find_event(from, name);
+    if (!(first->start < last->start))
+        fail_msg("the first bucket's all-reduce started %g s after the last gradient was ready: no overlap",
+                 first->start - last->start);
 }
-
-/* All-reduces of buckets since `from`: they must be 0, 1, 2, ..., one after the other; and the same on all ranks. */
-static void expect_bucket_order(int from, int buckets)
-{
-    const TimelineEvent *events;
-    int count = timeline_events(&events), next = 0;
-    double latest = 0;
-    uint64_t hash = FNV1A_START;
-    for (int i = from; i < count; i++) {
-        char expected[56];
-        if (events[i].row != ROW_COMMUNICATION)
-            continue;
-        hash = fnv1a(hash, events[i].name, strlen(events[i].name));
-        if (strncmp(events[i].name, "all_reduce bucket", 17) != 0)
-            continue;
-        snprintf(expected, sizeof expected, "all_reduce bucket %d", next++);
-        if (strcmp(events[i].name, expected) != 0 || events[i].start < latest)
-            fail_msg("rank %d: expected \"%s\" next, got \"%s\"; usual cause: buckets launched as they become ready, not "
-                     "in bucket order", pg_rank(pg), expected, events[i].name);
-        latest = events[i].start;
-    }
-    if (next != buckets)
-        fail_msg("rank %d: expected %d all-reduces of buckets, got %d", pg_rank(pg), buckets, next);
-    int64_t mine = (int64_t)hash, all[16];
-    assert_true(pg_world_size(pg) <= 16);
-    pg_all_gather(pg, &mine, all, 1, DTYPE_I64, "sequence of collectives");
-    for (int rank = 0; rank < pg_world_size(pg); rank++)
-        if (all[rank] != all[0])
-            fail_msg("ranks 0 and %d issued different sequences of collectives", rank);
-}
-
-/* ---- overlap ---- */
 
 /* Backward is held just before its last event until an all-reduce is DONE: so it must have started long before, and
  * have made progress while this thread did something else. */
@@ -135,12 +47,13 @@ static void test_first_bucket_starts_during_backward(void **state)
     (void)state;
     Options options = toy_options("gpt");
     Dataset dataset = toy_dataset(&options, 64);
-    unsigned char *inputs = alloc_or_fault(8 * dataset.input_bytes), *targets = alloc_or_fault(8 * dataset.target_bytes);
+    unsigned char *inputs = alloc_or_fault(8 * dataset.input_bytes);
+    unsigned char *targets = alloc_or_fault(8 * dataset.target_bytes);
     Replica replica;
     Watch watch;
     replica_create(&replica, &options, 1, 1);
     Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
-    watch_start(&watch, &replica.tape);
+    watch_start(&watch, pg, &replica.tape);
     watch.hold_at = replica.model.parameters.count - 2;
     assert_true(ddp_bucket_count(ddp) > 3);
 
@@ -157,101 +70,14 @@ static void test_first_bucket_starts_during_backward(void **state)
                  "progress, before backward is over");
     ddp_after_backward(ddp, 1);
 
-    char name[56];
-    snprintf(name, sizeof name, "gradient-ready %.40s", replica.model.parameters.items[watch.order[watch.count - 1]]->name);
-    const TimelineEvent *first = find_event(from, "all_reduce bucket 0"), *last = find_event(from, name);
-    if (!(first->start < last->start))
-        fail_msg("the first bucket's all-reduce started %g s after the last gradient was ready: no overlap",
-                 first->start - last->start);
-    expect_bucket_order(from, ddp_bucket_count(ddp));
+    expect_start_before_ready(from, replica.model.parameters.items[watch.order[watch.count - 1]]->name);
+    expect_bucket_order(pg, from, ddp_bucket_count(ddp));
     watch_forget(&watch);
     ddp_destroy(ddp);
     replica_free(&replica);
     dataset_close(&dataset);
     free(inputs);
     free(targets);
-}
-
-/* ---- the branching model on N ranks, and beside it in one process ---- */
-
-typedef struct Pair {
-    Branches ranks, whole;
-    Ddp *ddp;
-    Watch watch;
-    void *whole_gradients;
-    Optimizer ranks_optimizer, whole_optimizer;
-} Pair;
-
-static const DdpOptions one_bucket_per_parameter = {.grad_dtype = DTYPE_F32};
-
-static Pair *pair_create(const DdpOptions *options)
-{
-    const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
-    Pair *pair = alloc_or_fault(sizeof *pair);
-    branches_create(&pair->ranks, 1 + (uint64_t)pg_rank(pg));
-    branches_create(&pair->whole, 1);
-    optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks.parameters);
-    optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
-    pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
-    pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
-    watch_start(&pair->watch, &pair->ranks.tape);
-    return pair;
-}
-
-static void pair_free(Pair *pair)
-{
-    watch_forget(&pair->watch);
-    ddp_destroy(pair->ddp);
-    optimizer_free(&pair->ranks_optimizer);
-    optimizer_free(&pair->whole_optimizer);
-    device_free(pair->whole_gradients);
-    branches_free(&pair->ranks);
-    branches_free(&pair->whole);
-    free(pair);
-}
-
-/* This rank's part, up to the synchronised gradient (or without synchronisation). */
-static void ranks_gradient(Pair *pair, const BranchPlan *plan, long step, bool last)
-{
-    watch_forget(&pair->watch);
-    ddp_before_forward(pair->ddp, last);
-    tape_begin(&pair->ranks.tape, true);
-    Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pg), step);
-    ddp_before_backward(pair->ddp, loss);
-    tape_backward(&pair->ranks.tape, loss, 1);
-    ddp_after_backward(pair->ddp, 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pg)));
-}
-
-/* One step on all ranks; then the same step in one process, rank after rank; then the comparison. plans: by rank. */
-static void step_and_compare(Pair *pair, const BranchPlan *plans, long step, const char *what)
-{
-    ranks_gradient(pair, &plans[pg_rank(pg)], step, true);
-    optimizer_step(&pair->ranks_optimizer, 0.02f);
-    parameters_zero_gradients(&pair->ranks.parameters);
-    for (int rank = 0; rank < pg_world_size(pg); rank++) {
-        tape_begin(&pair->whole.tape, true);
-        tape_backward(&pair->whole.tape, branches_loss(&pair->whole, &plans[rank], rank, step), 1);
-    }
-    for (int i = 0; i < PARAMETERS; i++)
-        device_scale(pair->whole.parameters.items[i]->tensor.grad, 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pg)),
-                     tensor_count(&pair->whole.parameters.items[i]->tensor));
-    optimizer_step(&pair->whole_optimizer, 0.02f);
-    parameters_zero_gradients(&pair->whole.parameters);
-    for (int i = 0; i < PARAMETERS; i++) {
-        const Parameter *got = pair->ranks.parameters.items[i], *want = pair->whole.parameters.items[i];
-        char name[160];
-        snprintf(name, sizeof name, "%s, %s, after step %ld on %d ranks", what, got->name, step, pg_world_size(pg));
-        expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
-                     "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
-                     "not agree on which parameters were used");
-    }
-    replicas_check_equal(pg, &pair->ranks.parameters);
-}
-
-static void same_on_all_ranks(BranchPlan *plans, BranchPlan plan)
-{
-    for (int rank = 0; rank < pg_world_size(pg); rank++)
-        plans[rank] = plan;
 }
 
 /* ---- ranks that are ready in different orders ---- */
@@ -262,16 +88,16 @@ static void test_order_differs_by_rank(void **state)
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32};
-        Pair *pair = pair_create(&options);
-        BranchPlan plans[16];
+        Pair *pair = pair_create(pg, &options);
+        BranchPlan plans[MAX_RANKS];
         for (long step = 0; step < 4; step++) {
             for (int rank = 0; rank < pg_world_size(pg); rank++)
                 plans[rank] = branches_plan(rank + (int)step);
             int from = timeline_length();
-            step_and_compare(pair, plans, step, "branches in another order on each rank");
-            expect_bucket_order(from, ddp_bucket_count(pair->ddp));
+            pair_step(pair, plans, step, "branches in another order on each rank");
+            expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
         }
-        int orders[16 * PARAMETERS];
+        int orders[MAX_RANKS * PARAMETERS];
         pg_all_gather(pg, pair->watch.order, orders, PARAMETERS, DTYPE_I32, "orders of readiness");
         if (pg_world_size(pg) > 1) /* or this test would prove nothing */
             assert_memory_not_equal(orders, orders + PARAMETERS, PARAMETERS * sizeof *orders);
@@ -284,10 +110,11 @@ static void test_order_differs_by_rank(void **state)
 static void test_tied_weight(void **state)
 {
     (void)state;
-    Pair *pair = pair_create(&one_bucket_per_parameter);
+    const DdpOptions one_bucket_per_parameter = {.grad_dtype = DTYPE_F32};
+    Pair *pair = pair_create(pg, &one_bucket_per_parameter);
     BranchPlan plan = branches_plan(0);
     pair->watch.copying = true;
-    ranks_gradient(pair, &plan, 0, false); /* what is sent goes elsewhere, or not at all: the gradient stays local */
+    pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch: the gradient stays local */
     int events[PARAMETERS] = {0};
     for (int i = 0; i < pair->watch.count; i++) {
         const Parameter *parameter = pair->ranks.parameters.items[pair->watch.order[i]];
@@ -303,7 +130,7 @@ static void test_tied_weight(void **state)
 
     /* The trunk, registered last, is bucket 0: before its event, nothing may be on the wire. */
     pg_reset_counters(pg);
-    ranks_gradient(pair, &plan, 0, true);
+    pair_ranks_gradient(pair, &plan, 0, true);
     if (pair->watch.collectives[PARAMETERS - 1] != 0)
         fail_msg("%ld all-reduces were done before the tied weight, which is in bucket 0, was ready",
                  pair->watch.collectives[PARAMETERS - 1]);
@@ -312,6 +139,12 @@ static void test_tied_weight(void **state)
 }
 
 /* ---- unused parameters ---- */
+
+static void same_on_all_ranks(BranchPlan *plans, BranchPlan plan)
+{
+    for (int rank = 0; rank < pg_world_size(pg); rank++)
+        plans[rank] = plan;
+}
 
 enum { USED_BY_SOME = 2, LEFT_OUT_BY_ALL = 3, DEAD_END_ON_ALL = 4 };
 
@@ -328,7 +161,7 @@ static void expect_untouched(const Pair *pair, const float *before, int i, long 
 static void unused_in_step(Pair *pair, long step)
 {
     float *before[PARAMETERS];
-    BranchPlan plans[16];
+    BranchPlan plans[MAX_RANKS];
     same_on_all_ranks(plans, branches_plan(0));
     for (int rank = 0; rank < pg_world_size(pg); rank++) {
         plans[rank].left_out[LEFT_OUT_BY_ALL] = true;
@@ -340,8 +173,8 @@ static void unused_in_step(Pair *pair, long step)
         before[i] = memcpy(alloc_or_fault(bytes), pair->ranks.parameters.items[i]->tensor.data, bytes);
     }
     int from = timeline_length();
-    step_and_compare(pair, plans, step, "unused parameters");
-    expect_bucket_order(from, ddp_bucket_count(pair->ddp));
+    pair_step(pair, plans, step, "unused parameters");
+    expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
     for (int i = 2 * LEFT_OUT_BY_ALL; i < 2 * DEAD_END_ON_ALL + 2; i++)
         expect_untouched(pair, before[i], i, step);
     assert_int_equal(pair->ranks_optimizer.steps[2 * USED_BY_SOME], step + 1);
@@ -356,12 +189,12 @@ static void test_unused_parameters(void **state)
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32,
                               .find_unused_parameters = true};
-        Pair *pair = pair_create(&options);
-        BranchPlan plans[16];
+        Pair *pair = pair_create(pg, &options);
+        BranchPlan plans[MAX_RANKS];
         same_on_all_ranks(plans, branches_plan(0));
-        step_and_compare(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
+        pair_step(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
         unused_in_step(pair, 1);
-        step_and_compare(pair, plans, 2, "all parameters used again");
+        pair_step(pair, plans, 2, "all parameters used again");
         pair_free(pair);
     }
 }
@@ -383,19 +216,19 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     (void)state;
     DdpOptions options = {.bucket_cap_bytes = 1 << 20, .first_bucket_cap_bytes = 1 << 20, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = true};
-    Pair *pair = pair_create(&options);
-    BranchPlan plans[16];
+    Pair *pair = pair_create(pg, &options);
+    BranchPlan plans[MAX_RANKS];
     int order[PARAMETERS];
     for (int i = 0; i < PARAMETERS; i++)
         order[i] = PARAMETERS - 1 - i;
     for (int rank = 0; rank < pg_world_size(pg); rank++)
         plans[rank] = branches_plan(rank + 1);
     expect_order_in_memory(pair, order, "before the first step, reverse registration");
-    step_and_compare(pair, plans, 0, "before the buckets are rebuilt");
+    pair_step(pair, plans, 0, "before the buckets are rebuilt");
     memcpy(order, pair->watch.order, sizeof order);
     pg_broadcast(pg, order, PARAMETERS, DTYPE_I32, 0, "readiness on rank 0");
     for (long step = 1; step < 4; step++) {
-        step_and_compare(pair, plans, step, "after the buckets were rebuilt");
+        pair_step(pair, plans, step, "after the buckets were rebuilt");
         expect_order_in_memory(pair, order, "after the first step, rank 0's order of readiness");
         for (int rank = 0; rank < pg_world_size(pg); rank++)
             plans[rank] = branches_plan(rank + (int)step); /* once is enough: later orders change nothing */
@@ -407,13 +240,13 @@ static uint64_t hash_after_steps(bool rebuild)
 {
     DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = rebuild};
-    Pair *pair = pair_create(&options);
-    BranchPlan plans[16];
+    Pair *pair = pair_create(pg, &options);
+    BranchPlan plans[MAX_RANKS];
     same_on_all_ranks(plans, branches_plan(0));
     for (long step = 0; step < 4; step++) {
         int from = timeline_length();
-        step_and_compare(pair, plans, step, rebuild ? "with rebuilt buckets" : "with the first buckets");
-        expect_bucket_order(from, ddp_bucket_count(pair->ddp));
+        pair_step(pair, plans, step, rebuild ? "with rebuilt buckets" : "with the first buckets");
+        expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
     }
     uint64_t hash = parameters_hash(&pair->ranks.parameters);
     pair_free(pair);

@@ -1,0 +1,178 @@
+/* branch_pair.c: the branching model on N ranks, and beside it in one process. */
+#include "branch_pair.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/timeline.h"
+#include "ddp/replicas.h"
+#include "device/device.h"
+#include "expect.h"
+
+/* ---- the watch ---- */
+
+static float *copy_gradient(const Parameter *parameter)
+{
+    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
+    return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
+}
+
+static void watch_event(void *listener, Parameter *parameter)
+{
+    Watch *watch = listener;
+    CHECK(watch->count < MAX_EVENTS, "more events than the test can hold");
+    int event = watch->count++;
+    watch->order[event] = parameter->index;
+    watch->collectives[event] = pg_counters(watch->pg).collectives;
+    if (watch->copying)
+        watch->gradient[event] = copy_gradient(parameter);
+    watch->inner(watch->inner_listener, parameter);
+    if (event != watch->hold_at)
+        return;
+    double deadline = now_seconds() + 20;
+    while (pg_counters(watch->pg).collectives == 0 && !watch->gave_up) {
+        watch->gave_up = now_seconds() > deadline;
+        sleep_seconds(1e-3);
+    }
+}
+
+void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
+{
+    *watch = (Watch){.pg = pg, .inner = tape->on_gradient_ready, .inner_listener = tape->listener, .hold_at = -1};
+    if (watch->inner == NULL)
+        fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
+    tape->on_gradient_ready = watch_event;
+    tape->listener = watch;
+}
+
+void watch_forget(Watch *watch)
+{
+    for (int i = 0; i < watch->count; i++)
+        free(watch->gradient[i]);
+    memset(watch->gradient, 0, sizeof watch->gradient);
+    watch->count = 0;
+}
+
+/* ---- the timeline ---- */
+
+int timeline_length(void)
+{
+    const TimelineEvent *events;
+    return timeline_events(&events);
+}
+
+static void expect_same_on_all_ranks(ProcessGroup *pg, uint64_t hash)
+{
+    uint64_t all[MAX_RANKS];
+    assert_true(pg_world_size(pg) <= MAX_RANKS);
+    pg_all_gather(pg, &hash, all, 1, DTYPE_I64, "sequence of collectives");
+    for (int rank = 0; rank < pg_world_size(pg); rank++)
+        if (all[rank] != all[0])
+            fail_msg("ranks 0 and %d issued different sequences of collectives", rank);
+}
+
+void expect_bucket_order(ProcessGroup *pg, int from, int buckets)
+{
+    const TimelineEvent *events;
+    int count = timeline_events(&events), next = 0;
+    double latest = 0;
+    uint64_t hash = FNV1A_START;
+    for (int i = from; i < count; i++) {
+        char expected[56];
+        if (events[i].row != ROW_COMMUNICATION)
+            continue;
+        hash = fnv1a(hash, events[i].name, strlen(events[i].name));
+        if (strncmp(events[i].name, "all_reduce bucket", 17) != 0)
+            continue;
+        snprintf(expected, sizeof expected, "all_reduce bucket %d", next++);
+        if (strcmp(events[i].name, expected) != 0 || events[i].start < latest)
+            fail_msg("rank %d: expected \"%s\" next, got \"%s\"; usual cause: buckets launched as they become ready, "
+                     "not in bucket order", pg_rank(pg), expected, events[i].name);
+        latest = events[i].start;
+    }
+    if (next != buckets)
+        fail_msg("rank %d: expected %d all-reduces of buckets, got %d", pg_rank(pg), buckets, next);
+    expect_same_on_all_ranks(pg, hash);
+}
+
+/* ---- the pair ---- */
+
+Pair *pair_create(ProcessGroup *pg, const DdpOptions *options)
+{
+    const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
+    Pair *pair = alloc_or_fault(sizeof *pair);
+    pair->pg = pg;
+    branches_create(&pair->ranks, 1 + (uint64_t)pg_rank(pg));
+    branches_create(&pair->whole, 1);
+    optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks.parameters);
+    optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
+    pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
+    pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
+    watch_start(&pair->watch, pg, &pair->ranks.tape);
+    return pair;
+}
+
+void pair_free(Pair *pair)
+{
+    watch_forget(&pair->watch);
+    ddp_destroy(pair->ddp);
+    optimizer_free(&pair->ranks_optimizer);
+    optimizer_free(&pair->whole_optimizer);
+    device_free(pair->whole_gradients);
+    branches_free(&pair->ranks);
+    branches_free(&pair->whole);
+    free(pair);
+}
+
+/* What turns the sum over all ranks' samples into the mean. */
+static float gradient_scale(const Pair *pair)
+{
+    return 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pair->pg));
+}
+
+void pair_ranks_gradient(Pair *pair, const BranchPlan *plan, long step, bool last)
+{
+    watch_forget(&pair->watch);
+    ddp_before_forward(pair->ddp, last);
+    tape_begin(&pair->ranks.tape, true);
+    Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pair->pg), step);
+    ddp_before_backward(pair->ddp, loss);
+    tape_backward(&pair->ranks.tape, loss, 1);
+    ddp_after_backward(pair->ddp, gradient_scale(pair));
+}
+
+static void whole_step(Pair *pair, const BranchPlan *plans, long step)
+{
+    ParameterList *parameters = &pair->whole.parameters;
+    for (int rank = 0; rank < pg_world_size(pair->pg); rank++) {
+        tape_begin(&pair->whole.tape, true);
+        tape_backward(&pair->whole.tape, branches_loss(&pair->whole, &plans[rank], rank, step), 1);
+    }
+    for (int i = 0; i < PARAMETERS; i++)
+        device_scale(parameters->items[i]->tensor.grad, gradient_scale(pair),
+                     tensor_count(&parameters->items[i]->tensor));
+    optimizer_step(&pair->whole_optimizer, 0.02f);
+    parameters_zero_gradients(parameters);
+}
+
+void pair_step(Pair *pair, const BranchPlan *plans, long step, const char *what)
+{
+    pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
+    optimizer_step(&pair->ranks_optimizer, 0.02f);
+    parameters_zero_gradients(&pair->ranks.parameters);
+    whole_step(pair, plans, step);
+    for (int i = 0; i < PARAMETERS; i++) {
+        const Parameter *got = pair->ranks.parameters.items[i], *want = pair->whole.parameters.items[i];
+        char name[160];
+        snprintf(name, sizeof name, "%s, %s, after step %ld on %d ranks", what, got->name, step,
+                 pg_world_size(pair->pg));
+        expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
+                     "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
+                     "not agree on which parameters were used");
+    }
+    replicas_check_equal(pair->pg, &pair->ranks.parameters);
+}
