@@ -59,9 +59,6 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL)
         return;
-    /* When a rank dies, UCX (beneath MPICH) prints a back trace in every other rank: it would hide our line. */
-    setenv("UCX_HANDLE_ERRORS", "none", 0);
-    setenv("UCX_WARN_UNUSED_ENV_VARS", "n", 0); /* nor does it know that variable everywhere, and says so */
     pid_t parent = getpid();
     child = fork();
     CHECK(child >= 0, "fork: %s", strerror(errno));

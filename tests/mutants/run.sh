@@ -8,7 +8,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
-limit=${MUTANT_SECONDS:-300} # for one mutant's tests
+limit=${MUTANT_SECONDS:-600} # for one mutant's tests
 jobs=${MUTANT_JOBS:-2}
 verbose=no
 if [ "${1:-}" = -v ]; then
