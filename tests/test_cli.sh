@@ -152,6 +152,7 @@ if [ "$stage" -lt 4 ]; then
     refused --loss-scale --loss-scale 1024
 else
     refused --grad-dtype --grad-dtype int8
+    refused --verify --model mlp-toy --steps 1 --grad-dtype bf16 --verify # whole batches know no wire
     refused --loss-scale --loss-scale 1024 # in fp32
     for value in 0 -1 nan inf x; do
         refused --loss-scale --model mlp-toy --precision fp16 --loss-scale "$value"

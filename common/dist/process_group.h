@@ -67,10 +67,11 @@ void pg_free_shared(ProcessGroup *pg, void *memory);
 void pg_barrier(ProcessGroup *pg);
 void pg_barrier_without_timeout(ProcessGroup *pg); /* for waiting until one rank has done something long */
 void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
-/* receive = op over ranks of send, on every rank. send == receive: in place. */
+/* receive = op over ranks of send, on every rank. send == receive: in place. A NaN survives REDUCE_SUM everywhere, but
+ * REDUCE_MAX only in the hand-written algorithms: MPI leaves it open. */
 void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                    const char *carries);
-/* receive (world_size * count) = every rank's send (count), in rank order. */
+/* receive (world_size * count) = every rank's send (count), in rank order. Two different buffers. */
 void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
 /* receive (count) = this rank's part of the sum over ranks of send (world_size * count). */
 void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,

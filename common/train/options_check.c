@@ -98,6 +98,8 @@ void options_check_world(const Options *options, int world_size)
     if (options->batch_size < least)
         die("--batch-size: %lld samples are too few for %d ranks with --accumulate %d; give at least %lld",
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
+    if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
+        die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
     AllReduceAlgorithm algorithm = options->group.algorithm;
     bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
     if (options->verify == VERIFY_EXACT && world_size > 2 && !rank_order)
