@@ -10,11 +10,12 @@ if(LOCKSTEP_OPEN_MPI)
     set(leaks ":detect_leaks=0")
     # Open MPI counts cores and refuses more ranks than that, and binds each rank to one.
     set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
+    set(flags_for_scripts "MPIEXEC_FLAGS=--oversubscribe --bind-to none -q") # -q: only our own lines on stderr
 else()
     set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE})
 endif()
 set(LOCKSTEP_TEST_ENVIRONMENT
-    "OPENBLAS_NUM_THREADS=1"
+    "OPENBLAS_NUM_THREADS=1" ${flags_for_scripts}
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "UCX_MEM_EVENTS=no" # UCX's memory hooks and the thread sanitizer do not get along
     "ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${leaks}"

@@ -19,15 +19,18 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
     window->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
     window->number = pg->shared->windows_made++;
     window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
-    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)window->bytes, 1, MPI_INFO_NULL, group_communicator(pg), &mine,
-                                      &window->window));
+    /* A page more than needed: Open MPI's parts begin anywhere. All processes map whole pages, so a part's place within
+     * its page, and with it the next boundary of 64 bytes, is the same for all of them. */
+    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
+                                      &mine, &window->window));
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Aint size = 0;
         int unit = 0;
-        CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &window->parts[rank]));
-        CHECK((uintptr_t)window->parts[rank] % 64 == 0, "MPI_Win_allocate_shared gave memory that is not aligned");
+        unsigned char *part = NULL;
+        CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &part));
+        window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
-    memset(mine, 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
+    memset(window->parts[pg->rank], 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
     window->next = pg->shared->windows;
     pg->shared->windows = window;
     return window;

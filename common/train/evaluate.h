@@ -14,7 +14,7 @@ typedef struct Evaluation {
  * At most `limit` samples are looked at (0: all). */
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit);
 
-/* Prints `bytes` bytes drawn from the GPT's predictions, beginning after a new line. On rank 0 alone. Needs a
+/* Prints `bytes` bytes drawn from the GPT's predictions, following a short prompt. On rank 0 alone. Needs a
  * byte-level vocabulary. */
 void generate_text(Replica *replica, long bytes, uint64_t seed);
 
