@@ -86,7 +86,8 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)
     endforeach()
-    # The command line is the same code in every stage, so only stage 1 tries all of it on two ranks as well.
+    # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
+    # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
     if(number EQUAL 1)
         lockstep_script(stage1_command_line cli 2 test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 test_cli_files.sh $<TARGET_FILE:train_stage1>
@@ -94,6 +95,9 @@ function(lockstep_stage_tests number)
     else()
         lockstep_script(stage${number}_command_line cli 1 test_cli.sh $<TARGET_FILE:train_stage${number}>)
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
+        if(number LESS 4)
+            set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
+        endif()
     endif()
     lockstep_test(stage${number}_equivalence_8_ranks test_equivalence_stage${number} 8 stage${number} mpi slow)
     lockstep_stage_program(${number} bits)
