@@ -11,8 +11,8 @@ runs=(
     "mlp     100  --optimizer sgd --momentum 0 --lr 0.001"
     "gpt     20   --optimizer sgd --eval-samples 64"
 )
-# The longer run at the end, with the last stage as two ranks (about 70 s on two cores).
-text_steps=500
+# The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
+text_steps=350
 text_bytes=400
 text_flags=(--eval-samples 64)
 

@@ -13,6 +13,7 @@
 #define LOCKSTEP_DIST_GROUP_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "dist/process_group.h"
 
@@ -49,6 +50,7 @@ struct ProcessGroup {
     void *state;     /* the backend's own */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     Worker *worker;  /* NULL until the first asynchronous collective */
+    atomic_bool training_waits; /* the training thread stands still for the communication thread */
     struct Watchdog *watchdog; /* NULL in a group of one */
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */

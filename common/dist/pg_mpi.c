@@ -5,7 +5,7 @@
  * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
  * in a communication thread it takes the core from the computation that it should hide behind. The loop
  * here spins for some microseconds if every rank has a core, then yields some times, and then sleeps between tests; in
- * the background it sleeps at once.
+ * the background it sleeps at once, as long as there is a computation to leave the core to.
  */
 #include <limits.h>
 #include <sched.h>
@@ -126,11 +126,12 @@ void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *wait
 {
     const MpiState *state = pg->state;
     double now = now_seconds();
+    bool in_background = collective->background && !atomic_load(&pg->training_waits);
     if (waiting->start == 0)
         *waiting = (Waiting){.start = now, .pause = SHORTEST_SLEEP};
-    if (!collective->background && state->core_per_rank && now - waiting->start < SPIN)
+    if (!in_background && state->core_per_rank && now - waiting->start < SPIN)
         return;
-    if (!collective->background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
+    if (!in_background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
         sched_yield();
         return;
     }

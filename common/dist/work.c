@@ -93,10 +93,12 @@ void work_wait(Work *work)
 {
     Worker *worker = work->pg->worker;
     double start = now_seconds();
+    atomic_store(&work->pg->training_waits, true); /* its core is free now: no reason for the other to sleep */
     pthread_mutex_lock(&worker->lock);
     while (!work->done)
         pthread_cond_wait(&worker->work_done, &worker->lock);
     pthread_mutex_unlock(&worker->lock);
+    atomic_store(&work->pg->training_waits, false);
     group_add_exposed(work->pg, now_seconds() - start);
     free(work);
 }
