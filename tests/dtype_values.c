@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "device/device.h"
+#include "tensor/half.h"
 
 void store_value(void *buffer, DType dtype, size_t i, double value)
 {
@@ -15,7 +15,7 @@ void store_value(void *buffer, DType dtype, size_t i, double value)
     case DTYPE_I32: ((int32_t *)buffer)[i] = (int32_t)value; break;
     case DTYPE_I64: ((int64_t *)buffer)[i] = (int64_t)value; break;
     case DTYPE_BF16:
-    case DTYPE_F16: device_to_half((uint16_t *)buffer + i, &single, dtype, 1); break;
+    case DTYPE_F16: half_from_floats((uint16_t *)buffer + i, &single, dtype, 1); break;
     }
 }
 
@@ -28,7 +28,7 @@ double load_value(const void *buffer, DType dtype, size_t i)
     case DTYPE_I32: return (double)((const int32_t *)buffer)[i];
     case DTYPE_I64: return (double)((const int64_t *)buffer)[i];
     case DTYPE_BF16:
-    case DTYPE_F16: device_from_half(&single, (const uint16_t *)buffer + i, dtype, 1); break;
+    case DTYPE_F16: half_to_floats(&single, (const uint16_t *)buffer + i, dtype, 1); break;
     }
     return (double)single;
 }

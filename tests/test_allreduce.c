@@ -18,6 +18,7 @@
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "tensor/half.h"
 
 #ifdef LARGE
 static const size_t counts[] = {(size_t)4 << 20};
@@ -275,12 +276,12 @@ static void half_precision_is_added_in_float32(void **state)
         uint16_t value = 0;
         int N = pg_world_size(pg);
         float part = pg_rank(pg) == 0 ? 256 : 1, sum = (float)(256 + N - 1), expected = 0;
-        device_to_half(&value, &sum, DTYPE_BF16, 1);
-        device_from_half(&expected, &value, DTYPE_BF16, 1);
-        device_to_half(&value, &part, DTYPE_BF16, 1);
+        half_from_floats(&value, &sum, DTYPE_BF16, 1);
+        half_to_floats(&expected, &value, DTYPE_BF16, 1);
+        half_from_floats(&value, &part, DTYPE_BF16, 1);
         pg_set_algorithm(pg, algorithms[a].algorithm);
         pg_all_reduce(pg, &value, &value, 1, DTYPE_BF16, REDUCE_SUM, "256 + 1 + 1 + ...");
-        device_from_half(&sum, &value, DTYPE_BF16, 1);
+        half_to_floats(&sum, &value, DTYPE_BF16, 1);
         if (sum != expected)
             fail_msg("%s: 256 and %d ones are %g in bf16, got %g: the running sum was rounded to 16 bits",
                      algorithms[a].name, N - 1, (double)expected, (double)sum);

@@ -11,6 +11,7 @@
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "tensor/half.h"
 
 static ProcessGroup *pg;
 
@@ -255,14 +256,14 @@ static void check_half_sum(DType dtype)
         }
         device_round(twice, twice, dtype, SUMMANDS); /* what adding in 16 bits would give */
         if (rank == pg_rank(pg))
-            device_to_half(mine, part, dtype, SUMMANDS);
+            half_from_floats(mine, part, dtype, SUMMANDS);
         free(part);
     }
     device_round(sum, sum, dtype, SUMMANDS);
     if (pg_world_size(pg) > 2)
         assert_memory_not_equal(sum, twice, SUMMANDS * sizeof *sum);
     pg_all_reduce(pg, mine, mine, SUMMANDS, dtype, REDUCE_SUM, "test");
-    device_from_half(got, mine, dtype, SUMMANDS);
+    half_to_floats(got, mine, dtype, SUMMANDS);
     expect_bits_equal(dtype_name(dtype), got, sum, SUMMANDS,
                       "rounded after every addition instead of once, at the end");
     free(sum);

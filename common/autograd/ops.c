@@ -19,12 +19,12 @@ static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
 /* note: rounding
  * A float32 tensor's values as operands of a matrix product: as they are, or a copy rounded to the precision that
  * the tape computes in. */
-static float *operand(Tape *tape, float *values, int64_t count)
+static const void *operand(Tape *tape, const float *values, int64_t count)
 {
     if (tape->precision == DTYPE_F32)
         return values;
-    float *rounded = tape_floats(tape, count);
-    device_round(rounded, values, tape->precision, count);
+    void *rounded = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, count));
+    device_operand(rounded, values, tape->precision, count);
     return rounded;
 }
 
@@ -34,9 +34,10 @@ static float *operand(Tape *tape, float *values, int64_t count)
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    float *dout = operand(tape, node->output->grad, tensor_count(node->output));
+    const void *dout = operand(tape, node->output->grad, tensor_count(node->output));
     device_linear_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias), dout,
-                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0]);
+                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0],
+                           tape->precision);
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
@@ -50,10 +51,10 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     for (int i = 0; i < x->ndim; i++)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
     Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
-    float *x_operand = operand(tape, x->data, tensor_count(x));
-    float *weight_operand = operand(tape, weight->data, tensor_count(weight));
+    const void *x_operand = operand(tape, x->data, tensor_count(x));
+    const void *weight_operand = operand(tape, weight->data, tensor_count(weight));
     device_linear_forward(out->data, x_operand, weight_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
-                          n_out);
+                          n_out, tape->precision);
     Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = x_operand;

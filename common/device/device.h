@@ -17,7 +17,13 @@
 void device_init(int local_rank, int threads);
 const char *device_name(void);        /* "cpu" or "cuda" */
 const char *device_description(void); /* the model, and for the CPU the BLAS kernels chosen */
-void device_synchronize(void);        /* returns when all work queued so far is done */
+
+/* ---- order: a kernel may return before its work is done. Each host thread's work is done in the order of its calls, but
+ * the work of two threads side by side, unless an event puts one after the other. (The CPU does all work at once.) ---- */
+typedef struct DeviceEvent DeviceEvent;
+void device_synchronize(void);              /* returns when all work that this thread has queued is done */
+DeviceEvent *device_event_record(void);     /* marks the work that this thread has queued so far; CPU: NULL */
+void device_event_wait(DeviceEvent *event); /* what this thread queues from now on comes after it. Frees the event */
 
 /* ---- memory ---- */
 void *device_alloc(size_t bytes); /* zeroed, 64-byte aligned; device_free() it */
@@ -26,6 +32,9 @@ void device_to_host(void *host, const void *device, size_t bytes);
 void device_from_host(void *device, const void *host, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes); /* both device memory, not overlapping */
 void device_zero(void *memory, size_t bytes);
+bool device_owns(const void *memory); /* true: the host cannot read it, and it must be copied. Never true on the CPU */
+void *device_alloc_host(size_t bytes); /* host memory that copies fastest to and from the device; device_free_host() it */
+void device_free_host(void *memory);
 
 /* ---- element-wise ---- */
 void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
@@ -37,12 +46,20 @@ void device_relu_backward(float *dx, const float *x, const float *dout, int64_t 
 void device_gelu_forward(float *out, const float *x, int64_t n);
 void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n);
 
-/* ---- linear: out (rows, n_out) = x (rows, n_in) weight^T + bias, weight (n_out, n_in), bias (n_out) or NULL ---- */
-void device_linear_forward(float *out, const float *x, const float *weight, const float *bias, int64_t rows,
-                           int64_t n_in, int64_t n_out);
+/* ---- operands: what matrix products multiply ----
+ * Under bf16 and f16, operands are rounded to that precision and products are summed in float32. How a rounded operand
+ * lies in memory is the device's choice: the CPU emulates (a float that holds a rounded value); CUDA has 16 bits, as its
+ * tensor cores read them. In float32 there is nothing to do: the numbers themselves are the operand. */
+size_t device_operand_bytes(DType precision, int64_t n);
+void device_operand(void *operand, const float *x, DType precision, int64_t n);
+
+/* ---- linear: out (rows, n_out) = x (rows, n_in) weight^T + bias, weight (n_out, n_in), bias (n_out) or NULL ----
+ * x, weight and dout are operands in `precision`. */
+void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
+                           int64_t n_in, int64_t n_out, DType precision);
 /* Any of dx (rows, n_in), dweight (n_out, n_in), dbias (n_out) may be NULL: not needed. */
-void device_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
-                            const float *weight, int64_t rows, int64_t n_in, int64_t n_out);
+void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
+                            const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 
 /* ---- layernorm over rows of n; mean and rstd (rows) are kept for backward ---- */
 void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,

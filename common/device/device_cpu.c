@@ -88,6 +88,16 @@ void device_synchronize(void)
     /* every kernel has done its work when it returns */
 }
 
+DeviceEvent *device_event_record(void)
+{
+    return NULL;
+}
+
+void device_event_wait(DeviceEvent *event)
+{
+    (void)event; /* nothing is under way */
+}
+
 /* ---- memory ---- */
 
 void *device_alloc(size_t bytes)
@@ -122,6 +132,22 @@ void device_zero(void *memory, size_t bytes)
 {
     if (bytes > 0)
         memset(memory, 0, bytes);
+}
+
+bool device_owns(const void *memory)
+{
+    (void)memory;
+    return false;
+}
+
+void *device_alloc_host(size_t bytes)
+{
+    return alloc_or_fault(bytes);
+}
+
+void device_free_host(void *memory)
+{
+    free(memory);
 }
 
 /* ---- element-wise ---- */
@@ -206,11 +232,25 @@ void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t 
     }
 }
 
+/* ---- operands ---- */
+
+size_t device_operand_bytes(DType precision, int64_t n)
+{
+    (void)precision; /* emulated: always a float */
+    return (size_t)n * sizeof(float);
+}
+
+void device_operand(void *operand, const float *x, DType precision, int64_t n)
+{
+    device_round(operand, x, precision, n);
+}
+
 /* ---- linear ---- */
 
-void device_linear_forward(float *out, const float *x, const float *weight, const float *bias, int64_t rows,
-                           int64_t n_in, int64_t n_out)
+void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
+                           int64_t n_in, int64_t n_out, DType precision)
 {
+    (void)precision; /* the operands are rounded already */
     /* Each row starts as the bias, and the product is added to it: no second pass over out. */
     for (int64_t row = 0; row < rows && n_out > 0; row++) {
         if (bias != NULL)
@@ -221,9 +261,10 @@ void device_linear_forward(float *out, const float *x, const float *weight, cons
     matmul(out, n_out, 1, x, n_in, CblasNoTrans, weight, n_in, CblasTrans, 1, rows, n_out, n_in);
 }
 
-void device_linear_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
-                            const float *weight, int64_t rows, int64_t n_in, int64_t n_out)
+void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
+                            const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
+    (void)precision;
     /* forward: out (rows, n_out) = x weight^T + bias, so dx = dout weight, dweight = dout^T x, dbias = sum of rows */
     if (dx != NULL)
         matmul(dx, n_in, 1, dout, n_out, CblasNoTrans, weight, n_in, CblasNoTrans, 1, rows, n_in, n_out);
@@ -231,7 +272,7 @@ void device_linear_backward(float *dx, float *dweight, float *dbias, const float
         matmul(dweight, n_in, 1, dout, n_out, CblasTrans, x, n_in, CblasNoTrans, 1, n_out, n_in, rows);
     if (dbias != NULL)
         for (int64_t row = 0; row < rows; row++)
-            device_accumulate(dbias, dout + row * n_out, n_out);
+            device_accumulate(dbias, (const float *)dout + row * n_out, n_out);
 }
 
 /* ---- layernorm ---- */

@@ -1,5 +1,4 @@
-/* device_cpu_math.h: the small functions that the CPU kernels share: sums in a fixed order, exp, rounding to half
- * precision, and the call into BLAS.
+/* device_cpu_math.h: the small functions that the CPU kernels share: sums in a fixed order, exp, and the call into BLAS.
  *
  * Same bits everywhere: the order of a sum depends on the number of elements alone, never on their address or on
  * the width of the machine's vectors, and exp_of() computes the same in a vectorised loop as in its tail.
@@ -7,11 +6,10 @@
 #ifndef LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 #define LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 
-#include "tensor/tensor.h"
+#include "tensor/half.h"
 
 #include <cblas.h>
 #include <math.h>
-#include <string.h>
 
 /* ---- sums ----
  * A sum that waits for the previous addition each time is slow. So element i goes to partial sum i % LANES: the
@@ -65,22 +63,6 @@ static inline float max_of(const float *x, int64_t n)
     return largest;
 }
 
-/* ---- the bits of a float ---- */
-
-static inline uint32_t bits_of(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* ---- exp ---- */
 
 /* exp(x), to about 1 unit in the last place; NaN stays NaN. expf() of the C library is as good, but loops that call
@@ -105,35 +87,6 @@ static inline float exp_of(float x)
     const float result = float_of(bits_of(series) + (bits_of(shifted) << 23));
     const float not_too_large = x > 88.72283f ? INFINITY : result;
     return x < -87.33654f ? 0.0f : not_too_large; /* smaller results would be subnormal */
-}
-
-/* ---- half precision: round to nearest, ties to even ---- */
-
-static const float F16_LARGEST = 65504.0f;
-static const float F16_SMALLEST_NORMAL = 0x1p-14f;
-
-/* bf16 is the upper half of a float32. */
-static inline float nearest_bf16(float x)
-{
-    const uint32_t bits = bits_of(x);
-    const uint32_t last_kept_bit = (bits >> 16) & 1;
-    const uint32_t rounded = (bits + 0x7fff + last_kept_bit) & 0xffff0000u; /* a carry reaches the exponent: right */
-    const uint32_t quiet_nan = (bits & 0xffff0000u) | 0x00400000u;
-    return float_of(x != x ? quiet_nan : rounded);
-}
-
-/* f16: 5 bits of exponent, 10 of mantissa (float32: 8 and 23). */
-static inline float nearest_f16(float x)
-{
-    const uint32_t sign = bits_of(x) & 0x80000000u;
-    const uint32_t bits = bits_of(x) & 0x7fffffffu;
-    const float magnitude = float_of(bits);
-    const uint32_t last_kept_bit = (bits >> 13) & 1;
-    const float normal = float_of((bits + 0xfff + last_kept_bit) & ~0x1fffu);
-    const float in_range = normal > F16_LARGEST ? INFINITY : normal;
-    const float subnormal = (magnitude + 0.5f) - 0.5f; /* floats in [0.5, 1) lie 2^-24 apart, as f16's subnormals do */
-    const float rounded = magnitude < F16_SMALLEST_NORMAL ? subnormal : in_range;
-    return float_of(x != x ? bits_of(x) | 0x00400000u : sign | bits_of(rounded));
 }
 
 /* ---- BLAS ---- */

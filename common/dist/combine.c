@@ -1,9 +1,7 @@
 /* combine.c: the arithmetic of an all-reduce: the sum or maximum of the parts that several ranks have of a buffer. */
 #include "base/check.h"
-#include "device/device.h"
 #include "dist/allreduce.h"
-
-#include <string.h>
+#include "tensor/half.h"
 
 /* combine_parts() works block by block, so that a running total stays in the fastest cache. (2 KB of float32: a quarter
  * faster than 4 KB, where memcpy() takes another way.) */
@@ -85,12 +83,12 @@ static void combine_half_block(void *sum, const void *const *parts, int part_cou
                                DType dtype, ReduceOp op)
 {
     float total[BLOCK_ELEMENTS], part_values[BLOCK_ELEMENTS];
-    device_from_half(total, (const unsigned char *)parts[0] + offset, dtype, (int64_t)count);
+    half_to_floats(total, (const unsigned char *)parts[0] + offset, dtype, (int64_t)count);
     for (int part = 1; part < part_count; part++) {
-        device_from_half(part_values, (const unsigned char *)parts[part] + offset, dtype, (int64_t)count);
+        half_to_floats(part_values, (const unsigned char *)parts[part] + offset, dtype, (int64_t)count);
         combine_f32(total, total, part_values, count, op);
     }
-    device_to_half(sum, total, dtype, (int64_t)count);
+    half_from_floats(sum, total, dtype, (int64_t)count);
 }
 
 void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,

@@ -30,6 +30,7 @@ typedef struct Collective {
     int root; /* broadcast */
     const char *carries;
     long sequence;   /* number of this collective in its group, from 0 */
+    struct DeviceEvent *ready; /* background: the work that writes `send`; consumed. NULL on the CPU */
     bool background; /* carried out by the communication thread: leave the core to the computation */
 } Collective;
 

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/timeline.h"
+#include "device/device.h"
 #include "dist/compare_calls.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
@@ -92,6 +93,8 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     watchdog_begin(pg->watchdog, collective);
     if (pg->options.debug_collectives)
         compare_calls(pg, collective);
+    if (collective->background)
+        device_event_wait(collective->ready);
     double start = now_seconds();
     pg->backend->run(pg, collective);
     watchdog_end(pg->watchdog);
@@ -170,7 +173,7 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
 {
     Collective collective = {.operation = OP_ALL_REDUCE, .send = send, .receive = receive, .count = count,
                              .dtype = dtype, .op = op, .carries = carries, .sequence = pg->sequence++,
-                             .background = true};
+                             .ready = device_event_record(), .background = true};
     return worker_submit(pg, &collective);
 }
 

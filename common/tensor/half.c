@@ -1,0 +1,52 @@
+/* half.c: float32 to 16 bits and back. */
+#include "tensor/half.h"
+
+/* The 16 bits of f16 for a float that nearest_f16() has already rounded. */
+static inline uint32_t f16_bits(float x)
+{
+    const uint32_t sign = (bits_of(x) >> 16) & 0x8000u;
+    const uint32_t bits = bits_of(x) & 0x7fffffffu;
+    const float magnitude = float_of(bits);
+    const uint32_t normal = (bits >> 13) - (112u << 10); /* the exponent's bias is 15, not 127 */
+    const uint32_t in_range = magnitude > F16_LARGEST ? 0x7c00u : normal;
+    const uint32_t subnormal = bits_of(magnitude + 0.5f) - bits_of(0.5f); /* in units of 2^-24, as nearest_f16() */
+    const uint32_t finite = magnitude < F16_SMALLEST_NORMAL ? subnormal : in_range;
+    return sign | (x != x ? 0x7e00u : finite);
+}
+
+static inline float float_of_f16_bits(uint32_t half)
+{
+    const uint32_t sign = (half & 0x8000u) << 16;
+    const uint32_t shifted = (half & 0x7fffu) << 13; /* exponent and mantissa where float32 has them, ... */
+    const float value = float_of(shifted) * 0x1p112f; /* ... the exponent with f16's bias; right for subnormals, too */
+    const uint32_t not_finite = shifted | 0x7f800000u;
+    return float_of(sign | ((half & 0x7c00u) == 0x7c00u ? not_finite : bits_of(value)));
+}
+
+void half_from_floats(void *half, const float *x, DType dtype, int64_t n)
+{
+    uint16_t *out = half;
+    if (dtype == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)(bits_of(nearest_bf16(x[i])) >> 16);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = (uint16_t)f16_bits(nearest_f16(x[i]));
+    }
+}
+
+void half_to_floats(float *x, const void *half, DType dtype, int64_t n)
+{
+    const uint16_t *in = half;
+    if (dtype == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = float_of((uint32_t)in[i] << 16);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            x[i] = float_of_f16_bits(in[i]);
+    }
+}

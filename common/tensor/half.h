@@ -1,0 +1,62 @@
+/* half.h: 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16 (5 bits of exponent, 10 of
+ * mantissa). All rounding is to nearest, ties to even. What the device has in its own memory is the device's business.
+ */
+#ifndef LOCKSTEP_TENSOR_HALF_H
+#define LOCKSTEP_TENSOR_HALF_H
+
+#include <math.h>
+#include <string.h>
+
+#include "tensor/tensor.h"
+
+/* n numbers from float32 to 16 bits, and back. dtype: DTYPE_BF16 or DTYPE_F16. NaN stays NaN; what is too large for f16
+ * becomes infinite. */
+void half_from_floats(void *half, const float *x, DType dtype, int64_t n);
+void half_to_floats(float *x, const void *half, DType dtype, int64_t n);
+
+/* ---- the bits of a float ---- */
+
+static inline uint32_t bits_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* ---- rounding: the nearest number that the format has, still as a float ---- */
+
+static const float F16_LARGEST = 65504.0f;
+static const float F16_SMALLEST_NORMAL = 0x1p-14f;
+
+/* bf16 is the upper half of a float32. */
+static inline float nearest_bf16(float x)
+{
+    const uint32_t bits = bits_of(x);
+    const uint32_t last_kept_bit = (bits >> 16) & 1;
+    const uint32_t rounded = (bits + 0x7fff + last_kept_bit) & 0xffff0000u; /* a carry reaches the exponent: right */
+    const uint32_t quiet_nan = (bits & 0xffff0000u) | 0x00400000u;
+    return float_of(x != x ? quiet_nan : rounded);
+}
+
+/* f16: 5 bits of exponent, 10 of mantissa (float32: 8 and 23). */
+static inline float nearest_f16(float x)
+{
+    const uint32_t sign = bits_of(x) & 0x80000000u;
+    const uint32_t bits = bits_of(x) & 0x7fffffffu;
+    const float magnitude = float_of(bits);
+    const uint32_t last_kept_bit = (bits >> 13) & 1;
+    const float normal = float_of((bits + 0xfff + last_kept_bit) & ~0x1fffu);
+    const float in_range = normal > F16_LARGEST ? INFINITY : normal;
+    const float subnormal = (magnitude + 0.5f) - 0.5f; /* floats in [0.5, 1) lie 2^-24 apart, as f16's subnormals do */
+    const float rounded = magnitude < F16_SMALLEST_NORMAL ? subnormal : in_range;
+    return float_of(x != x ? bits_of(x) | 0x00400000u : sign | bits_of(rounded));
+}
+
+#endif
