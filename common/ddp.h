@@ -34,7 +34,8 @@ extern const int ddp_stage_number;      /* 1 to 4 */
 extern const char *const ddp_stage_name; /* "naive", ... */
 
 /* Checks that all ranks have the same model, copies rank 0's weights to all, gives the parameters their gradients
- * and listens to the tape. parameters, tape and pg must outlive the result. Collective. Free with ddp_destroy(). */
+ * and listens to the tape. parameters, tape and pg must outlive the result. Free with ddp_destroy(). All of these are
+ * collective (tape_backward() as well, which starts all-reduces): every rank calls them, in the same order. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 

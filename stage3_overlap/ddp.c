@@ -148,6 +148,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
     for (int b = 0; b < ddp->buckets.count; b++) {
         Bucket *bucket = &ddp->buckets.items[b];
         work_wait(bucket->work);
+        bucket->work = NULL;
         if (ddp->last_micro_batch)
             device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }

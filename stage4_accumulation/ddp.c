@@ -155,6 +155,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
     for (int b = 0; b < ddp->buckets.count; b++) {
         Bucket *bucket = &ddp->buckets.items[b];
         work_wait(bucket->work);
+        bucket->work = NULL;
         if (ddp->options.grad_dtype != DTYPE_F32)
             device_from_half(bucket->data, bucket->half, ddp->options.grad_dtype, (int64_t)bucket->elements);
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);

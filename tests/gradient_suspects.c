@@ -167,7 +167,8 @@ static bool fits(const float *got, const double *candidate, int64_t count, doubl
 /* ---- the factor ---- */
 
 /* What makes every element `factor` times too large. */
-static const char *name_factor(double factor, double terms, double ranks, double micro_batches, double loss_scale)
+static const char *name_factor(double factor, double terms, double wrong_divisor, double ranks, double micro_batches,
+                               double loss_scale)
 {
     const struct {
         double factor;
@@ -175,6 +176,8 @@ static const char *name_factor(double factor, double terms, double ranks, double
     } causes[] = {
         {terms, "the sum was not divided: times 1 / (number of samples in the global batch) is missing"},
         {1 / terms, "it was divided by the number of samples in the global batch twice"},
+        {terms / wrong_divisor, "it was divided by the full batch, or by the samples that there are, where it is to be "
+                                "the other one: --join divides by what took part, --join initial by the full batch"},
         {loss_scale, "the loss scale is still in it: gradients are unscaled before they are clipped and used"},
         {micro_batches, "one time per micro-batch: divide by the samples of ALL micro-batches of the step, not of one"},
         {1 / micro_batches, "it was divided by the number of micro-batches as well"},
@@ -209,7 +212,8 @@ bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, 
         snprintf(text, size, "it is %s", left_out);
     else if (found == 0)
         snprintf(text, size, "every element is %.5g times what it should be: %s", factor,
-                 name_factor(factor, terms, shares.ranks, shares.micro_batches, (double)pair->whole.scaler.scale));
+                 name_factor(factor, terms, pair_wrong_divisor(pair, step), shares.ranks, shares.micro_batches,
+                             (double)pair->whole.scaler.scale));
     else if (found > 0)
         snprintf(text, size, "it is %s", suspects[found].is);
     free(candidate);

@@ -247,6 +247,45 @@ static void test_empty_share(void **state)
     train_and_compare(options, 6, NULL, "gpt with an empty share", 1e-5);
 }
 
+/* Ranks with unequal numbers of samples of their own, the last of four without any: they run out of data at different
+ * steps of an epoch, shadow the others until its end, and start again. */
+static void train_uneven_ranks(Options options, JoinMode join, const char *what)
+{
+    static const int64_t rank_samples[] = {71, 31, 9, 0, 12, 1, 0, 3};
+    if (pg_world_size(pg) == 1)
+        return; /* there is nobody to shadow */
+    options.join = join;
+    options.rank_samples_count = pg_world_size(pg);
+    memcpy(options.rank_samples, rank_samples, sizeof rank_samples);
+    options.steps = (71 * pg_world_size(pg) + 23) / 24 + 3; /* an epoch, in batches of 24 / ranks, and 3 more steps */
+    train_and_compare(options, 130, NULL, what, 1e-5);
+}
+
+static void test_uneven_ranks(void **state)
+{
+    (void)state;
+    const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    for (int i = 0; i < 3; i++) {
+        char what[60];
+        snprintf(what, sizeof what, "%s with uneven ranks, --join", models[i]);
+        train_uneven_ranks(toy_options(models[i]), JOIN_ACTUAL, what);
+        snprintf(what, sizeof what, "%s with uneven ranks, --join initial", models[i]);
+        train_uneven_ranks(toy_options(models[i]), JOIN_INITIAL, what);
+    }
+}
+
+/* Accumulation: a rank can run out in the middle of a step. And clipping, which looks at the divided gradient. */
+static void test_uneven_ranks_in_micro_batches(void **state)
+{
+    (void)state;
+    Options options = toy_options("mlp");
+    options.accumulate = 3;
+    options.optimizer.momentum = 0.9f;
+    options.clip_grad_norm = 0.5;
+    train_uneven_ranks(options, JOIN_ACTUAL, "mlp with uneven ranks in 3 micro-batches, --join");
+    train_uneven_ranks(options, JOIN_INITIAL, "mlp with uneven ranks in 3 micro-batches, --join initial");
+}
+
 static void test_frozen_parameter(void **state)
 {
     (void)state;
@@ -307,6 +346,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sgd_with_momentum_and_decay),
         cmocka_unit_test(test_uneven_batches),
         cmocka_unit_test(test_empty_share),
+        cmocka_unit_test(test_uneven_ranks),
+        cmocka_unit_test(test_uneven_ranks_in_micro_batches),
         cmocka_unit_test(test_frozen_parameter),
         cmocka_unit_test(test_accumulation),
         cmocka_unit_test(test_clipping),

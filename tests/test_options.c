@@ -1,6 +1,7 @@
 /* test_options.c: what the command line becomes. Wrong calls are test_cli.sh's: it runs the real program. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "expect.h"
 #include "train/options.h"
@@ -70,7 +71,10 @@ static void mlp_is_the_default(void **state)
     assert_number(options.initial_loss_scale, 1024);
     assert_int_equal(options.verify, VERIFY_NONE);
     assert_false(options.drop_last || options.same_seed);
+    assert_int_equal(options.on_nan, ON_NAN_STOP);
+    assert_false(options.group.debug_collectives);
     assert_null(options.save);
+    assert_null(options.resume);
 }
 
 static void each_model_has_its_defaults(void **state)
@@ -82,12 +86,12 @@ static void each_model_has_its_defaults(void **state)
     assert_number(options.lr, 0.01f);
     options = parse("--model gpt", 1);
     assert_int_equal(options.dataset, DATASET_TEXT);
-    assert_int_equal(options.steps, 1500);
+    assert_int_equal(options.steps, 2600);
     assert_int_equal(options.epochs, 0);
     assert_int_equal(options.optimizer.kind, OPTIMIZER_ADAMW);
     assert_int_equal(options.lr_schedule, LR_COSINE);
     assert_int_equal(options.warmup_steps, 100);
-    assert_number(options.lr, 2e-3f);
+    assert_number(options.lr, 1.4e-3f);
     assert_number(options.optimizer.weight_decay, 0.1f);
     assert_number(options.optimizer.beta2, 0.95f);
     assert_number(options.clip_grad_norm, 1);
@@ -146,6 +150,22 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.save_every, 8);
     assert_string_equal(options.trace, "test_options.trace");
     assert_string_equal(options.json, "test_options.json");
+
+    options = parse("--on-nan skip --debug-collectives", 1);
+    assert_int_equal(options.on_nan, ON_NAN_SKIP);
+    assert_true(options.group.debug_collectives);
+}
+
+/* --resume looks whether there is a file to read. */
+static void resume_names_a_file(void **state)
+{
+    (void)state;
+    FILE *file = fopen("test_options.resume", "w");
+    assert_non_null(file);
+    fclose(file);
+    Options options = parse("--resume test_options.resume", 1);
+    assert_string_equal(options.resume, "test_options.resume");
+    unlink("test_options.resume");
 }
 
 static void flags_of_later_stages(void **state)
@@ -171,6 +191,23 @@ static void verify_takes_an_optional_word(void **state)
     Options options = parse("--verify=exact --steps 3", 1);
     assert_int_equal(options.verify, VERIFY_EXACT);
     assert_int_equal(options.steps, 3);
+}
+
+static void own_data_is_a_list(void **state)
+{
+    (void)state;
+    Options options = parse("--steps 2", 1);
+    assert_int_equal(options.join, JOIN_NONE);
+    assert_null(options_rank_samples(&options));
+    options = parse("--rank-samples 30,0,1000000000000 --join --steps 2", 1);
+    assert_int_equal(options.rank_samples_count, 3);
+    assert_int_equal(options_rank_samples(&options)[0], 30);
+    assert_int_equal(options_rank_samples(&options)[1], 0);
+    assert_int_equal(options_rank_samples(&options)[2], 1000000000000);
+    assert_int_equal(options.join, JOIN_ACTUAL);
+    assert_int_equal(parse("--rank-samples=7 --join", 1).rank_samples_count, 1);
+    assert_int_equal(parse("--join initial --steps 2", 1).join, JOIN_INITIAL);
+    assert_int_equal(parse("--join=initial --steps 2", 1).steps, 2);
 }
 
 /* --optimizer brings its own learning rate: AdamW at SGD's would diverge. The last flag of a kind counts. */
@@ -201,6 +238,19 @@ static void the_batch_must_reach_every_rank(void **state)
     options_check_world(&world.options, 3);
     world.size = 4;
     expect_dies(check_world, &world, 2, "give at least 8");
+}
+
+static void own_data_must_fit_the_ranks(void **state)
+{
+    (void)state;
+    World world = {parse("--batch-size 6 --rank-samples 5,0,1", 1), 3};
+    options_check_world(&world.options, 3);
+    world.size = 2;
+    expect_dies(check_world, &world, 2, "--rank-samples: has 3 number(s) for 2 rank(s)");
+    world = (World){parse("--batch-size 7 --rank-samples 5,0,1", 1), 3};
+    expect_dies(check_world, &world, 2, "7 is no multiple of 3 ranks; give 9");
+    world = (World){parse("--batch-size 6 --rank-samples 0,0,0", 1), 3};
+    expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
 }
 
 /* Two numbers can be added in one order only; three cannot. */
@@ -234,12 +284,17 @@ static void mistakes_are_named(void **state)
         {1, "--bucket-cap-mb 3", "--bucket-cap-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
         {2, "--rebuild-buckets", "take stage3_overlap"},
         {3, "--precision bf16", "stage4_accumulation has bf16"},
+        {1, "--share-gpu", "--share-gpu: this program computes on the CPU"},
         {1, "--lr nan", "--lr: 'nan' is not a number"},
         {1, "--lr 0x10", "--lr: '0x10' is not a number"},
         {1, "--steps 1e3", "--steps: '1e3' is not a whole number"},
         {1, "--steps 1 --epochs 1", "--epochs: not together with --steps"},
         {1, "--model gpt --heads 3", "--heads: 3 heads cannot share"},
+        {1, "--rank-samples 3,x", "--rank-samples: '3,x' is not N0,N1,...: up to 256 whole numbers"},
+        {1, "--join --drop-last", "--drop-last: not together with --join"},
         {1, "--save --json", "--save: needs a value, but --json follows"},
+        {1, "--model gpt2 --generate 5", "--generate: writes bytes, and gpt2 has a vocabulary of 50257 tokens"},
+        {1, "--on-nan go", "--on-nan: 'go' is unknown; the choices are: stop, skip"},
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         Words words;
@@ -254,10 +309,13 @@ int main(void)
         cmocka_unit_test(mlp_is_the_default),
         cmocka_unit_test(each_model_has_its_defaults),
         cmocka_unit_test(every_flag_reaches_its_field),
+        cmocka_unit_test(resume_names_a_file),
         cmocka_unit_test(flags_of_later_stages),
         cmocka_unit_test(verify_takes_an_optional_word),
+        cmocka_unit_test(own_data_is_a_list),
         cmocka_unit_test(the_optimizer_decides_on_the_rate),
         cmocka_unit_test(the_batch_must_reach_every_rank),
+        cmocka_unit_test(own_data_must_fit_the_ranks),
         cmocka_unit_test(exact_needs_the_ordered_sum),
         cmocka_unit_test(mistakes_are_named),
     };

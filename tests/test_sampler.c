@@ -184,6 +184,124 @@ static void list_depends_on_seed_and_epoch_alone(void **state)
     assert_false(same_list(1, 0, 0, 1)); /* seed + epoch is equal: the next seed must not repeat this run's epochs */
 }
 
+/* ---- ranks with data of their own ---- */
+
+static Sampler own_sampler(int64_t size, int world_size, int64_t batch, bool shuffle, bool drop_last,
+                           const int64_t *rank_samples)
+{
+    Sampler sampler;
+    sampler_create(&sampler, size, world_size, batch, 3, shuffle, drop_last);
+    sampler_set_rank_samples(&sampler, rank_samples);
+    return sampler;
+}
+
+/* The table in sampler.c, without shuffling: what each rank gets in each step. */
+static void ranks_run_out_one_after_the_other(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t global, count[3], first[3];
+    } steps[] = {{5, {2, 2, 1}, {0, 5, 8}}, {3, {2, 1, 0}, {2, 7, -1}}, {1, {1, 0, 0}, {4, -1, -1}}};
+    Sampler sampler = own_sampler(10, 3, 6, false, false, (const int64_t[]){5, 3, 1});
+    sampler_set_epoch(&sampler, 4);
+    assert_int_equal(sampler_steps_per_epoch(&sampler), 3);
+    for (int rank = 0; rank < 3; rank++)
+        assert_int_equal(sampler_rank_steps(&sampler, rank), 3 - rank);
+    for (int step = 0; step < 3; step++) {
+        for (int rank = 0; rank < 3; rank++) {
+            int64_t got[2] = {-1, -1}, count = sampler_indices(&sampler, step, rank, 0, 1, got);
+            if (count != steps[step].count[rank] || got[0] != steps[step].first[rank])
+                fail_msg("step %d: rank %d got %ld samples, the first is %ld; expected %ld and %ld: a rank takes "
+                         "global_batch / world_size of its own samples as long as there are any, then none",
+                         step, rank, (long)count, (long)got[0], (long)steps[step].count[rank],
+                         (long)steps[step].first[rank]);
+        }
+        assert_int_equal(sampler_global_count(&sampler, step), steps[step].global);
+    }
+    sampler_free(&sampler);
+}
+
+/* Counts what each rank gets in an epoch, and that nothing of it is another rank's. */
+static void count_own_samples(const Sampler *sampler, int *seen)
+{
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        const Piece *piece = &sampler->pieces[rank];
+        for (int64_t step = 0; step < sampler_steps_per_epoch(sampler); step++) {
+            int64_t share[256], count = sampler_indices(sampler, step, rank, 0, 1, share);
+            assert_true(count <= sampler_largest_share(sampler));
+            assert_true((count > 0) == (step < sampler_rank_steps(sampler, rank)));
+            for (int64_t i = 0; i < count; i++) {
+                if (share[i] < piece->first || share[i] >= piece->first + piece->samples)
+                    fail_msg("rank %d got sample %ld; its own are %ld to %ld: is each rank's data shuffled by itself?",
+                             rank, (long)share[i], (long)piece->first, (long)(piece->first + piece->samples - 1));
+                seen[share[i]]++;
+            }
+        }
+    }
+}
+
+static void own_data_is_seen_once_an_epoch(void **state)
+{
+    (void)state;
+    static const int64_t rank_samples[][4] = {{40, 31, 9, 0}, {0, 0, 0, 1}, {5, 5, 5, 5}, {13, 90, 90, 2}};
+    static const int64_t batches[] = {4, 12, 200};
+    for (size_t c = 0; c < 4; c++) {
+        for (size_t b = 0; b < 3; b++) {
+            int seen[200] = {0};
+            int64_t all = 0, samples = 0;
+            Sampler sampler = own_sampler(200, 4, batches[b], true, false, rank_samples[c]);
+            sampler_set_epoch(&sampler, 2);
+            count_own_samples(&sampler, seen);
+            for (int rank = 0; rank < 4; rank++)
+                all += rank_samples[c][rank];
+            for (int64_t i = 0; i < 200; i++)
+                if (seen[i] != (i < all))
+                    fail_msg("case %zu, batch %ld: sample %ld was seen %d times in an epoch, expected %d", c,
+                             (long)batches[b], (long)i, seen[i], i < all);
+            for (int64_t step = 0; step < sampler_steps_per_epoch(&sampler); step++) {
+                for (int K = 1; K <= 3; K++)
+                    check_step_is_dealt_out(&sampler, step, K);
+                samples += sampler_global_count(&sampler, step);
+            }
+            assert_int_equal(samples, all);
+            sampler_free(&sampler);
+        }
+    }
+}
+
+/* With drop_last, all ranks stop with the poorest; which of its samples a richer rank leaves out changes. */
+static void drop_last_stops_all_ranks_together(void **state)
+{
+    (void)state;
+    int seen[16] = {0};
+    Sampler sampler = own_sampler(16, 2, 4, true, true, (const int64_t[]){11, 5});
+    assert_int_equal(sampler_rank_steps(&sampler, 0), 3);
+    assert_int_equal(sampler_rank_steps(&sampler, 1), 3);
+    for (long epoch = 0; epoch < 40; epoch++) {
+        sampler_set_epoch(&sampler, epoch);
+        assert_int_equal(sampler_global_count(&sampler, 2), 2);
+        count_own_samples(&sampler, seen);
+    }
+    for (int i = 0; i < 16; i++)
+        if (seen[i] == 0 || (i >= 11 && seen[i] != 40))
+            fail_msg("sample %d was seen %d times in 40 epochs: all of a rank's own samples are shuffled, then the tail "
+                     "is left out", i, seen[i]);
+    sampler_free(&sampler);
+}
+
+static void want_too_many_samples(void *argument)
+{
+    (void)argument;
+    own_sampler(10, 2, 4, true, false, (const int64_t[]){6, 5});
+}
+
+static void own_data_must_be_there(void **state)
+{
+    (void)state;
+    expect_dies(want_too_many_samples, NULL, 2, "--rank-samples: the ranks want 11 samples together, but the data set "
+                                                "has 10");
+}
+
 /* ---- the loader ---- */
 
 static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *batch, int rank, int K, long number)
@@ -209,12 +327,13 @@ static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *b
 }
 
 /* Batches of a loader from first_step on, over more than two epochs, are those of dataset_get(). */
-static void check_loader(int accumulate, long first_step)
+static void check_loader(int accumulate, long first_step, const int64_t *rank_samples)
 {
     Dataset dataset;
     Sampler sampler;
     dataset_open_random(&dataset, 47, 30, 2, 11);
     sampler_create(&sampler, dataset.size, 2, 20, 5, true, false); /* 48 places: steps of 20, 20 and 8 */
+    sampler_set_rank_samples(&sampler, rank_samples);
     for (int rank = 0; rank < 2; rank++) {
         Loader *loader = loader_start(&dataset, &sampler, rank, accumulate, first_step);
         for (long number = first_step * accumulate; number < (first_step + 8) * accumulate; number++) {
@@ -232,15 +351,24 @@ static void check_loader(int accumulate, long first_step)
 static void loader_equals_direct_access(void **state)
 {
     (void)state;
-    check_loader(1, 0);
-    check_loader(3, 0);
+    check_loader(1, 0, NULL);
+    check_loader(3, 0, NULL);
 }
 
 static void loader_resumes_where_it_would_have_been(void **state)
 {
     (void)state;
-    check_loader(1, 4);
-    check_loader(3, 5);
+    check_loader(1, 4, NULL);
+    check_loader(3, 5, NULL);
+}
+
+/* 3 steps of an epoch on rank 0, 1 on rank 1: an epoch has 3 on both. */
+static void loader_hands_out_data_of_the_ranks_own(void **state)
+{
+    (void)state;
+    const int64_t rank_samples[] = {29, 7};
+    check_loader(1, 0, rank_samples);
+    check_loader(3, 5, rank_samples);
 }
 
 /* Two samples, four ranks, three micro-batches: most micro-batches are empty, and that must be no end of data. */
@@ -286,8 +414,13 @@ int main(void)
         cmocka_unit_test(ranks_keep_their_places_in_odd_batches),
         cmocka_unit_test(list_depends_on_seed_and_epoch_alone),
         cmocka_unit_test(drop_last_must_leave_samples),
+        cmocka_unit_test(ranks_run_out_one_after_the_other),
+        cmocka_unit_test(own_data_is_seen_once_an_epoch),
+        cmocka_unit_test(drop_last_stops_all_ranks_together),
+        cmocka_unit_test(own_data_must_be_there),
         cmocka_unit_test(loader_equals_direct_access),
         cmocka_unit_test(loader_resumes_where_it_would_have_been),
+        cmocka_unit_test(loader_hands_out_data_of_the_ranks_own),
         cmocka_unit_test(loader_hands_out_empty_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -157,7 +157,7 @@ static void test_every_key_is_there(void **unused)
         "weights_hash", "verify.mode", "verify.max_abs_diff", "verify.worst_parameter", "verify.passed",
         "stage_name", "steps_skipped", "loss_scale", "micro_batches", "warmup_steps_excluded", "first_step_ms.step",
         "first_step_ms.forward", "first_step_ms.exposed_comm", "memory.weights_mb", "memory.gradients_mb",
-        "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb"};
+        "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb", "join", "rank_samples"};
     Summary summary = filled_summary();
     cJSON *object = written_and_parsed(&summary);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -190,13 +190,24 @@ static void test_values_survive(void **unused)
     assert_true(cJSON_IsTrue(value_of(object, "verify.passed")));
     assert_true(cJSON_IsTrue(value_of(object, "wire.emulated")));
     cJSON_Delete(object);
+
+    const int64_t own[] = {700, 0};
+    summary.world_size = 2;
+    summary.rank_samples = own;
+    summary.join = "initial";
+    object = written_and_parsed(&summary);
+    assert_string_equal(cJSON_GetStringValue(value_of(object, "join")), "initial");
+    assert_int_equal(cJSON_GetArraySize(value_of(object, "rank_samples")), 2);
+    expect_number("rank_samples", cJSON_GetArrayItem(value_of(object, "rank_samples"), 0)->valuedouble, 700);
+    cJSON_Delete(object);
 }
 
 static void test_what_there_is_not_is_null(void **unused)
 {
     (void)unused;
     static const char *const nulls[] = {"eval_accuracy", "final_loss", "bucket_cap_mb", "step_ms.p50", "data_ms",
-                                        "hidden_fraction", "tokens_per_s", "memory.base_mb", "wire", "verify"};
+                                        "hidden_fraction", "tokens_per_s", "memory.base_mb", "wire", "verify",
+                                        "join", "rank_samples"};
     Summary summary = filled_summary();
     summary.wire_gbps = 0;
     summary.verify.mode = NULL;

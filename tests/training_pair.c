@@ -23,6 +23,7 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
+    sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));
     pair->loader = loader_start(&pair->dataset, &pair->sampler, pg_rank(pg), options->accumulate, 0);
     pair->indices = alloc_or_fault((size_t)options->batch_size * sizeof *pair->indices);
     pair->inputs = alloc_or_fault((size_t)options->batch_size * pair->dataset.input_bytes);
@@ -57,13 +58,19 @@ void pair_ranks_gradient(Pair *pair)
     }
 }
 
+/* Terms of a loss: samples, or tokens. */
+static int64_t terms_of(const Pair *pair, int64_t samples)
+{
+    return pair->options.model.kind == MODEL_GPT ? samples * pair->options.model.gpt.context : samples;
+}
+
 /* Of the samples in pair->indices: zeroes the gradient, then adds that of the summed loss; returns its terms. */
 static int64_t gradient_of_samples(Pair *pair, int64_t count)
 {
     parameters_zero_gradients(&pair->whole.model.parameters);
     dataset_get(&pair->dataset, pair->sampler.epoch, pair->indices, count, pair->inputs, pair->targets);
     replica_backward(&pair->whole, replica_loss(&pair->whole, &pair->dataset, pair->inputs, pair->targets, count));
-    return pair->options.model.kind == MODEL_GPT ? count * pair->options.model.gpt.context : count;
+    return terms_of(pair, count);
 }
 
 /* The sampler is put into the step's epoch; returns the number of the step in it. */
@@ -78,7 +85,8 @@ static int64_t step_of_epoch(Pair *pair, long step)
 void pair_whole_gradient(Pair *pair, long step)
 {
     int64_t count = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
-    int64_t terms = gradient_of_samples(pair, count);
+    gradient_of_samples(pair, count);
+    int64_t terms = pair_terms(pair, step);
     ParameterList *parameters = &pair->whole.model.parameters;
     for (int i = 0; i < parameters->count; i++)
         if (parameters->items[i]->tensor.requires_grad)
@@ -94,6 +102,14 @@ int64_t pair_share(Pair *pair, long step, int rank, int micro_batch)
 
 int64_t pair_terms(Pair *pair, long step)
 {
-    int64_t count = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
-    return pair->options.model.kind == MODEL_GPT ? count * pair->options.model.gpt.context : count;
+    bool full = pair->options.join == JOIN_INITIAL;
+    int64_t present = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
+    return terms_of(pair, full ? pair->options.batch_size : present);
+}
+
+double pair_wrong_divisor(Pair *pair, long step)
+{
+    bool full = pair->options.join == JOIN_INITIAL;
+    int64_t present = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
+    return (double)terms_of(pair, full ? present : pair->options.batch_size);
 }

@@ -37,7 +37,9 @@ void pair_whole_gradient(Pair *pair, long step);
  * the number of terms in the sum: samples, or tokens. */
 int64_t pair_share(Pair *pair, long step, int rank, int micro_batch);
 
-/* Terms of the whole batch's loss. */
+/* What the step's sum of gradients is divided by: the terms of the whole batch's loss; with JOIN_INITIAL, of a full
+ * batch's. */
 int64_t pair_terms(Pair *pair, long step);
+double pair_wrong_divisor(Pair *pair, long step); /* the other one of the two */
 
 #endif

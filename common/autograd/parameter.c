@@ -63,8 +63,7 @@ Parameter *parameters_find(const ParameterList *list, const char *name)
     return NULL;
 }
 
-/* Bytes of one gradient, rounded up so that the next one starts on a 64-byte boundary. */
-static size_t gradient_bytes(const Parameter *parameter)
+size_t parameter_gradient_bytes(const Parameter *parameter)
 {
     size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
     return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
@@ -75,7 +74,7 @@ size_t parameters_gradient_bytes(const ParameterList *list)
     size_t bytes = 0;
     for (int i = 0; i < list->count; i++)
         if (list->items[i]->tensor.requires_grad)
-            bytes += gradient_bytes(list->items[i]);
+            bytes += parameter_gradient_bytes(list->items[i]);
     return bytes;
 }
 
@@ -86,7 +85,7 @@ void parameters_place_gradients(ParameterList *list, void *block)
         if (!list->items[i]->tensor.requires_grad)
             continue;
         list->items[i]->tensor.grad = next;
-        next += gradient_bytes(list->items[i]);
+        next += parameter_gradient_bytes(list->items[i]);
     }
 }
 

@@ -31,6 +31,8 @@ int64_t parameters_total(const ParameterList *list);                            
 size_t parameters_largest(const ParameterList *list);                           /* elements of the largest one */
 Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
 
+/* Bytes of one gradient, rounded up so that the next one starts on a 64-byte boundary. */
+size_t parameter_gradient_bytes(const Parameter *parameter);
 /* Bytes of a block that holds every trained parameter's gradient, each of them on a 64-byte boundary. */
 size_t parameters_gradient_bytes(const ParameterList *list);
 /* Gives every trained parameter its place in such a block, which is 64-byte aligned and zeroed; not owned. */

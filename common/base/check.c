@@ -15,12 +15,37 @@ enum { STATUS_FAULT = 1, STATUS_WRONG_USE = 2, LINE_SIZE = 1024 };
 static const double MISTAKE_WAIT_SECONDS = 2.0;
 
 static Job job = {.rank = 0, .world_size = 1};
+static _Atomic(void (*)(void)) before_abort;
 static const char *program = "train";
+static int exit_status;
 static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
 
 void job_set(Job new_job)
 {
     job = new_job;
+}
+
+void job_before_abort(void (*action)(void))
+{
+    atomic_store(&before_abort, action);
+}
+
+static void abort_all(int status)
+{
+    void (*action)(void) = atomic_exchange(&before_abort, NULL);
+    if (action != NULL)
+        action();
+    job.abort_all(status);
+}
+
+void job_set_status(int status)
+{
+    exit_status = status;
+}
+
+int job_status(void)
+{
+    return exit_status;
 }
 
 int job_rank(void)
@@ -101,7 +126,7 @@ void die(const char *format, ...)
         line_append(&line, " (rank %d)", job.rank);
         line_print(&line);
     }
-    job.abort_all(STATUS_WRONG_USE);
+    abort_all(STATUS_WRONG_USE);
     exit(STATUS_WRONG_USE);
 }
 
@@ -148,7 +173,7 @@ void job_say_fault(const char *format, ...)
 void job_abort(int status)
 {
     if (job.abort_all != NULL)
-        job.abort_all(status);
+        abort_all(status);
     exit(status);
 }
 

@@ -18,17 +18,25 @@
 typedef struct Job {
     int rank;       /* 0 until job_set() */
     int world_size; /* 1 until job_set() */
-    /* True once every rank has called it, false if some did not within `seconds`. NULL in a job of one. */
+    /* True once every rank has called it, false if some did not within `seconds`. NULL outside MPI: in tests without a process group. */
     bool (*all_ranks_arrive)(double seconds);
-    /* Leaves the job in good order: every rank calls it. NULL in a job of one. */
+    /* Leaves the job in good order: every rank calls it. NULL outside MPI: in tests without a process group. */
     void (*leave)(void);
-    /* Ends every rank's process, now. NULL in a job of one. */
+    /* Ends every rank's process, now. NULL outside MPI: in tests without a process group. */
     void (*abort_all)(int status);
 } Job;
 
 void job_set(Job job);
+
+/* `action` is called, once, before the whole job is ended: for what would keep a process from ending. Must not wait for
+ * long, and comes in whichever thread ends the job. NULL: nothing. */
+void job_before_abort(void (*action)(void));
 int job_rank(void);
 int job_world_size(void);
+
+/* The exit status that this rank is going to end with: 0 unless set. */
+void job_set_status(int status);
+int job_status(void);
 
 /* The name errors begin with ("train"), and the step they name. step < 0: not in a step. */
 void job_set_program(const char *name);

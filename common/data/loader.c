@@ -85,9 +85,7 @@ static void *loader_thread(void *argument)
 /* The most samples that one micro-batch of one rank can have. */
 static size_t largest_micro_batch(const Sampler *sampler, int accumulate)
 {
-    int64_t batch = sampler->global_batch < sampler->length ? sampler->global_batch : sampler->length;
-    int64_t share = batch / sampler->world_size + 1;
-    return (size_t)(share / accumulate + 1);
+    return (size_t)(sampler_largest_share(sampler) / accumulate + 1);
 }
 
 Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, int accumulate, long first_step)
@@ -101,8 +99,7 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
     loader->rank = rank;
     loader->accumulate = accumulate;
     loader->first_step = first_step;
-    sampler_create(&loader->sampler, sampler->dataset_size, sampler->world_size, sampler->global_batch, sampler->seed,
-                   sampler->shuffle, sampler->drop_last);
+    sampler_create_like(&loader->sampler, sampler);
     size_t samples = largest_micro_batch(sampler, accumulate);
     loader->indices = alloc_or_fault(samples * sizeof *loader->indices);
     for (int b = 0; b < BUFFERS; b++) {

@@ -6,16 +6,28 @@
  *     sample     0  1  2  3  4  5 | 6  7  8  9  0  1     12 places: round to the start again
  *     rank       0  1  2  0  1  2 | 0  1  2  0  1  2     4 places for each rank; with drop_last 9 places, 3 each
  *     step             0          |        1
+ *
+ * note: own-data
+ * 10 samples, of which 3 ranks have 5, 3 and 1 of their own (sampler_set_rank_samples), global batch 6, no shuffle:
+ *     rank          0             1        2
+ *     sample        0  1  2  3  4 | 5  6  7 | 8 |     9 is nobody's
+ *     step          0  0  1  1  2 | 0  0  1 | 0 |     step 0 has 5 samples, step 1 has 3, step 2 has 1
  */
 #include "data/sampler.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/rng.h"
 
 /* Keeps the shuffle's random numbers apart from the weights', which come from the same --seed. */
 static const uint64_t SHUFFLE_STREAM = 0xc6a4f30b82d1975eu;
+
+static int64_t divide_rounding_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
 
 void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int64_t global_batch, uint64_t seed,
                     bool shuffle, bool drop_last)
@@ -38,6 +50,7 @@ void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int6
         .shuffle = shuffle,
         .drop_last = drop_last,
         .length = per_rank * world_size,
+        .steps = divide_rounding_up(per_rank * world_size, global_batch),
         .epoch = -1,
     };
     /* All samples are shuffled before the tail is dropped, so the list needs room for the longer of the two. */
@@ -45,9 +58,53 @@ void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int6
     sampler->list = alloc_or_fault((size_t)room * sizeof *sampler->list);
 }
 
+void sampler_create_like(Sampler *sampler, const Sampler *other)
+{
+    sampler_create(sampler, other->dataset_size, other->world_size, other->global_batch, other->seed, other->shuffle,
+                   other->drop_last);
+    if (other->pieces != NULL) {
+        size_t bytes = (size_t)other->world_size * sizeof *other->pieces;
+        sampler->pieces = memcpy(alloc_or_fault(bytes), other->pieces, bytes);
+        sampler->length = other->length;
+        sampler->steps = other->steps;
+    }
+}
+
+void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
+{
+    if (rank_samples == NULL) {
+        return;
+    }
+    int world_size = sampler->world_size;
+    CHECK(sampler->epoch < 0 && sampler->pieces == NULL, "data of the ranks' own comes before the first epoch");
+    CHECK(sampler->global_batch % world_size == 0, "%d ranks with data of their own, batch %lld", world_size,
+          (long long)sampler->global_batch);
+    int64_t first = 0, fewest = rank_samples[0];
+    sampler->pieces = alloc_or_fault((size_t)world_size * sizeof *sampler->pieces);
+    for (int rank = 0; rank < world_size; rank++) {
+        sampler->pieces[rank] = (Piece){first, rank_samples[rank], rank_samples[rank]};
+        first += rank_samples[rank];
+        fewest = rank_samples[rank] < fewest ? rank_samples[rank] : fewest;
+    }
+    if (first > sampler->dataset_size) {
+        die("--rank-samples: the ranks want %lld samples together, but the data set has %lld", (long long)first,
+            (long long)sampler->dataset_size);
+    }
+    sampler->length = sampler->drop_last ? fewest * world_size : first;
+    for (int rank = 0; rank < world_size && sampler->drop_last; rank++) {
+        sampler->pieces[rank].used = fewest;
+    }
+    sampler->steps = 0;
+    for (int rank = 0; rank < world_size; rank++) {
+        int64_t steps = sampler_rank_steps(sampler, rank);
+        sampler->steps = steps > sampler->steps ? steps : sampler->steps;
+    }
+}
+
 void sampler_free(Sampler *sampler)
 {
     free(sampler->list);
+    free(sampler->pieces);
     *sampler = (Sampler){0};
 }
 
@@ -59,6 +116,18 @@ static void shuffle_list(int64_t *list, int64_t count, Rng *rng)
         int64_t swapped = list[i];
         list[i] = list[j];
         list[j] = swapped;
+    }
+}
+
+/* All samples, or each rank's own ones among themselves. */
+static void shuffle_samples(Sampler *sampler, Rng *rng)
+{
+    if (sampler->pieces == NULL) {
+        shuffle_list(sampler->list, sampler->dataset_size, rng);
+        return;
+    }
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        shuffle_list(sampler->list + sampler->pieces[rank].first, sampler->pieces[rank].samples, rng);
     }
 }
 
@@ -76,7 +145,7 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
         Rng rng;
         rng_seed(&rng, sampler->seed ^ SHUFFLE_STREAM);
         rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* seed + epoch alone would make seed 1 repeat seed 0 */
-        shuffle_list(sampler->list, sampler->dataset_size, &rng);
+        shuffle_samples(sampler, &rng);
     }
     /* Round to the start again: more than once if there are fewer samples than ranks. */
     for (int64_t place = sampler->dataset_size; place < sampler->length; place++) {
@@ -85,27 +154,77 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
     sampler->epoch = epoch;
 }
 
-int64_t sampler_steps_per_epoch(const Sampler *sampler)
+int64_t sampler_rank_steps(const Sampler *sampler, int rank)
 {
-    int64_t whole = sampler->length / sampler->global_batch;
-    return sampler->length % sampler->global_batch == 0 ? whole : whole + 1;
+    CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
+    if (sampler->pieces == NULL) {
+        return sampler->steps;
+    }
+    return divide_rounding_up(sampler->pieces[rank].used, sampler->global_batch / sampler->world_size);
 }
 
-/* The places [first, end) of a step's global batch. */
+int64_t sampler_steps_per_epoch(const Sampler *sampler)
+{
+    return sampler->steps;
+}
+
+int64_t sampler_largest_share(const Sampler *sampler)
+{
+    int64_t batch = sampler->global_batch;
+    if (sampler->pieces == NULL && sampler->length < batch) {
+        batch = sampler->length;
+    }
+    return divide_rounding_up(batch, sampler->world_size);
+}
+
+static void check_step(const Sampler *sampler, int64_t step)
+{
+    CHECK(step >= 0 && step < sampler->steps, "step %lld of an epoch of %lld steps", (long long)step,
+          (long long)sampler->steps);
+}
+
+/* The places [first, end) of a step's global batch, where the list is dealt out. */
 static void places_of_step(const Sampler *sampler, int64_t step, int64_t *first, int64_t *end)
 {
-    CHECK(step >= 0 && step < sampler_steps_per_epoch(sampler), "step %lld of an epoch of %lld steps", (long long)step,
-          (long long)sampler_steps_per_epoch(sampler));
     *first = step * sampler->global_batch;
     int64_t left = sampler->length - *first;
     *end = *first + (left < sampler->global_batch ? left : sampler->global_batch);
 }
 
+/* A rank's part of a step: the places first, first + stride, ..., `count` of them. */
+typedef struct Share {
+    int64_t first, stride, count;
+} Share;
+
+/* Places p = rank (modulo the world size) of the step. */
+static Share share_dealt_out(const Sampler *sampler, int64_t step, int rank)
+{
+    int64_t first, end, world_size = sampler->world_size;
+    places_of_step(sampler, step, &first, &end);
+    int64_t place = first + (rank - first % world_size + world_size) % world_size;
+    return (Share){place, world_size, place < end ? (end - place - 1) / world_size + 1 : 0};
+}
+
+/* The next ones of the rank's piece; none if it has run out. */
+static Share share_of_own(const Sampler *sampler, int64_t step, int rank)
+{
+    const Piece *piece = &sampler->pieces[rank];
+    int64_t batch = sampler->global_batch / sampler->world_size, left = piece->used - step * batch;
+    return (Share){piece->first + step * batch, 1, left < 0 ? 0 : left < batch ? left : batch};
+}
+
 int64_t sampler_global_count(const Sampler *sampler, int64_t step)
 {
-    int64_t first, end;
-    places_of_step(sampler, step, &first, &end);
-    return end - first;
+    int64_t first, end, count = 0;
+    check_step(sampler, step);
+    if (sampler->pieces == NULL) {
+        places_of_step(sampler, step, &first, &end);
+        return end - first;
+    }
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        count += share_of_own(sampler, step, rank).count;
+    }
+    return count;
 }
 
 int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices)
@@ -113,26 +232,28 @@ int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, i
     CHECK(sampler->epoch >= 0, "no epoch set");
     CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
     CHECK(k >= 0 && k < K, "micro-batch %d of %d", k, K);
-    int64_t first, end;
-    places_of_step(sampler, step, &first, &end);
-
-    /* The rank's share: places p = rank (modulo the world size) from `first` on. */
-    int64_t world_size = sampler->world_size;
-    int64_t place = first + (rank - first % world_size + world_size) % world_size;
-    int64_t share = place < end ? (end - place - 1) / world_size + 1 : 0;
+    check_step(sampler, step);
+    Share share = sampler->pieces == NULL ? share_dealt_out(sampler, step, rank) : share_of_own(sampler, step, rank);
 
     /* Micro-batch k of it: parts that differ by one sample at most, without a gap for any K. */
-    int64_t from = share * k / K, to = share * (k + 1) / K;
+    int64_t from = share.count * k / K, to = share.count * (k + 1) / K;
     for (int64_t i = from; i < to; i++) {
-        indices[i - from] = sampler->list[place + i * world_size];
+        indices[i - from] = sampler->list[share.first + i * share.stride];
     }
     return to - from;
 }
 
 int64_t sampler_whole_batch(const Sampler *sampler, int64_t step, int64_t *indices)
 {
+    int64_t first, end, count = 0;
     CHECK(sampler->epoch >= 0, "no epoch set");
-    int64_t first, end;
+    check_step(sampler, step);
+    if (sampler->pieces != NULL) {
+        for (int rank = 0; rank < sampler->world_size; rank++) {
+            count += sampler_indices(sampler, step, rank, 0, 1, indices + count);
+        }
+        return count;
+    }
     places_of_step(sampler, step, &first, &end);
     for (int64_t place = first; place < end; place++) {
         indices[place - first] = sampler->list[place];

@@ -19,7 +19,7 @@ int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, i
             filled = 0;
         }
     }
-    return filled > 0 ? bucket + 1 : bucket; /* the last bucket may stay below its cap */
+    return count > 0 ? bucket_of[count - 1] + 1 : 0; /* the last bucket may stay below its cap */
 }
 
 /* Trained parameters in reverse order of registration; returns how many. */
@@ -33,23 +33,17 @@ static int reverse_order(const ParameterList *parameters, int *order)
 }
 
 /* note: bucket-slices
- * Elements of a slice: the next slice, too, starts on a 64-byte boundary, so that kernels meet the same alignment, and
- * give the same bits, wherever a gradient lies. */
-static size_t slice_elements(const Parameter *parameter)
-{
-    size_t unit = ARENA_ALIGNMENT / sizeof(float);
-    return ((size_t)tensor_count(&parameter->tensor) + unit - 1) / unit * unit;
-}
-
+ * A slice has its gradient's bytes and a gap, so that the next one, too, starts on a 64-byte boundary: kernels meet the
+ * same alignment, and give the same bits, wherever a gradient lies. */
 static void place_gradients(Bucket *bucket, ProcessGroup *pg)
 {
     for (int i = 0; i < bucket->count; i++)
-        bucket->elements += slice_elements(bucket->parameters[i]);
+        bucket->elements += parameter_gradient_bytes(bucket->parameters[i]) / sizeof(float);
     bucket->data = pg_alloc_shared(pg, bucket->elements * sizeof(float));
     float *slice = bucket->data;
     for (int i = 0; i < bucket->count; i++) {
         bucket->parameters[i]->tensor.grad = slice;
-        slice += slice_elements(bucket->parameters[i]);
+        slice += parameter_gradient_bytes(bucket->parameters[i]) / sizeof(float);
     }
 }
 
@@ -65,7 +59,7 @@ void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameter
     for (int i = 0; i < trained; i++)
         sizes[i] = (size_t)tensor_count(&parameters->items[order[i]]->tensor) * sizeof(float);
 
-    *buckets = (Buckets){.parameter_count = parameters->count, .pg = pg};
+    *buckets = (Buckets){.pg = pg};
     buckets->count = buckets_plan(sizes, trained, first_cap, cap, bucket_of);
     buckets->items = alloc_or_fault((size_t)buckets->count * sizeof *buckets->items);
     buckets->of_parameter = alloc_or_fault(room * sizeof *buckets->of_parameter);

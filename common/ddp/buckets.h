@@ -25,7 +25,6 @@ typedef struct Buckets {
     Bucket *items;
     int count;
     int *of_parameter;  /* by parameter index: the number of its bucket, -1 for a frozen parameter */
-    int parameter_count;
     ProcessGroup *pg;   /* whose memory the gradients lie in; not owned */
 } Buckets;
 

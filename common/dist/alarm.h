@@ -1,5 +1,5 @@
-/* alarm.h: inside dist/ only: a message to all ranks that a collective hangs. Implemented by pg_mpi.c, over a
- * communicator of its own, so that it gets through whatever hangs. */
+/* alarm.h: inside dist/ only: a message to all ranks that a collective hangs, and another one that a rank has left.
+ * Implemented by pg_mpi.c, over a communicator of its own, so that they get through whatever hangs. */
 #ifndef LOCKSTEP_DIST_ALARM_H
 #define LOCKSTEP_DIST_ALARM_H
 
@@ -9,5 +9,17 @@
 void alarm_raise(ProcessGroup *pg, long sequence);
 /* Has another rank raised the alarm? Then *sequence is the collective it waits in. Never waits. */
 bool alarm_was_raised(ProcessGroup *pg, long *sequence);
+
+/* note: leaving
+ * A rank that ends its group tells the others in how many collectives it has taken part, and waits until all have told
+ * it the same. A rank that waits in a later collective then knows at once for whom it waits in vain. */
+
+/* Tells every other rank. Never waits. */
+void departure_announce(ProcessGroup *pg);
+/* Has another rank left, of which we did not know? Then *rank says which, and *collectives after how many. Never waits.
+ * One thread at a time. */
+bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives);
+/* Returns when every other rank has left, too. */
+void departures_await(ProcessGroup *pg);
 
 #endif

@@ -11,7 +11,6 @@
  */
 #include "dist/allreduce.h"
 
-#include <limits.h>
 #include <string.h>
 
 #include "base/check.h"

@@ -5,6 +5,8 @@
  *   watchdog.c       a thread that notices a collective that hangs
  *   compare_calls.c  --debug-collectives
  *   pg_mpi.c         a backend: carries one collective out over MPI
+ *   staging.c        device memory for it, by way of host memory
+ *   pg_nccl.c        a backend for GPUs; no_nccl.c where there is none
  *   allreduce*.c     all-reduce written by hand: over MPI's point-to-point messages, and in shared memory
  *   combine.c        the additions in it
  *   shared_memory.c  memory that all ranks of a host see
@@ -30,7 +32,7 @@ typedef struct Collective {
     int root; /* broadcast */
     const char *carries;
     long sequence;   /* number of this collective in its group, from 0 */
-    struct DeviceEvent *ready; /* background: the work that writes `send`; consumed. NULL on the CPU */
+    struct DeviceEvent *ready; /* background: the work that writes `send`; consumed when it begins. NULL on the CPU */
     bool background; /* carried out by the communication thread: leave the core to the computation */
 } Collective;
 

@@ -16,10 +16,10 @@ typedef struct Waiting {
     long yields;
 } Waiting;
 
-/* One round of waiting: gives the core away, for longer and longer. Fault after the group's time-out. */
+/* One round of waiting: gives the core away, for longer and longer. (watchdog.c ends a wait that takes too long.) */
 void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting);
 
-/* Returns when all requests are done. Fault after the group's time-out. */
+/* Returns when all requests are done. */
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests);
 
 MPI_Comm group_communicator(const ProcessGroup *pg);

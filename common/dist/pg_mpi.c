@@ -9,14 +9,16 @@
  */
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "dist/alarm.h"
 #include "dist/allreduce.h"
 #include "dist/shared_memory.h"
+#include "dist/staging.h"
 
 #define SPIN 20e-6                    /* seconds; foreground, and a core for every rank */
 #define YIELDS_BEFORE_SLEEP 2000      /* foreground: some ms on an idle machine */
@@ -29,12 +31,19 @@ typedef struct MpiState {
     bool core_per_rank;  /* this host's ranks need not share cores */
     void *scratch; /* see group_scratch(); owned */
     size_t scratch_bytes;
+    Staging staging;
 } MpiState;
 
 /* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
 static MPI_Comm ending_comm;
 
-enum { TAG_ALARM = 1 };
+enum { TAG_ALARM = 1, TAG_DEPARTURE };
+
+/* die() ends MPI while the watchdog still runs: it must not look for messages any more. */
+static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
+static bool mpi_has_ended; /* guarded by `receiving` */
+
+static int departures; /* other ranks that have said that they leave */
 
 void check_mpi(int code, const char *call, const char *file, int line)
 {
@@ -64,6 +73,9 @@ static bool all_ranks_arrive(double seconds)
 
 static void leave(void)
 {
+    pthread_mutex_lock(&receiving);
+    mpi_has_ended = true;
+    pthread_mutex_unlock(&receiving);
     MPI_Finalize();
 }
 
@@ -89,21 +101,67 @@ static void check_launcher(int world_size)
 
 void alarm_raise(ProcessGroup *pg, long sequence)
 {
-    for (int rank = 0; rank < pg->world_size; rank++) {
+    static long overdue; /* there until MPI has sent it; nobody raises two alarms */
+    overdue = sequence;
+    pthread_mutex_lock(&receiving);
+    for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
         MPI_Request request;
-        if (rank != pg->rank && MPI_Isend(&sequence, 1, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
+        if (rank != pg->rank && MPI_Isend(&overdue, 1, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
             MPI_Request_free(&request);
     }
+    pthread_mutex_unlock(&receiving);
+}
+
+/* Receives a message of this kind, if there is one. Never waits. */
+static bool receive_if_there(int tag, int *source, long *number)
+{
+    int waiting = 0;
+    MPI_Status status;
+    pthread_mutex_lock(&receiving);
+    bool received = !mpi_has_ended &&
+                    MPI_Iprobe(MPI_ANY_SOURCE, tag, ending_comm, &waiting, &status) == MPI_SUCCESS && waiting &&
+                    MPI_Recv(number, 1, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+    pthread_mutex_unlock(&receiving);
+    if (received)
+        *source = status.MPI_SOURCE;
+    return received;
 }
 
 bool alarm_was_raised(ProcessGroup *pg, long *sequence)
 {
     (void)pg;
-    int waiting = 0;
-    MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, TAG_ALARM, ending_comm, &waiting, &status) != MPI_SUCCESS || !waiting)
-        return false;
-    return MPI_Recv(sequence, 1, MPI_LONG, status.MPI_SOURCE, TAG_ALARM, ending_comm, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+    int source;
+    return receive_if_there(TAG_ALARM, &source, sequence);
+}
+
+void departure_announce(ProcessGroup *pg)
+{
+    static long collectives; /* there until MPI has sent it */
+    collectives = pg->sequence;
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        MPI_Request request;
+        if (rank != pg->rank) {
+            CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, ending_comm, &request));
+            CHECK_MPI(MPI_Request_free(&request));
+        }
+    }
+}
+
+bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
+{
+    (void)pg;
+    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives);
+    departures += announced;
+    return announced;
+}
+
+void departures_await(ProcessGroup *pg)
+{
+    int rank;
+    long collectives;
+    while (departures < pg->world_size - 1)
+        if (!departure_was_announced(pg, &rank, &collectives))
+            sleep_seconds(1e-3);
 }
 
 void pg_initialize(int *argc, char ***argv)
@@ -192,7 +250,7 @@ static MPI_Op mpi_op(ReduceOp op)
 }
 
 /* Starts the collective and waits for it. MPI wants MPI_IN_PLACE where send and receive are one buffer. */
-static void run(ProcessGroup *pg, const Collective *c)
+static void run_on_host(ProcessGroup *pg, const Collective *c)
 {
     if (c->operation == OP_ALL_REDUCE && all_reduce_by_hand(pg, c))
         return;
@@ -216,16 +274,43 @@ static void run(ProcessGroup *pg, const Collective *c)
     wait_for_messages(pg, c, 1, &request);
 }
 
+static void run(ProcessGroup *pg, const Collective *c)
+{
+    MpiState *state = pg->state;
+    if (staging_needed(c))
+        staging_run(&state->staging, pg, c, run_on_host);
+    else
+        run_on_host(pg, c);
+}
+
+/* note: finalize
+ * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in the
+ * launcher's barrier, does not take them any more. All ranks have done all they had to do by then, so this
+ * one leaves without it. */
+static void leave_anyway(int signal_number)
+{
+    static const char note[] = "note: MPI_Finalize has not returned for 10 s; all work is done, so this rank leaves\n";
+    (void)signal_number;
+    ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
+    (void)written;
+    _exit(job_status());
+}
+
+/* All ranks have met before: see pg_destroy(). */
 static void close_mpi(ProcessGroup *pg)
 {
     MpiState *state = pg->state;
+    signal(SIGALRM, leave_anyway);
+    alarm(10);
     shared_memory_close(pg);
+    staging_free(&state->staging);
     free(state->scratch);
     MPI_Comm_free(&state->comm);
     MPI_Comm_free(&ending_comm);
     free(state);
     job_set((Job){.rank = pg->rank, .world_size = pg->world_size});
     MPI_Finalize();
+    alarm(0);
 }
 
 static const Backend mpi_backend = {"mpi", run, close_mpi};

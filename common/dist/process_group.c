@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/timeline.h"
 #include "device/device.h"
+#include "dist/alarm.h"
 #include "dist/compare_calls.h"
 #include "dist/group.h"
 #include "dist/watchdog.h"
@@ -28,7 +29,9 @@ ProcessGroup *pg_create(const ProcessGroupOptions *options)
 void pg_destroy(ProcessGroup *pg)
 {
     worker_stop(pg);
-    watchdog_stop(pg->watchdog);
+    departure_announce(pg);
+    watchdog_stop(pg->watchdog); /* from here on the others' watchdogs are enough: they know that this rank has left */
+    departures_await(pg);
     pg->backend->close(pg);
     pthread_mutex_destroy(&pg->lock);
     free(pg);
@@ -54,11 +57,19 @@ const char *pg_backend(const ProcessGroup *pg)
     return pg->backend->name;
 }
 
-void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm)
+void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options)
 {
     worker_drain(pg);
-    pg->options.algorithm = algorithm;
+    pg->options = *options;
+    watchdog_set_timeout(pg->watchdog, options->timeout);
     pg_mpi_prepare(pg);
+}
+
+void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm)
+{
+    ProcessGroupOptions options = pg->options;
+    options.algorithm = algorithm;
+    pg_set_options(pg, &options);
 }
 
 const char *operation_name(Operation operation)
@@ -95,6 +106,7 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
         compare_calls(pg, collective);
     if (collective->background)
         device_event_wait(collective->ready);
+    device_synchronize(); /* what is sent has been computed: from here on, time is communication's, real or emulated */
     double start = now_seconds();
     pg->backend->run(pg, collective);
     watchdog_end(pg->watchdog);

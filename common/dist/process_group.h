@@ -2,7 +2,8 @@
  *
  * Interface: pg_create() first, pg_destroy() last. Every rank calls the same collectives in the same order; counts
  * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight"): errors and timelines show it.
- * It must stay valid until the collective is done. Buffers may be device memory or host memory.
+ * It must stay valid until the collective is done. Buffers may be device memory or host memory. A collective begins when
+ * the device work queued before it is done; when it is done, its result is there for every thread.
  * A collective that is not done within the time-out is a fault that ends all ranks.
  */
 #ifndef LOCKSTEP_DIST_PROCESS_GROUP_H
@@ -35,7 +36,7 @@ typedef struct ProcessGroupOptions {
 /* What this rank's collectives have cost since the last pg_reset_counters(). */
 typedef struct CommCounters {
     long collectives;
-    int64_t bytes;       /* count * size of an element, summed over the collectives */
+    int64_t bytes;       /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
     double in_flight;    /* seconds during which a collective was being carried out */
     double exposed;      /* seconds during which the training thread stood still for one */
 } CommCounters;
@@ -46,7 +47,8 @@ typedef struct Work Work; /* an asynchronous collective on its way */
 /* Starts MPI (alone, or under mpiexec) and makes a group of all ranks. argc, argv: main()'s. */
 void pg_initialize(int *argc, char ***argv);
 ProcessGroup *pg_create(const ProcessGroupOptions *options);
-/* Waits for the communication thread, frees the group, ends MPI. Collective. */
+/* Waits for the communication thread, frees the group, ends MPI. Collective. If another rank is still waiting in a
+ * collective that this one has not come to, that is a fault, and the other rank says so. */
 void pg_destroy(ProcessGroup *pg);
 
 int pg_rank(const ProcessGroup *pg);
@@ -54,6 +56,13 @@ int pg_world_size(const ProcessGroup *pg);
 int pg_local_rank(const ProcessGroup *pg); /* number among the ranks of this host */
 const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
 
+/* From now on NCCL carries what lies in device memory; MPI goes on with host memory and barriers. Call once, after
+ * device_init(), with a device for each rank; collective. In a program without NCCL: die()s. */
+void pg_use_nccl(ProcessGroup *pg);
+bool pg_has_nccl(void);
+
+/* Other options from now on. Collective. */
+void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
 /* Another algorithm from now on: for comparing them. Collective. */
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 

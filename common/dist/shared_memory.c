@@ -7,9 +7,17 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "dist/mpi_messages.h"
+#include "dist/watchdog.h"
 
 #define PAGE_BYTES 4096
 #define QUICK_LOOKS 100 /* well under a microsecond: before a look at the clock */
+
+/* Making and freeing a window are collective: the watchdog shall see who does not come. Ends with watchdog_end(). */
+static void watch(ProcessGroup *pg, const char *what)
+{
+    watchdog_begin(pg->watchdog, &(Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+                                               .sequence = pg->sequence++});
+}
 
 /* Every rank gives `bytes`; its own part is zeroed. Collective. */
 static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
@@ -21,8 +29,10 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
     window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
     /* A page more than needed: Open MPI's parts begin anywhere. All processes map whole pages, so a part's place within
      * its page, and with it the next boundary of 64 bytes, is the same for all of them. */
+    watch(pg, "making shared memory");
     CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
                                       &mine, &window->window));
+    watchdog_end(pg->watchdog);
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Aint size = 0;
         int unit = 0;
@@ -52,7 +62,9 @@ void shared_memory_open(ProcessGroup *pg)
     pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* all mailboxes are zeroed */
+    watch(pg, "all mailboxes are zeroed");
+    CHECK_MPI(MPI_Barrier(group_communicator(pg)));
+    watchdog_end(pg->watchdog);
 }
 
 void shared_memory_close(ProcessGroup *pg)
@@ -81,17 +93,23 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
-    SharedWindow *none = NULL, **link = pg != NULL && pg->shared != NULL ? &pg->shared->windows : &none;
+    if (pg == NULL || pg->shared == NULL) {
+        device_free(memory);
+        return;
+    }
+    SharedWindow **link = &pg->shared->windows;
     while (*link != NULL && (*link)->parts[pg->rank] != memory)
         link = &(*link)->next;
     SharedWindow *window = *link;
-    if (window == NULL) {
+    if (window == NULL) { /* as bytes == 0 gives it */
         device_free(memory);
         return;
     }
     worker_drain(pg);
     *link = window->next;
+    watch(pg, "freeing shared memory");
     window_free(window);
+    watchdog_end(pg->watchdog);
 }
 
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes)

@@ -25,7 +25,7 @@ static const char *launched_rank(void)
 
 static pid_t child;
 
-/* What the launcher tells the parent (to end, to go on) is meant for the rank. */
+/* What the launcher tells the parent (to end) is meant for the rank. */
 static void pass_on(int signal_number)
 {
     kill(child, signal_number);

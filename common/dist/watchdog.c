@@ -1,6 +1,7 @@
 /* watchdog.c: see watchdog.h. */
 #include "dist/watchdog.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,20 +26,36 @@ struct Watchdog {
     char carries[64];      /* a copy: the name may be gone when we print it */
     double since;
     bool any;              /* there was a collective at all */
+    int left_rank;         /* the first rank to leave the group ... */
+    long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
 };
+
+/* "all_reduce number 7 (bucket 2, 65536 x float32)". Called with the lock held. */
+static void name_collective(const Watchdog *watchdog, char *text, size_t size)
+{
+    const Collective *c = &watchdog->collective;
+    if (c->operation != OP_BARRIER)
+        snprintf(text, size, "%s number %ld (%s, %zu x %s)", operation_name(c->operation), c->sequence,
+                 watchdog->carries, c->count, dtype_name(c->dtype));
+    else if (watchdog->carries[0] != '\0')
+        snprintf(text, size, "barrier number %ld (%s)", c->sequence, watchdog->carries);
+    else
+        snprintf(text, size, "barrier number %ld", c->sequence);
+}
 
 /* One line on what this rank is doing. Called with the lock held. `sequence`: the collective that hangs. */
 static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
 {
-    const Collective *c = &watchdog->collective;
     double seconds = now_seconds() - watchdog->since;
+    char last[200];
+    name_collective(watchdog, last, sizeof last);
     if (watchdog->under_way)
-        snprintf(text, size, "has been waiting for %.1f s in %s number %ld (%s, %zu x %s) for other ranks", seconds,
-                 operation_name(c->operation), c->sequence, watchdog->carries, c->count, dtype_name(c->dtype));
+        snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
+    else if (watchdog->any && watchdog->collective.sequence >= sequence)
+        snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
     else if (watchdog->any)
-        snprintf(text, size, "has not come to collective number %ld; its last one, %s number %ld (%s), was done %.1f s "
-                 "ago, and it has been computing or stuck since", sequence, operation_name(c->operation), c->sequence,
-                 watchdog->carries, seconds);
+        snprintf(text, size, "has not come to collective number %ld; its last one, %s, was done %.1f s ago, and it has "
+                 "been computing or stuck since", sequence, last, seconds);
     else
         snprintf(text, size, "has not come to collective number %ld, nor to any other", sequence);
 }
@@ -58,6 +75,34 @@ static _Noreturn void speak_and_end(Watchdog *watchdog, long sequence, bool firs
     job_abort(1);
 }
 
+/* This rank waits in a collective that a rank which has left will never come to. */
+static _Noreturn void name_who_left(Watchdog *watchdog)
+{
+    char text[400];
+    pthread_mutex_lock(&watchdog->lock);
+    describe(watchdog, 0, text, sizeof text);
+    int rank = watchdog->left_rank;
+    long after = watchdog->left_after;
+    pthread_mutex_unlock(&watchdog->lock);
+    job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others?",
+                  text, rank, after);
+    sleep_seconds(TIME_TO_SPEAK);
+    job_abort(1);
+}
+
+/* Notes who has left the group meanwhile. Called with the lock held. */
+static void look_for_departures(Watchdog *watchdog)
+{
+    int rank;
+    long collectives;
+    while (departure_was_announced(watchdog->pg, &rank, &collectives)) {
+        if (collectives < watchdog->left_after) {
+            watchdog->left_rank = rank;
+            watchdog->left_after = collectives;
+        }
+    }
+}
+
 static void *watch(void *argument)
 {
     Watchdog *watchdog = argument;
@@ -71,7 +116,11 @@ static void *watch(void *argument)
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
         bool too_late = watchdog->under_way && now_seconds() - watchdog->since > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
+        look_for_departures(watchdog);
+        bool in_vain = watchdog->under_way && sequence >= watchdog->left_after;
         pthread_mutex_unlock(&watchdog->lock);
+        if (in_vain)
+            name_who_left(watchdog);
         if (too_late)
             speak_and_end(watchdog, sequence, true);
         if (alarm_was_raised(watchdog->pg, &sequence))
@@ -85,7 +134,7 @@ static void *watch(void *argument)
 Watchdog *watchdog_start(ProcessGroup *pg)
 {
     Watchdog *watchdog = alloc_or_fault(sizeof *watchdog);
-    *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout};
+    *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout, .left_after = LONG_MAX};
     pthread_mutex_init(&watchdog->lock, NULL);
     pthread_cond_init(&watchdog->stopping, NULL);
     CHECK(pthread_create(&watchdog->thread, NULL, watch, watchdog) == 0, "the watchdog could not be started");

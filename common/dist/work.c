@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "device/device.h"
 #include "dist/group.h"
 
 struct Work {
@@ -35,6 +36,7 @@ static void *communicate(void *argument)
 {
     ProcessGroup *pg = argument;
     Worker *worker = pg->worker;
+    device_init_thread();
     pthread_mutex_lock(&worker->lock);
     for (;;) {
         while (worker->first == NULL && !worker->stop)

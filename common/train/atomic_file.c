@@ -9,11 +9,11 @@
 
 #include "base/check.h"
 
-/* Renaming onto /dev/stdout or a named pipe would replace it by a file. */
+/* Renaming onto a named pipe or a symbolic link (as /dev/stdout is one) would replace it by a file. */
 static bool is_special(const char *path)
 {
     struct stat info;
-    return stat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
+    return lstat(path, &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode);
 }
 
 static char *temporary_name(const char *path)
@@ -34,7 +34,7 @@ void atomic_check_writable(const char *flag, const char *path)
         return;
     }
     char *temporary = temporary_name(path);
-    FILE *stream = fopen(temporary, "wb");
+    FILE *stream = fopen(temporary, "ab"); /* appends nothing: a file of that name that is someone's stays as it is */
     if (stream == NULL) {
         die("%s %s: cannot be written: %s; give a file in a directory that exists and is yours to write to", flag,
             path, strerror(errno));

@@ -113,6 +113,7 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     cJSON *metadata = cJSON_CreateObject();
     add_text(metadata, "writer", "lockstep");
     add_text(metadata, "model", "%s", state->model);
+    add_text(metadata, "heads", "%ld", state->heads);
     add_text(metadata, "optimizer", "%s", kind_name(kind));
     add_text(metadata, "step", "%ld", state->step);
     add_text(metadata, "loss_scale", "%.9g", (double)state->loss_scale);
@@ -121,6 +122,7 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     add_text(metadata, "batch_size", "%ld", state->batch_size);
     add_text(metadata, "accumulate", "%ld", state->accumulate);
     add_text(metadata, "world_size", "%ld", state->world_size);
+    add_text(metadata, "drop_last", "%ld", state->drop_last);
     add_text(metadata, "precision", "%s", state->precision);
     return metadata;
 }
@@ -213,6 +215,11 @@ static void check_same_run(const SafetensorsFile *file, const Optimizer *optimiz
         die("%s: was saved from --model %s, this run has --model %s", file->path, safetensors_printable(model),
             state->model);
     }
+    long heads = metadata_count(file, "heads");
+    if (heads != state->heads) {
+        die("%s: was saved from a model with --heads %ld, this run has %ld: the same weights would mean something else",
+            file->path, heads, state->heads);
+    }
     const char *kind = metadata_text(file, "optimizer");
     if (strcmp(kind, kind_name(optimizer->options.kind)) != 0) {
         die("%s: was saved from --optimizer %s, this run has --optimizer %s", file->path, safetensors_printable(kind),
@@ -226,6 +233,7 @@ static void advise_on_other_run(const SafetensorsFile *file, const CheckpointSta
     advise_if_other(file, "--seed", metadata_seed(file), state->seed);
     advise_if_other(file, "--batch-size", metadata_count(file, "batch_size"), state->batch_size);
     advise_if_other(file, "--accumulate", metadata_count(file, "accumulate"), state->accumulate);
+    advise_if_other(file, "--drop-last", metadata_count(file, "drop_last"), state->drop_last);
     advise_if_other(file, "ranks:", metadata_count(file, "world_size"), state->world_size);
 }
 

@@ -15,6 +15,7 @@
 
 typedef struct CheckpointState {
     char model[16]; /* as --model names it */
+    long heads;     /* of attention, which no tensor's shape shows; 0 in a model without */
     /* Where the run is. */
     long step;        /* optimizer steps done; the next one has this number, counted from 0 */
     float loss_scale; /* fp16; 1 otherwise */
@@ -24,6 +25,7 @@ typedef struct CheckpointState {
     long batch_size; /* global */
     long accumulate;
     long world_size;
+    long drop_last;    /* 0 or 1 */
     char precision[8]; /* "fp32", "bf16", "fp16" */
 } CheckpointState;
 

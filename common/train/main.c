@@ -1,4 +1,6 @@
 /* main.c: `train`, the same for every stage: the stage comes in through ddp.h at link time. */
+#include <string.h>
+
 #include "base/check.h"
 #include "device/device.h"
 #include "dist/supervise.h"
@@ -8,16 +10,23 @@ int main(int argc, char **argv)
 {
     Options options;
     int status = 0;
+    job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
     supervise_rank();
     pg_initialize(&argc, &argv);
     bool asked_to_train = options_parse(&options, argc, argv, ddp_stage_number);
-    ProcessGroup *pg = pg_create(&options.group);
+    /* Only the time-out holds before ranks have compared their flags: what else they say changes how they would compare. */
+    ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});
     if (asked_to_train) {
+        device_init(pg_local_rank(pg), options.threads); /* first: every collective asks whose memory it is given */
         options_check_agreement(&options, pg);
+        pg_set_options(pg, &options.group);
         options_check_world(&options, pg_world_size(pg));
-        device_init(pg_local_rank(pg), options.threads);
+        options_check_devices(&options, pg);
+        if (strcmp(options.backend, "nccl") == 0)
+            pg_use_nccl(pg);
         status = train(&options, pg);
     }
+    job_set_status(status);
     pg_destroy(pg);
     return status;
 }

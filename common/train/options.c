@@ -12,11 +12,17 @@
 /* getopt_long() returns this plus the flag's number, so that it never looks like one of its signs '?' and ':'. */
 #define FLAG_BASE 256
 
+/* "[exact]": the word that may follow the flag, or not. */
+static bool value_is_optional(FlagId id)
+{
+    return flags[id].argument != NULL && flags[id].argument[0] == '[';
+}
+
 static void describe_for_getopt(struct option *list)
 {
     for (int id = 0; id < FLAG_COUNT; id++) {
         bool has_value = flags[id].argument != NULL || flags[id].choices != NULL;
-        int has_arg = id == FLAG_VERIFY ? optional_argument : has_value ? required_argument : no_argument;
+        int has_arg = value_is_optional((FlagId)id) ? optional_argument : has_value ? required_argument : no_argument;
         list[id] = (struct option){.name = flags[id].name, .has_arg = has_arg, .val = FLAG_BASE + id};
     }
     list[FLAG_COUNT] = (struct option){0};
@@ -45,7 +51,7 @@ static bool is_spelled_out(const char *word, const char *name)
 static const char *value_of(FlagId id, const char *word, int argc, char **argv)
 {
     bool next_is_a_word = optind < argc && argv[optind][0] != '-';
-    if (id == FLAG_VERIFY && optarg == NULL && next_is_a_word)
+    if (value_is_optional(id) && optarg == NULL && next_is_a_word)
         return argv[optind++]; /* getopt_long() knows optional values only after '=' */
     if (optarg == NULL)
         return "";
@@ -97,7 +103,7 @@ static void fill_defaults(FlagValues *values)
     if (!values->given[FLAG_DEVICE])
         values->text[FLAG_DEVICE] = device_name();
     if (!values->given[FLAG_BACKEND])
-        values->text[FLAG_BACKEND] = strcmp(device_name(), "cuda") == 0 ? "nccl" : "mpi";
+        values->text[FLAG_BACKEND] = pg_has_nccl() && !values->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
 
     int model = choice(values, FLAG_MODEL)->value;
     if (!values->given[FLAG_OPTIMIZER])
@@ -142,6 +148,12 @@ static void fill_training(Options *options, const FlagValues *values)
     options->accumulate = (int)whole_number(values, FLAG_ACCUMULATE);
     options->seed = (uint64_t)whole_number(values, FLAG_SEED);
     options->drop_last = values->given[FLAG_DROP_LAST];
+    options->rank_samples_count = whole_number_list(values, FLAG_RANK_SAMPLES, options->rank_samples,
+                                                    OPTIONS_MAX_RANKS);
+    if (values->given[FLAG_JOIN]) {
+        bool bare = values->text[FLAG_JOIN][0] == '\0';
+        options->join = bare ? JOIN_ACTUAL : (JoinMode)choice(values, FLAG_JOIN)->value;
+    }
     options->same_seed = values->given[FLAG_SAME_INIT];
 
     options->lr = (float)real_number(values, FLAG_LR);
@@ -164,9 +176,10 @@ static void fill_communication(Options *options, const FlagValues *values)
 {
     const double mebibyte = 1024 * 1024;
     options->device = choice(values, FLAG_DEVICE)->name;
+    options->share_gpu = values->given[FLAG_SHARE_GPU];
     options->threads = (int)whole_number(values, FLAG_THREADS);
     options->backend = choice(values, FLAG_BACKEND)->name;
-    options->allreduce = choice(values, FLAG_ALLREDUCE)->name;
+    options->allreduce = strcmp(options->backend, "nccl") == 0 ? "nccl" : choice(values, FLAG_ALLREDUCE)->name;
     options->group.algorithm = (AllReduceAlgorithm)choice(values, FLAG_ALLREDUCE)->value;
     options->group.timeout = real_number(values, FLAG_TIMEOUT);
     options->group.debug_collectives = values->given[FLAG_DEBUG_COLLECTIVES];
@@ -197,6 +210,11 @@ static void fill_checks_and_files(Options *options, const FlagValues *values)
     options->generate = whole_number(values, FLAG_GENERATE);
     options->trace = values->text[FLAG_TRACE];
     options->json = values->text[FLAG_JSON];
+}
+
+const int64_t *options_rank_samples(const Options *options)
+{
+    return options->rank_samples_count > 0 ? options->rank_samples : NULL;
 }
 
 bool options_parse(Options *options, int argc, char **argv, int stage)

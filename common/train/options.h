@@ -9,7 +9,15 @@
 
 typedef enum VerifyMode { VERIFY_NONE, VERIFY_WHOLE_BATCH, VERIFY_EXACT } VerifyMode;
 typedef enum OnNan { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
+/* --join: ranks that run out of data before others shadow them. What the step's sum of gradients is divided by: */
+typedef enum JoinMode {
+    JOIN_NONE,    /* no --join: ranks that would run out at different steps are a mistake */
+    JOIN_ACTUAL,  /* the samples that took part in the step */
+    JOIN_INITIAL, /* the full global batch, whoever has run out */
+} JoinMode;
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
+
+enum { OPTIONS_MAX_RANKS = 256 }; /* that --rank-samples can list */
 
 typedef struct Options {
     ModelSpec model;
@@ -22,6 +30,9 @@ typedef struct Options {
     int accumulate;     /* micro-batches per step */
     uint64_t seed;
     bool drop_last;
+    int64_t rank_samples[OPTIONS_MAX_RANKS]; /* of an epoch, each rank's own; see options_rank_samples() */
+    int rank_samples_count; /* 0: the sampler deals the data set out, equally many for every rank */
+    JoinMode join;
 
     float lr;
     LrSchedule lr_schedule; /* cosine: down to a tenth of lr at the last step */
@@ -31,9 +42,10 @@ typedef struct Options {
 
     const char *backend;   /* "mpi" or "nccl" */
     const char *device;    /* "cpu" or "cuda" */
+    bool share_gpu;        /* two ranks may compute on one GPU */
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
-    const char *allreduce; /* the algorithm's name, for the summary */
+    const char *allreduce; /* the algorithm's name, for the summary; NCCL chooses by itself: "nccl" */
     DdpOptions ddp;
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     float initial_loss_scale; /* fp16 only */
@@ -56,11 +68,18 @@ typedef struct Options {
  * with its default (rank 0 only) and returns false: the caller leaves with status 0. */
 bool options_parse(Options *options, int argc, char **argv, int stage);
 
+/* What sampler_set_rank_samples() wants: the numbers of --rank-samples, or NULL. */
+const int64_t *options_rank_samples(const Options *options);
+
 /* The checks that need the number of ranks: die()s if the global batch has not a sample for every rank and
- * micro-batch, or if --verify exact asks for what MPI's own all-reduce does not promise. */
+ * micro-batch, if --rank-samples does not fit the ranks, or if --verify exact asks for what MPI's own all-reduce does
+ * not promise. */
 void options_check_world(const Options *options, int world_size);
 
 /* die()s, showing both sides, where ranks were started with different settings. Collective. */
 void options_check_agreement(const Options *options, ProcessGroup *pg);
+
+/* After device_init(): die()s if two ranks compute on one GPU, unless --share-gpu allows it. Collective. */
+void options_check_devices(const Options *options, ProcessGroup *pg);
 
 #endif

@@ -22,6 +22,9 @@ static void check_model(const Options *options, const FlagValues *values)
         if (options->model.gpt.width % options->model.gpt.heads != 0)
             die("--heads: %d heads cannot share a width of %d evenly; choose a --width that is a multiple",
                 options->model.gpt.heads, options->model.gpt.width);
+        if (options->generate > 0 && options->model.gpt.vocabulary > 256)
+            die("--generate: writes bytes, and %s has a vocabulary of %d tokens; --model gpt can", model,
+                options->model.gpt.vocabulary);
         return;
     }
     for (size_t i = 0; i < sizeof gpt_sizes / sizeof gpt_sizes[0]; i++)
@@ -38,6 +41,9 @@ static void check_training(const Options *options, const FlagValues *values, int
     if (options->steps > 0 && options->warmup_steps > options->steps)
         die("--warmup-steps: %ld are more than the %ld steps of the run (--steps)", options->warmup_steps,
             options->steps);
+    if (options->drop_last && options->join != JOIN_NONE)
+        die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data, and none "
+            "is left to shadow");
     if (values->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
         die("--momentum: only --optimizer sgd has it");
     if (options->precision != DTYPE_F32 && stage < 4)
@@ -47,24 +53,43 @@ static void check_training(const Options *options, const FlagValues *values, int
         die("--loss-scale: only --precision fp16 needs it");
 }
 
-static void check_device(const Options *options)
+static void check_device(const Options *options, const FlagValues *values)
 {
     if (strcmp(options->device, device_name()) != 0)
         die("--device: this program computes on the %s; train is the CPU program, train_cuda the CUDA program",
             device_name());
-    if (strcmp(options->backend, "nccl") == 0 && strcmp(device_name(), "cuda") != 0)
+    bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
+    if (options->share_gpu && !cuda)
+        die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
+    if (nccl && !cuda)
         die("--backend: nccl carries GPU memory only and needs train_cuda; give mpi");
+    if (nccl && !pg_has_nccl())
+        die("--backend: this program was built without NCCL; give mpi");
+    if (nccl && options->share_gpu)
+        die("--share-gpu: NCCL needs a GPU for every rank; ranks that share one need --backend mpi");
+    if (nccl && options->group.algorithm != ALLREDUCE_MPI)
+        die("--allreduce: NCCL adds in its own way; for %s give --backend mpi as well", values->text[FLAG_ALLREDUCE]);
+    if (cuda && options->group.algorithm == ALLREDUCE_SHM)
+        die("--allreduce: shm adds in memory that all ranks of a host see, but train_cuda's gradients lie on the GPU; "
+            "ordered gives the same sums");
 }
 
 void options_check_flags(const Options *options, const FlagValues *values, int stage)
 {
     check_model(options, values);
     check_training(options, values, stage);
-    check_device(options);
+    check_device(options, values);
     if (values->given[FLAG_WIRE] && options->group.wire_gbps <= 0)
         die("--wire: the bandwidth must be more than 0 gigabit per second (the latency may be 0)");
     if (values->given[FLAG_SAVE_EVERY] && options->save == NULL)
         die("--save-every: needs --save FILE to know where to");
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat file_a, file_b;
+    return stat(a, &file_a) == 0 && stat(b, &file_b) == 0 && file_a.st_dev == file_b.st_dev &&
+           file_a.st_ino == file_b.st_ino;
 }
 
 /* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. */
@@ -90,6 +115,24 @@ void options_check_files(const Options *options)
         die("--resume: cannot read %s: %s", options->resume, strerror(errno));
     if (!S_ISREG(status.st_mode))
         die("--resume: %s is not a file; give one that --save wrote", options->resume);
+    if (options->verify != VERIFY_NONE && options->save != NULL && same_file(options->save, options->resume))
+        die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one", options->save);
+}
+
+static void check_rank_samples(const Options *options, int world_size)
+{
+    int64_t all = 0;
+    for (int rank = 0; rank < options->rank_samples_count; rank++)
+        all += options->rank_samples[rank];
+    if (options->rank_samples_count != world_size)
+        die("--rank-samples: has %d number(s) for %d rank(s); give one for each rank", options->rank_samples_count,
+            world_size);
+    if (all == 0)
+        die("--rank-samples: no rank has any sample; give one of them at least 1");
+    if (options->batch_size % world_size != 0)
+        die("--batch-size: with --rank-samples every rank takes equally many samples per step, and %lld is no multiple "
+            "of %d ranks; give %lld", (long long)options->batch_size, world_size,
+            (long long)(options->batch_size / world_size + 1) * world_size);
 }
 
 void options_check_world(const Options *options, int world_size)
@@ -98,11 +141,13 @@ void options_check_world(const Options *options, int world_size)
     if (options->batch_size < least)
         die("--batch-size: %lld samples are too few for %d ranks with --accumulate %d; give at least %lld",
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
+    if (options->rank_samples_count > 0)
+        check_rank_samples(options, world_size);
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
     AllReduceAlgorithm algorithm = options->group.algorithm;
     bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
     if (options->verify == VERIFY_EXACT && world_size > 2 && !rank_order)
-        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks: the others add in another order",
-            world_size);
+        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: the others add in another order",
+            world_size, strcmp(options->backend, "nccl") == 0 ? ", with --backend mpi" : "");
 }

@@ -14,10 +14,10 @@ const ModelDefaults model_defaults[MODEL_COUNT] = {
      .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
      .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
-    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "1500", .batch_size = "16", .optimizer = "adamw",
+    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2600", .batch_size = "8", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
-     .adamw_lr = "2e-3", .adamw_weight_decay = "0.1"},
+     .adamw_lr = "1.4e-3", .adamw_weight_decay = "0.1"},
     {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
@@ -34,6 +34,7 @@ static const Choice algorithms[] = {
     {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
     {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT}, {"shm", ALLREDUCE_SHM}, {NULL, 0}};
 static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
+static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 
 /* name, argument, choices, default, low, high, stage, feature, help */
@@ -54,6 +55,10 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 1, NULL, "micro-batches per step"},
     [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "leave samples out, not double some, where the ranks cannot share evenly"},
+    [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
+                           "samples that each rank has of its own, as from files of unequal length"},
+    [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
+                   "ranks out of data shadow the others; initial: divide by the full batch even then"},
     [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "of weights and shuffling"},
     [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "every rank draws its first weights from seed, not from seed + rank"},
@@ -75,9 +80,11 @@ const Flag flags[FLAG_COUNT] = {
                          "the first scale, with --precision fp16"},
 
     [FLAG_DEVICE] = {"device", NULL, devices, NULL, 0, 0, 1, NULL, "the program decides: train or train_cuda"},
+    [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "train_cuda: several ranks may compute on one GPU (with --backend mpi)"},
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
-                      "who carries messages (default: mpi; train_cuda: nccl)"},
+                      "who carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
                         "ordered, shm (one host), root: sums in rank order, the same bits in every stage"},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,

@@ -14,12 +14,13 @@ typedef enum FlagId {
     /* what is trained, on which data */
     FLAG_MODEL, FLAG_HIDDEN, FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_DATA,
     /* how long, in which batches */
-    FLAG_STEPS, FLAG_EPOCHS, FLAG_BATCH_SIZE, FLAG_ACCUMULATE, FLAG_DROP_LAST, FLAG_SEED, FLAG_SAME_INIT,
+    FLAG_STEPS, FLAG_EPOCHS, FLAG_BATCH_SIZE, FLAG_ACCUMULATE, FLAG_DROP_LAST, FLAG_RANK_SAMPLES, FLAG_JOIN,
+    FLAG_SEED, FLAG_SAME_INIT,
     /* the update */
     FLAG_OPTIMIZER, FLAG_LR, FLAG_LR_SCHEDULE, FLAG_WARMUP_STEPS, FLAG_MOMENTUM, FLAG_WEIGHT_DECAY,
     FLAG_CLIP_GRAD_NORM, FLAG_PRECISION, FLAG_LOSS_SCALE,
     /* ranks and what they send each other */
-    FLAG_DEVICE, FLAG_THREADS, FLAG_BACKEND, FLAG_ALLREDUCE, FLAG_WIRE, FLAG_TIMEOUT, FLAG_BUCKET_CAP_MB,
+    FLAG_DEVICE, FLAG_SHARE_GPU, FLAG_THREADS, FLAG_BACKEND, FLAG_ALLREDUCE, FLAG_WIRE, FLAG_TIMEOUT, FLAG_BUCKET_CAP_MB,
     FLAG_FIRST_BUCKET_MB, FLAG_REBUILD_BUCKETS, FLAG_FIND_UNUSED_PARAMETERS, FLAG_GRAD_DTYPE,
     /* checks and files */
     FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_DEBUG_COLLECTIVES, FLAG_ON_NAN, FLAG_EVAL_SAMPLES, FLAG_SAVE, FLAG_SAVE_EVERY, FLAG_RESUME, FLAG_GENERATE,
@@ -75,6 +76,8 @@ const char *stage_name(int stage);      /* "naive" */
 long whole_number(const FlagValues *values, FlagId flag); /* 0 if the flag has no value */
 double real_number(const FlagValues *values, FlagId flag);
 void whole_number_pair(const FlagValues *values, FlagId flag, long *first, long *second);
+/* Numbers with commas between them, `room` at most; returns how many, 0 if the flag has no value. */
+int whole_number_list(const FlagValues *values, FlagId flag, int64_t *numbers, int room);
 void real_number_pair(const FlagValues *values, FlagId flag, double *first, double *second);
 const Choice *choice(const FlagValues *values, FlagId flag);
 

@@ -68,6 +68,23 @@ void whole_number_pair(const FlagValues *values, FlagId id, long *first, long *s
             flag->argument, flag->low, flag->high);
 }
 
+int whole_number_list(const FlagValues *values, FlagId id, int64_t *numbers, int room)
+{
+    const Flag *flag = &flags[id];
+    const char *text = values->text[id], *rest = NULL;
+    int count = 0;
+    while (text != NULL) {
+        long number = 0;
+        bool more = read_whole(flag, text, ',', &number, &rest);
+        if (count == room || (!more && !read_whole(flag, text, '\0', &number, &rest)))
+            die("--%s: '%s' is not %s: up to %d whole numbers from %.0f to %.0f with commas between them", flag->name,
+                values->text[id], flag->argument, room, flag->low, flag->high);
+        numbers[count++] = number;
+        text = more ? rest + 1 : NULL;
+    }
+    return count;
+}
+
 void real_number_pair(const FlagValues *values, FlagId id, double *first, double *second)
 {
     const Flag *flag = &flags[id];

@@ -54,10 +54,14 @@ void replica_backward(Replica *replica, Tensor *loss)
     tape_backward(&replica->tape, loss, replica->scaler.scale);
 }
 
-/* note: gradient-scale */
+/* note: gradient-scale
+ * The mean over the samples that there are; or, with --join initial, every sample counts as much in a step that some
+ * ranks have no data for as in a full one. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
-    double terms = (double)model_loss_terms(&replica->model.spec, global_samples, replica->time);
+    const Options *options = replica->options;
+    int64_t divisor = options->join == JOIN_INITIAL ? options->batch_size : global_samples;
+    double terms = (double)model_loss_terms(&replica->model.spec, divisor, replica->time);
     return (float)(1 / (terms * (double)replica->scaler.scale));
 }
 
@@ -85,7 +89,9 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
                              .seed = options->seed,
                              .batch_size = options->batch_size,
                              .accumulate = options->accumulate,
-                             .world_size = world_size};
+                             .world_size = world_size,
+                             .drop_last = options->drop_last,
+                             .heads = options->model.kind == MODEL_GPT ? options->model.gpt.heads : 0};
     snprintf(state.model, sizeof state.model, "%s", options->model.name);
     snprintf(state.precision, sizeof state.precision, "%s", precision_name(options->precision));
     return state;
@@ -112,13 +118,14 @@ const char *precision_name(DType precision)
 }
 
 /* note: learning-rate
- * Linear from 0 over the warm-up steps, then constant, or half a cosine from lr down to a tenth of it. */
+ * Linear up to lr over the warm-up steps, then constant, or half a cosine down to a tenth of lr at the last step. */
 float learning_rate(const Options *options, long step, long total_steps)
 {
     if (step < options->warmup_steps)
         return options->lr * (float)(step + 1) / (float)options->warmup_steps;
-    if (options->lr_schedule == LR_CONSTANT || total_steps <= options->warmup_steps)
+    long last = total_steps - 1;
+    if (options->lr_schedule == LR_CONSTANT || last <= options->warmup_steps)
         return options->lr;
-    double progress = (double)(step - options->warmup_steps) / (double)(total_steps - options->warmup_steps);
+    double progress = (double)(step - options->warmup_steps) / (double)(last - options->warmup_steps);
     return options->lr * (float)(0.55 + 0.45 * cos(progress * M_PI));
 }

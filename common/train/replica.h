@@ -37,7 +37,8 @@ Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *input
 /* Adds the gradient of loss * loss scale to the parameters' gradients. */
 void replica_backward(Replica *replica, Tensor *loss);
 
-/* What turns the sum of all gradients of a step into the gradient of the mean loss: 1 / (terms * loss scale). */
+/* What turns the sum of all gradients of a step into the gradient of the mean loss: 1 / (terms * loss scale).
+ * global_samples: what all ranks together have in this step. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 
 /* Overflow check, clipping, optimizer step, zeroing of gradients. step counts from 0. Returns false if the step was

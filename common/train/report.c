@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -27,8 +28,23 @@ double report_largest_peak_mb(ProcessGroup *pg)
     return peak;
 }
 
+/* One line on ranks that have data of their own. */
+static void print_own_data(const Options *options, const Sampler *sampler)
+{
+    printf("own data: samples");
+    for (int rank = 0; rank < options->rank_samples_count; rank++)
+        printf("%s %lld", rank > 0 ? "," : "", (long long)options->rank_samples[rank]);
+    printf(" on ranks 0 to %d; steps of an epoch", options->rank_samples_count - 1);
+    for (int rank = 0; rank < options->rank_samples_count; rank++)
+        printf("%s %lld", rank > 0 ? "," : "", (long long)sampler_rank_steps(sampler, rank));
+    if (options->join != JOIN_NONE)
+        printf("; who has run out shadows, sums are divided by the %s",
+               options->join == JOIN_INITIAL ? "full batch" : "samples there are");
+    printf("\n");
+}
+
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  long first_step)
+                  const Sampler *sampler, long first_step)
 {
     if (pg_rank(pg) != 0)
         return;
@@ -38,9 +54,11 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
            (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
            options->accumulate);
+    if (options->rank_samples_count > 0)
+        print_own_data(options, sampler);
     if (options->precision != DTYPE_F32)
-        printf("precision: operands of matrix products rounded to %s (emulated), sums in float32\n",
-               dtype_name(options->precision));
+        printf("precision: operands of matrix products rounded to %s%s, sums in float32\n",
+               dtype_name(options->precision), strcmp(device_name(), "cpu") == 0 ? " (emulated)" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
     fflush(stdout);
@@ -70,6 +88,8 @@ static void fill_settings(Summary *summary, const Options *options, ProcessGroup
     summary->threads = options->threads;
     summary->global_batch = options->batch_size;
     summary->accumulate = options->accumulate;
+    summary->join = options->join == JOIN_NONE ? NULL : options->join == JOIN_INITIAL ? "initial" : "actual";
+    summary->rank_samples = options_rank_samples(options);
     summary->precision = precision_name(options->precision);
     summary->loss_scale = (double)replica->scaler.scale;
     summary->allreduce = options->allreduce;
@@ -96,6 +116,9 @@ static void fill_results(Summary *summary, const Options *options, const Replica
     if (options->model.kind == MODEL_MLP)
         summary->eval_accuracy = record->evaluation.accuracy;
     summary_set_times(summary, stats, options->model.kind == MODEL_GPT ? replica->time : 0);
+    double filled = (double)record->all_samples / (steps * (double)options->batch_size); /* below 1: batches fell short */
+    summary->samples_per_s *= filled;
+    summary->tokens_per_s *= filled;
     summary->peak_rss_mb = record->peak_rss_mb;
     summary->memory = memory_use(replica, record);
     summary->weights_hash = parameters_hash(&replica->model.parameters);

@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_TRAIN_REPORT_H
 #define LOCKSTEP_TRAIN_REPORT_H
 
+#include "data/sampler.h"
 #include "train/evaluate.h"
 #include "train/replica.h"
 #include "train/stats.h"
@@ -14,6 +15,7 @@ typedef struct RunRecord {
     long collectives;       /* of all steps */
     int64_t bytes;          /* of all steps */
     int64_t global_samples; /* of the last step's batch */
+    int64_t all_samples;    /* of all steps' batches */
     double first_loss, final_loss;
     double base_rss_mb;     /* program, libraries and data set, before there was a model */
     double peak_rss_mb;     /* the largest rank's, training only */
@@ -26,7 +28,7 @@ double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank
 
 /* Rank 0 prints what is about to be trained. */
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  long first_step);
+                  const Sampler *sampler, long first_step);
 
 /* Rank 0 prints the summary and writes it where --json says. */
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,

@@ -77,6 +77,18 @@ static void add_text(cJSON *object, const char *key, const char *text)
     cJSON_AddItemToObject(object, key, text != NULL ? cJSON_CreateString(text) : cJSON_CreateNull());
 }
 
+static void add_rank_samples(cJSON *object, const Summary *summary)
+{
+    if (summary->rank_samples == NULL) {
+        cJSON_AddNullToObject(object, "rank_samples");
+        return;
+    }
+    cJSON *list = cJSON_AddArrayToObject(object, "rank_samples");
+    for (int rank = 0; rank < summary->world_size; rank++) {
+        cJSON_AddItemToArray(list, cJSON_CreateNumber((double)summary->rank_samples[rank]));
+    }
+}
+
 static void add_setup(cJSON *object, const Summary *summary)
 {
     add_number(object, "stage", summary->stage);
@@ -90,6 +102,8 @@ static void add_setup(cJSON *object, const Summary *summary)
     add_number(object, "steps_skipped", (double)summary->steps_skipped);
     add_number(object, "global_batch", (double)summary->global_batch);
     add_number(object, "accumulate", summary->accumulate);
+    add_text(object, "join", summary->join);
+    add_rank_samples(object, summary);
     add_number(object, "micro_batches", (double)summary->micro_batches);
     add_text(object, "precision", summary->precision);
     add_number(object, "loss_scale", summary->loss_scale);
@@ -226,7 +240,7 @@ static void print_memory(const Summary *summary)
     const MemoryUse *memory = &summary->memory;
     printf("  memory      peak %.1f MB per rank", summary->peak_rss_mb);
     if (!isnan(memory->weights_mb)) {
-        printf(": weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, all else %.1f", memory->weights_mb,
+        printf(": weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, before the model %.1f", memory->weights_mb,
                memory->gradients_mb, memory->optimizer_mb, memory->activations_mb, memory->base_mb);
     }
     printf("\n");

@@ -37,6 +37,8 @@ typedef struct Summary {
     long steps_skipped;      /* fp16: gradients overflowed, weights were left alone */
     int64_t global_batch;
     int accumulate;     /* micro-batches per step */
+    const char *join;   /* "actual", "initial"; NULL: no --join */
+    const int64_t *rank_samples; /* (world_size), each rank's own of an epoch; NULL: dealt out equally */
     long micro_batches; /* in all, per rank */
     const char *precision;
     double loss_scale;

@@ -46,10 +46,13 @@ static double timed(StepTimes *times, StepPart part, double since)
     return now;
 }
 
-/* Forward and backward of one micro-batch; returns its summed loss. */
+/* note: shadowing
+ * Forward and backward of one micro-batch; returns its summed loss. A rank that has run out of data (--join) gets
+ * micro-batches of 0 samples, and does with them what the others do: its events come, its all-reduces start, its
+ * gradients are zero. So nobody waits for it in vain, and all ranks take the same optimizer step. */
 static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
 {
-    double clock = now_seconds(), start = clock;
+    double clock = now_seconds();
     const Batch *batch = loader_next(trainer->loader);
     clock = timed(times, PART_DATA, clock);
 
@@ -61,9 +64,9 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "forward");
     clock = timed(times, PART_FORWARD, clock);
 
-    start = clock;
     replica_backward(&trainer->replica, loss);
-    timeline_add(ROW_COMPUTE, start, now_seconds(), "backward");
+    device_synchronize(); /* a GPU is done later than the calls that started it */
+    timeline_add(ROW_COMPUTE, clock, now_seconds(), "backward");
     clock = timed(times, PART_BACKWARD, clock);
 
     ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
@@ -85,7 +88,9 @@ static double train_step(Trainer *trainer, long step)
         loss += train_micro_batch(trainer, k + 1 == trainer->options->accumulate, &times);
 
     double clock = now_seconds();
+    trainer->record.all_samples += trainer->record.global_samples;
     trainer->record.steps_skipped += !replica_update(&trainer->replica, step);
+    device_synchronize();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
     timed(&times, PART_OPTIMIZER, clock);
     timed(&times, PART_STEP, start);
@@ -175,6 +180,44 @@ static void open_datasets(Trainer *trainer)
     }
 }
 
+/* note: uneven-end
+ * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
+ * all-reduce. It can be known before the first step: ranks tell each other how many steps they have data for. */
+static void check_even_end(const Trainer *trainer, long total_steps)
+{
+    int world_size = pg_world_size(trainer->pg), poorest = 0, richest = 0;
+    int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
+    int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
+    pg_all_gather(trainer->pg, &mine, steps, 1, DTYPE_I64, "steps that a rank has data for");
+    for (int rank = 1; rank < world_size; rank++) {
+        poorest = steps[rank] < steps[poorest] ? rank : poorest;
+        richest = steps[rank] > steps[richest] ? rank : richest;
+    }
+    int64_t fewest = steps[poorest], most = steps[richest];
+    free(steps);
+    if (fewest < most && fewest < total_steps && trainer->options->join == JOIN_NONE)
+        die("--rank-samples: an epoch has %lld batches on rank %d, but only %lld on rank %d, and the others would wait "
+            "for it; give --join to train on without its data, --drop-last to stop all ranks there, or equal numbers",
+            (long long)most, richest, (long long)fewest, poorest);
+}
+
+/* Every rank reads its own host's files: the same names need not hold the same. */
+static void check_same_files(const Trainer *trainer)
+{
+    static const char *const names[] = {"samples to train on", "samples to evaluate on", "steps done before (--resume)"};
+    enum { NUMBERS = sizeof names / sizeof *names };
+    const int64_t mine[NUMBERS] = {trainer->train_set.size, trainer->eval_set.size, trainer->record.first_step};
+    int world_size = pg_world_size(trainer->pg);
+    int64_t *all = alloc_or_fault((size_t)world_size * sizeof mine);
+    pg_all_gather(trainer->pg, mine, all, NUMBERS, DTYPE_I64, "what the files hold");
+    for (int rank = 1; rank < world_size; rank++)
+        for (int i = 0; i < NUMBERS; i++)
+            if (all[rank * NUMBERS + i] != all[i])
+                die("the ranks read different files: %s: %lld on rank 0, %lld on rank %d; give every host the same data and "
+                    "checkpoint", names[i], (long long)all[i], (long long)all[rank * NUMBERS + i], rank);
+    free(all);
+}
+
 /* note: same-start
  * Every rank draws other weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
 static void set_up(Trainer *trainer)
@@ -185,15 +228,20 @@ static void set_up(Trainer *trainer)
     trainer->record.base_rss_mb = report_resident_mb();
     sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
+    sampler_set_rank_samples(&trainer->sampler, options_rank_samples(options));
     int64_t steps_per_epoch = sampler_steps_per_epoch(&trainer->sampler);
     if (steps_per_epoch == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
+    if (options->warmup_steps > total_steps)
+        die("--warmup-steps: %ld are more than the %ld steps of the run; give fewer", options->warmup_steps, total_steps);
+    check_even_end(trainer, total_steps);
 
     uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
     replica_create(&trainer->replica, options, seed, total_steps);
     if (options->resume != NULL)
         trainer->record.first_step = replica_resume(&trainer->replica, options->resume, world_size);
+    check_same_files(trainer);
     if (trainer->record.first_step >= total_steps)
         die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
@@ -229,7 +277,7 @@ int train(const Options *options, ProcessGroup *pg)
     RunRecord *record = &trainer.record;
     set_up(&trainer);
     keep_initial_weights(&trainer);
-    report_start(options, pg, &trainer.replica, &trainer.train_set, record->first_step);
+    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,

@@ -33,9 +33,12 @@ static void reference_create(Reference *reference, const Options *options, const
     reference->gradients = parameters_allocate_gradients(parameters);
     sampler_create(&reference->sampler, dataset->size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
-    reference->indices = alloc_or_fault((size_t)options->batch_size * sizeof *reference->indices);
-    reference->inputs = alloc_or_fault((size_t)options->batch_size * dataset->input_bytes);
-    reference->targets = alloc_or_fault((size_t)options->batch_size * dataset->target_bytes);
+    sampler_set_rank_samples(&reference->sampler, options_rank_samples(options));
+    int64_t epoch = reference->sampler.length;
+    size_t room = (size_t)(options->batch_size < epoch ? options->batch_size : epoch);
+    reference->indices = alloc_or_fault(room * sizeof *reference->indices);
+    reference->inputs = alloc_or_fault(room * dataset->input_bytes);
+    reference->targets = alloc_or_fault(room * dataset->target_bytes);
     reference->shard_sums = alloc_or_fault((size_t)parameters->count * sizeof *reference->shard_sums);
     for (int i = 0; options->verify == VERIFY_EXACT && i < parameters->count; i++)
         reference->shard_sums[i] = device_alloc((size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float));

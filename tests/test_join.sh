@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# test_join.sh TRAIN [MPIEXEC]: ranks with unequal numbers of samples of their own. With --join they train on, and equal
+# one process; without it, the uneven end is said before the first step. Whatever happens, no run hangs.
+set -u
+train=$1 mpiexec=${2:-mpiexec}
+limit=60 failures=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL on $ranks ranks: $1"
+    sed 's/^/     stderr: /' "$work/err" | head -n 5
+    grep -E '^verify|DIFFERENT' "$work/out" | sed 's/^/     stdout: /'
+}
+
+# run ARGUMENTS...: trains the toy model; sets status.
+run() {
+    # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy --timeout 20 "$@" \
+        >"$work/out" 2>"$work/err"
+    status=$?
+    [ "$status" -ne 124 ] || fail "$*: still running after $limit s: a rank waits for one that has run out of data"
+}
+
+# trained ARGUMENTS...: the run ends well. Its summary is in $work/json.
+trained() {
+    : >"$work/json"
+    run "$@" --json "$work/json"
+    [ "$status" -eq 0 ] || fail "$*: ended with status $status"
+}
+
+# refused PATTERN ARGUMENTS...: one line from rank 0, status 2, and nothing was trained.
+refused() {
+    local pattern=$1
+    shift
+    run "$@"
+    [ "$status" -eq 2 ] || fail "$*: expected status 2, got $status"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "$*: expected one line on stderr"
+    grep -Eq "^train: error: .*$pattern" "$work/err" || fail "$*: no line matches: $pattern"
+    [ ! -s "$work/out" ] || fail "$*: something was printed before the mistake was noticed"
+}
+
+value() { # KEY: of the summary
+    sed -n "s/^\t\"$1\":\t\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$work/json"
+}
+
+for ranks in 2 3; do
+    if [ "$ranks" -eq 2 ]; then uneven=205,77; else uneven=205,0,77; fi
+    batch=$((20 * ranks)) # 20 samples on each rank: 11 steps of an epoch on the first, 4 on the last
+    own=(--rank-samples "$uneven" --batch-size "$batch")
+
+    # Two epochs, with each divisor: as one process on the same batches, and to the bit as one on the ranks' shares.
+    for join in "" initial; do
+        # shellcheck disable=SC2086 # no word at all, or one
+        {
+            trained "${own[@]}" --epochs 2 --lr 0.1 --join $join --verify
+            [ "$(value steps)" = 22 ] || fail "--join $join: expected 2 epochs of 11 steps, got $(value steps) steps"
+            [ "$(value join)" = "${join:-actual}" ] || fail "--join $join: the summary says '$(value join)'"
+            trained "${own[@]}" --epochs 2 --join $join --accumulate 3 --optimizer adamw --clip-grad-norm 0.5 \
+                --check-every 1 --allreduce ordered --verify exact
+        }
+        before=${whole:-}
+        whole=$(value weights_hash)
+    done
+    [ "$before" != "$whole" ] || fail "--join and --join initial trained the same weights: do they divide alike?"
+
+    # Resumed in the middle of an epoch, after the last rank has run out: the same weights. ($whole: --join initial)
+    adamw=("${own[@]}" --join initial --accumulate 3 --optimizer adamw --clip-grad-norm 0.5 --allreduce ordered)
+    trained "${adamw[@]}" --steps 8 --save "$work/checkpoint"
+    trained "${adamw[@]}" --epochs 2 --resume "$work/checkpoint" --verify exact
+    [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"
+
+    # Without --join.
+    refused "11 batches on rank 0, but only $([ "$ranks" -eq 2 ] && echo 4 || echo 0) on rank 1" "${own[@]}" --epochs 1
+    refused "give --join to train on.*--drop-last" "${own[@]}" --steps 5
+    if [ "$ranks" -eq 2 ]; then
+        trained "${own[@]}" --steps 4 --verify # no rank runs out before the end
+        trained "${own[@]}" --epochs 2 --drop-last --verify
+        [ "$(value steps)" = 8 ] || fail "--drop-last: expected 2 epochs of 4 steps, got $(value steps) steps"
+        trained --rank-samples 79,62 --batch-size 40 --epochs 2 --verify # unequal, but 4 steps each
+    else
+        refused "--drop-last" "${own[@]}" --epochs 2 --drop-last
+    fi
+done
+
+echo "$failures failure(s)"
+[ "$failures" -eq 0 ]
