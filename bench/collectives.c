@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "collectives_options.h"
 #include "device/device.h"
+#include "train/atomic_file.h"
 
 enum { MAX_CALLS = 200 };
 
@@ -202,9 +203,10 @@ int main(int argc, char **argv)
         pg_destroy(pg);
         return 0;
     }
-    FILE *csv = settings.csv != NULL && pg_rank(pg) == 0 ? fopen(settings.csv, "w") : NULL;
-    if (settings.csv != NULL && pg_rank(pg) == 0)
-        CHECK(csv != NULL, "--csv: cannot write %s", settings.csv);
+    bool writes = settings.csv != NULL && pg_rank(pg) == 0;
+    AtomicFile csv = {0};
+    if (writes)
+        atomic_open(&csv, settings.csv);
     size_t largest = 0;
     for (int s = 0; s < settings.size_count; s++)
         largest = settings.sizes[s] > largest ? settings.sizes[s] : largest;
@@ -213,9 +215,9 @@ int main(int argc, char **argv)
         if (settings.wanted[i])
             pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
     window = pg_alloc_shared(pg, largest);
-    long wrong = measure_all(&settings, csv);
-    if (csv != NULL)
-        fclose(csv);
+    long wrong = measure_all(&settings, csv.stream);
+    if (writes)
+        atomic_commit(&csv);
     pg_free_shared(pg, window);
     device_free(plain);
     pg_destroy(pg);

@@ -34,7 +34,10 @@ trap 'rm -rf "$results"' EXIT
 
 # one_round MODEL BATCH OPTIMIZER STEPS ROUND
 one_round() {
-    "$train" --model "$1" --batch-size "$2" --optimizer "$3" --steps $(($4 + 3)) --threads 1 \
+    local flags="--clip-grad-norm 0" # as torch_step.py, which has neither momentum nor clipping
+    [ "$3" = adamw ] || flags="--momentum 0"
+    # shellcheck disable=SC2086 # flags are two words
+    "$train" --model "$1" --batch-size "$2" --optimizer "$3" $flags --steps $(($4 + 3)) --threads 1 --eval-samples 1 \
         --json "$results/$1.lockstep.$5" > "$results/log" 2>&1 || { cat "$results/log" >&2; exit 1; }
     "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" > "$results/$1.pytorch.$5"
 }

@@ -2,6 +2,8 @@
 """PyTorch's time for one training step of lockstep's models, on the CPU, in one process.
 
     python3 bench/torch_step.py --model gpt --steps 20          prints one line of JSON
+    RANK=r WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... GLOO_SOCKET_IFNAME=... python3 bench/torch_step.py --ddp-mb 1
+                    one rank of DistributedDataParallel over Gloo, buckets of 1 MB; --batch-size is the rank's own
 
 The same shapes as `train --model mlp`, `mlp-toy` and `gpt`, the same optimizer, float32, random data that lies ready in
 memory. Written as one would write it in PyTorch, with the fast paths that the installed version has (fused attention
@@ -9,6 +11,7 @@ from 2.0 on). bench/step_vs_pytorch.sh runs it and `train` in turns.
 """
 import argparse
 import json
+import os
 import statistics
 import time
 
@@ -94,10 +97,14 @@ def main():
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this size")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     model, optimizer, batches = build(arguments.model, arguments.batch_size)
+    if arguments.ddp_mb is not None:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=arguments.ddp_mb, gradient_as_bucket_view=True)
 
     times = []
     for step in range(WARMUP_STEPS + arguments.steps):
@@ -114,6 +121,8 @@ def main():
         if step >= WARMUP_STEPS:
             times.append((end - start, forward - start, backward - forward, end - backward))
 
+    if os.environ.get("RANK", "0") != "0":
+        return
     median = [1e3 * statistics.median(column) for column in zip(*times)]
     print(json.dumps({"torch": torch.__version__, "model": arguments.model, "threads": arguments.threads,
                       "parameters": sum(p.numel() for p in model.parameters()), "step_ms": {"p50": median[0]},

@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run in
+# them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up after itself, also when interrupted.
+#
+#   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 16] [--python PYTHON]
+#   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
+#
+# stages: the GPT, all four stages with 1 MB buckets, in turns; PyTorch's DDP beside them where PYTHON has it.
+set -euo pipefail
+export LC_ALL=C
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    exit 2
+}
+
+stop() {
+    echo "two_hosts.sh: error: $1" >&2
+    exit 1
+}
+
+what=${1:-}
+[ "$what" = stages ] || [ "$what" = collectives ] || usage
+shift
+rate=1gbit rounds=3 steps=12 batch=16 python=${PYTHON:-python3} csv='' rest=()
+while [ $# -gt 0 ]; do
+    case $what.$1 in
+        *.--rate) rate=${2:?} ;;
+        stages.--rounds) rounds=${2:?} ;;
+        stages.--steps) steps=${2:?} ;;
+        stages.--batch-size) batch=${2:?} ;;
+        stages.--python) python=${2:?} ;;
+        collectives.--csv) csv=${2:?} ;;
+        collectives.*) rest+=("$1" "${2:?}") ;;
+        *) usage ;;
+    esac
+    shift 2
+done
+[ "$(id -u)" -eq 0 ] || stop "network namespaces need root"
+for tool in ip tc mpiexec jq; do
+    command -v $tool >/dev/null || stop "$tool is missing (packages: iproute2, mpich, jq)"
+done
+mpiexec --version | grep -q HYDRA || stop "this needs MPICH's mpiexec, whose launcher can be replaced"
+[ -x build/bench/collectives ] || stop "build/bench/collectives is missing: build first"
+
+# ---- the hosts ----
+work=$(mktemp -d)
+tag=ls$$
+csv=${csv:-$work/csv}
+take_down() {
+    local namespace pids
+    for namespace in ${tag}a ${tag}b; do
+        pids=$(ip netns pids "$namespace" 2>/dev/null || true)
+        # shellcheck disable=SC2086 # several numbers
+        [ -z "$pids" ] || kill -9 $pids 2>/dev/null || true
+        ip netns del "$namespace" 2>/dev/null || true
+    done
+    rm -rf "$work"
+}
+trap take_down EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+ip netns add ${tag}a
+ip netns add ${tag}b
+ip link add ${tag}A type veth peer name ${tag}B
+for side in a b; do
+    namespace=$tag$side
+    ip link set "$tag${side^^}" netns "$namespace"
+    ip netns exec "$namespace" ip link set "$tag${side^^}" name eth0
+    ip netns exec "$namespace" ip addr add "10.77.0.$([ $side = a ] && echo 1 || echo 2)/24" dev eth0
+    ip netns exec "$namespace" ip link set lo up
+    ip netns exec "$namespace" ip link set eth0 up
+    ip netns exec "$namespace" tc qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
+done
+
+# What mpiexec runs in place of ssh: options, HOST, a command line.
+cat >"$work/launch" <<END
+#!/bin/sh
+while :; do case "\$1" in -*) shift ;; *) break ;; esac; done
+case "\$1" in 10.77.0.1) namespace=${tag}a ;; *) namespace=${tag}b ;; esac
+shift
+exec ip netns exec \$namespace sh -c "\$*"
+END
+chmod +x "$work/launch"
+
+# run RESULT COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, so that both can
+# reach its port. MPI_Finalize of MPICH 4.0 over UCX's TCP hangs now and then after large messages. By then
+# the file RESULT is complete: ten seconds after it is there, what still hangs is ended, and that is counted.
+hung=0
+run() {
+    local result=$1 job status=0 seconds=0
+    shift
+    ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
+        mpiexec -launcher ssh -launcher-exec "$work/launch" -localhost 10.77.0.1 -hosts 10.77.0.1,10.77.0.2 \
+        -n 2 -ppn 1 "$@" </dev/null >"$work/out" 2>&1 &
+    job=$!
+    while kill -0 $job 2>/dev/null && [ $seconds -lt 10 ]; do
+        sleep 1
+        [ ! -s "$result" ] || seconds=$((seconds + 1))
+    done
+    if kill $job 2>/dev/null; then
+        hung=$((hung + 1))
+        wait $job || true
+        return
+    fi
+    wait $job || status=$?
+    [ $status -eq 0 ] || { cat "$work/out" >&2; stop "the run above ended with status $status"; }
+}
+
+if [ "$what" = collectives ]; then
+    # Two hosts share no memory, so shm is left out, unless algorithms are named.
+    run "$csv" build/bench/collectives --algorithms MPI_Allreduce,mpi,root,ring,recursive-doubling,ordered "${rest[@]}" --csv "$csv"
+    cat "$work/out"
+    exit
+fi
+
+# ---- the stages, in turns ----
+buckets=(--bucket-cap-mb 1 --first-bucket-mb 0.25)
+directories=([1]=stage1_naive [2]=stage2_bucketed [3]=stage3_overlap [4]=stage4_accumulation)
+for round in $(seq "$rounds"); do
+    for stage in 1 2 3 4; do
+        flags=()
+        [ $stage -eq 1 ] || flags+=("${buckets[@]}")
+        # Four micro-batches of the same size: a step of stage 4 has four times the samples.
+        [ $stage -lt 4 ] || flags+=(--accumulate 4)
+        echo "round $round of $rounds: ${directories[$stage]}"
+        run "$work/$stage.$round.json" "build/${directories[$stage]}/train" --model gpt --steps "$steps" \
+            --batch-size $((stage == 4 ? 4 * batch : batch)) --eval-samples 8 "${flags[@]}" \
+            --json "$work/$stage.$round.json"
+    done
+done
+
+# torch_round ROUND: the same model under DistributedDataParallel, a rank on each host.
+torch_round() {
+    local rank namespace pids=()
+    for rank in 0 1; do
+        namespace=$tag$([ $rank = 0 ] && echo a || echo b)
+        ip netns exec "$namespace" env RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 \
+            GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1 "$python" bench/torch_step.py --model gpt --ddp-mb 1 \
+            --batch-size $((batch / 2)) --steps "$steps" >"$work/torch.$1.$rank" &
+        pids+=($!)
+    done
+    for rank in 0 1; do
+        wait "${pids[$rank]}" || stop "PyTorch's DDP failed on rank $rank"
+    done
+}
+
+torch=no
+if "$python" -c 'import torch.distributed as d; assert d.is_gloo_available()' 2>/dev/null; then
+    torch=yes
+    for round in $(seq "$rounds"); do
+        echo "round $round of $rounds: PyTorch"
+        torch_round "$round"
+    done
+fi
+
+# ---- the table ----
+# median_of JQ_FILTER FILE...: the median over the rounds, and the smallest and largest.
+median_of() {
+    local filter=$1
+    shift
+    jq -s "map($filter) | sort | \"\(.[length / 2 | floor]) \(.[0]) \(.[-1])\"" -r "$@"
+}
+
+read -r reference _ <<<"$(median_of .step_ms.p50 "$work"/2.*.json)"
+printf '\nGPT, 2 hosts, %s, milliseconds per %s samples: median over %s runs of a run'"'"'s median (min .. max).\n' "$rate" \
+    "$batch" "$rounds"
+printf 'Stage 4 accumulates 4 micro-batches. hidden: share of the communication that training did not wait for.\n\n'
+printf '%-24s %10s %18s %10s %12s\n' "" ms "(min .. max)" "hidden" "to stage 2"
+for stage in 1 2 3 4; do
+    read -r ms low high <<<"$(median_of ".step_ms.p50 * $batch / .global_batch" "$work/$stage".*.json)"
+    read -r hidden _ <<<"$(median_of '100 * .hidden_fraction' "$work/$stage".*.json)"
+    printf '%-24s %10.1f %18s %8.0f %% %12.2f\n' "${directories[$stage]}" "$ms" "$(printf '%.0f .. %.0f' "$low" "$high")" \
+        "$hidden" "$(jq -n "$ms / $reference")"
+done
+if [ $torch = yes ]; then
+    read -r ms low high <<<"$(median_of .step_ms.p50 "$work"/torch.*.0)"
+    printf '%-24s %10.1f %18s %10s %12.2f\n' "PyTorch DDP, 1 MB" "$ms" "$(printf '%.0f .. %.0f' "$low" "$high")" "" \
+        "$(jq -n "$ms / $reference")"
+fi
+[ $hung -eq 0 ] || echo "note: $hung of $((4 * rounds)) runs hung in MPI_Finalize, after all was measured"
