@@ -101,10 +101,10 @@ void expect_bucket_order(ProcessGroup *pg, int from, int buckets)
 
 /* ---- the pair ---- */
 
-Pair *pair_create(ProcessGroup *pg, const DdpOptions *options)
+BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options)
 {
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
-    Pair *pair = alloc_or_fault(sizeof *pair);
+    BranchPair *pair = alloc_or_fault(sizeof *pair);
     pair->pg = pg;
     branches_create(&pair->ranks, 1 + (uint64_t)pg_rank(pg));
     branches_create(&pair->whole, 1);
@@ -116,7 +116,7 @@ Pair *pair_create(ProcessGroup *pg, const DdpOptions *options)
     return pair;
 }
 
-void pair_free(Pair *pair)
+void branch_pair_free(BranchPair *pair)
 {
     watch_forget(&pair->watch);
     ddp_destroy(pair->ddp);
@@ -129,12 +129,12 @@ void pair_free(Pair *pair)
 }
 
 /* What turns the sum over all ranks' samples into the mean. */
-static float gradient_scale(const Pair *pair)
+static float gradient_scale(const BranchPair *pair)
 {
     return 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pair->pg));
 }
 
-void pair_ranks_gradient(Pair *pair, const BranchPlan *plan, long step, bool last)
+void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long step, bool last)
 {
     watch_forget(&pair->watch);
     ddp_before_forward(pair->ddp, last);
@@ -145,13 +145,25 @@ void pair_ranks_gradient(Pair *pair, const BranchPlan *plan, long step, bool las
     ddp_after_backward(pair->ddp, gradient_scale(pair));
 }
 
-static void whole_step(Pair *pair, const BranchPlan *plans, long step)
+/* All ranks' samples in one process. */
+static void whole_gradient(BranchPair *pair, const BranchPlan *plans, long step)
 {
-    ParameterList *parameters = &pair->whole.parameters;
     for (int rank = 0; rank < pg_world_size(pair->pg); rank++) {
         tape_begin(&pair->whole.tape, true);
         tape_backward(&pair->whole.tape, branches_loss(&pair->whole, &plans[rank], rank, step), 1);
     }
+}
+
+void branch_pair_accumulate(BranchPair *pair, const BranchPlan *plans, long step)
+{
+    branch_pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, false);
+    whole_gradient(pair, plans, step);
+}
+
+static void whole_step(BranchPair *pair, const BranchPlan *plans, long step)
+{
+    ParameterList *parameters = &pair->whole.parameters;
+    whole_gradient(pair, plans, step);
     for (int i = 0; i < PARAMETERS; i++)
         device_scale(parameters->items[i]->tensor.grad, gradient_scale(pair),
                      tensor_count(&parameters->items[i]->tensor));
@@ -159,9 +171,9 @@ static void whole_step(Pair *pair, const BranchPlan *plans, long step)
     parameters_zero_gradients(parameters);
 }
 
-void pair_step(Pair *pair, const BranchPlan *plans, long step, const char *what)
+void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, const char *what)
 {
-    pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
+    branch_pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
     optimizer_step(&pair->ranks_optimizer, 0.02f);
     parameters_zero_gradients(&pair->ranks.parameters);
     whole_step(pair, plans, step);
@@ -172,7 +184,7 @@ void pair_step(Pair *pair, const BranchPlan *plans, long step, const char *what)
                  pg_world_size(pair->pg));
         expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
                      "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
-                     "not agree on which parameters were used");
+                     "not agree on which parameters were used; or an earlier micro-batch's part is lost");
     }
     replicas_check_equal(pair->pg, &pair->ranks.parameters);
 }

@@ -38,23 +38,28 @@ void expect_bucket_order(ProcessGroup *pg, int from, int buckets);
 
 /* ---- the pair ---- */
 
-typedef struct Pair {
+typedef struct BranchPair {
     ProcessGroup *pg; /* not owned */
     Branches ranks, whole;
     Ddp *ddp;
     Watch watch; /* of `ranks` */
     void *whole_gradients;
     Optimizer ranks_optimizer, whole_optimizer; /* SGD with momentum and weight decay */
-} Pair;
+} BranchPair;
 
 /* Every rank draws other weights, so that only the broadcast can make them equal. */
-Pair *pair_create(ProcessGroup *pg, const DdpOptions *options);
-void pair_free(Pair *pair);
+BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options);
+void branch_pair_free(BranchPair *pair);
 
 /* This rank's forward and backward pass; last: with the synchronisation of the last micro-batch. */
-void pair_ranks_gradient(Pair *pair, const BranchPlan *plan, long step, bool last);
+void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long step, bool last);
 
-/* One step on all ranks; the same step in one process, rank after rank; the comparison. plans: by rank. */
-void pair_step(Pair *pair, const BranchPlan *plans, long step, const char *what);
+/* A micro-batch before the last one of a step, on all ranks and in one process, on the samples that `step` names.
+ * plans: by rank. */
+void branch_pair_accumulate(BranchPair *pair, const BranchPlan *plans, long step);
+
+/* One step on all ranks (after branch_pair_accumulate(): its last micro-batch); the same step in one process, rank
+ * after rank; the comparison. plans: by rank. */
+void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, const char *what);
 
 #endif

@@ -91,6 +91,8 @@ allreduce=ordered
 if [ -z "$all" ]; then
     same_bits 3 "--model mlp-toy $momentum" 0:0 100:100
     same_bits 2 "$gpt --optimizer adamw --accumulate 3" 0.001:0.01
+    allreduce=shm
+    same_bits 3 "$gpt $momentum --accumulate 2" 0.001:0.01
     allreduce=mpi
     same_bits 2 "--model mlp-toy --optimizer adamw" 0.0001:0.001
 else
@@ -100,6 +102,8 @@ else
                 allreduce=ordered
                 same_bits $ranks "$model $optimizer" 0:0 0.0001:0.001 0.001:0.01 0.01:0.03 100:100
                 same_bits $ranks "$model $optimizer --accumulate 3" 0.001:0.01
+                allreduce=shm
+                same_bits $ranks "$model $optimizer" 0.001:0.01
                 [ $ranks -gt 2 ] && continue
                 allreduce=mpi
                 same_bits $ranks "$model $optimizer" 0.001:0.01

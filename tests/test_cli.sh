@@ -53,23 +53,26 @@ refused -- --
 refused "''" ""
 refused --drop-last --drop-last=yes
 refused --same-init --same-init=1
+refused --debug-collectives --debug-collectives=yes
 refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden layers heads width context data steps epochs batch-size accumulate seed optimizer lr \
+for flag in model hidden layers heads width context data steps epochs batch-size accumulate rank-samples seed optimizer lr \
     lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision device threads backend allreduce wire \
-    timeout check-every eval-samples save save-every resume generate trace json; do
+    timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
     refused --$flag --$flag --drop-last
 done
-for flag in model optimizer lr-schedule precision device backend allreduce; do
+for flag in model optimizer lr-schedule precision device backend allreduce on-nan; do
     refused --$flag --$flag nonsense
 done
 refused --verify --verify nonsense
 refused --verify --verify=nonsense
 refused --verify --verify=
+refused --join --join nonsense
+refused --join --join=
 refused --model --model MLP
 refused --model --model 'two
 lines'
@@ -104,6 +107,9 @@ refused --heads --model gpt --heads 0
 for value in 512 "512," ",512" 512,0 512,512,512 512x512 512,x; do
     refused --hidden --model mlp --hidden "$value"
 done
+for value in "5," ",5" -5 5,-5 5,x 5,,5 1.5 '5, 5' nan 99999999999999999999 1e3; do
+    refused --rank-samples --model mlp-toy --rank-samples "$value"
+done
 for value in 1 "1," ",1" 0,10 -1,10 1,-1 nan,1 1,inf 1,2,3; do
     refused --wire --model mlp-toy --wire "$value"
 done
@@ -115,14 +121,19 @@ refused --hidden --model gpt --hidden 8,8
 refused --layers --model mlp --layers 2
 refused --context --model mlp-toy --context 8
 refused --generate --model mlp --generate 10
+refused --generate --model gpt2 --generate 5 # its tokens are no bytes
 refused --heads --model gpt --width 10 --heads 4
 refused --data --model mlp-toy --data "$scratch/images"
 refused --momentum --model gpt --momentum 0.9
 refused --warmup-steps --model mlp-toy --steps 5 --warmup-steps 6
 refused --save-every --model mlp-toy --save-every 5
+refused --join --model mlp-toy --join --drop-last
 refused --device --model mlp-toy --device cuda
 refused train_cuda --model mlp-toy --device cuda
 refused --backend --model mlp-toy --backend nccl
+refused train_cuda --model mlp-toy --backend nccl
+refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; the other one: test_cuda_cli.sh
+refused --share-gpu --share-gpu=yes
 refused --batch-size --model mlp-toy --batch-size 3 --accumulate 4
 
 # ---- flags of later stages ----
@@ -162,11 +173,17 @@ fi
 
 # ---- the number of ranks ----
 
+refused --rank-samples --model mlp-toy --steps 1 --rank-samples 5,5,5
 for count in $ranks_list; do
     if [ "$count" -gt 1 ]; then
         ranks_list=$count
         refused --batch-size --model mlp-toy --steps 1 --batch-size $((count - 1))
         refused --batch-size --model mlp-toy --steps 1 --batch-size $((count * 3 - 1)) --accumulate 3
+    fi
+    if [ "$count" -eq 2 ]; then # uneven ends: test_join.sh
+        refused --batch-size --model mlp-toy --steps 1 --rank-samples 5,5 --batch-size 5
+        refused --rank-samples --model mlp-toy --steps 1 --rank-samples 0,0
+        refused --rank-samples --model mlp-toy --steps 1 --rank-samples 600,401
     fi
 done
 

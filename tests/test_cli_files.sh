@@ -49,6 +49,18 @@ if [ -s "$scratch/saved" ]; then
     refused "$scratch/longer" --model mlp-toy --steps 2 --batch-size 4 --resume "$scratch/longer"
     refused "$scratch/saved" --model mlp --data "$scratch/images" $tiny --resume "$scratch/saved"
     refused "$scratch/saved" --model mlp-toy --hidden 8,8 $tiny --resume "$scratch/saved"
+
+    # --verify reads the file once more, when --save would have written it; else both may be one file
+    next="--model mlp-toy --steps 2 --batch-size 4"
+    cp "$scratch/saved" "$scratch/both"
+    for same in "$scratch/both" "$scratch/work/../both"; do
+        refused "--save: $same" $next --resume "$scratch/both" --save "$same" --verify
+        refused "--save: $same" $next --resume "$scratch/both" --save "$same" --verify exact
+    done
+    cmp -s "$scratch/both" "$scratch/saved" || fail "a refused run has changed its file" $next --resume both --save both
+    accepted $next --resume "$scratch/saved" --save "$scratch/other" --verify
+    run 1 $next --resume "$scratch/both" --save "$scratch/both"
+    ended 0 $next --resume "$scratch/both" --save "$scratch/both"
 fi
 
 # ---- images ----

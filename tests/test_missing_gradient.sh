@@ -4,6 +4,8 @@
 #
 # usage: test_missing_gradient.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from missing_gradient.c
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/processes.sh"
 program=$1
 shift
 limit=60
@@ -36,8 +38,9 @@ check()
         fail "expected one fault, from the rank that lacks the gradient, got $faults"
     elif grep -a -q 'has done step [34]' "$scratch/out" || ! grep -a -q 'has done step 1' "$scratch/out"; then
         fail "expected the fault in step 2; done: $(tr '\n' ';' <"$scratch/out")"
-    elif left=$(grep -a -l -s "^$program" /proc/[0-9]*/cmdline); then
-        fail "left running:" "$left"
+    else
+        left=$(left_running "$program")
+        [ -z "$left" ] || fail "left running: $left"
     fi
 }
 

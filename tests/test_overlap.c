@@ -88,20 +88,20 @@ static void test_order_differs_by_rank(void **state)
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32};
-        Pair *pair = pair_create(pg, &options);
+        BranchPair *pair = branch_pair_create(pg, &options);
         BranchPlan plans[MAX_RANKS];
         for (long step = 0; step < 4; step++) {
             for (int rank = 0; rank < pg_world_size(pg); rank++)
                 plans[rank] = branches_plan(rank + (int)step);
             int from = timeline_length();
-            pair_step(pair, plans, step, "branches in another order on each rank");
+            branch_pair_step(pair, plans, step, "branches in another order on each rank");
             expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
         }
         int orders[MAX_RANKS * PARAMETERS];
         pg_all_gather(pg, pair->watch.order, orders, PARAMETERS, DTYPE_I32, "orders of readiness");
         if (pg_world_size(pg) > 1) /* or this test would prove nothing */
             assert_memory_not_equal(orders, orders + PARAMETERS, PARAMETERS * sizeof *orders);
-        pair_free(pair);
+        branch_pair_free(pair);
     }
 }
 
@@ -111,10 +111,10 @@ static void test_tied_weight(void **state)
 {
     (void)state;
     const DdpOptions one_bucket_per_parameter = {.grad_dtype = DTYPE_F32};
-    Pair *pair = pair_create(pg, &one_bucket_per_parameter);
+    BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter);
     BranchPlan plan = branches_plan(0);
     pair->watch.copying = true;
-    pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch: the gradient stays local */
+    branch_pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch: the gradient stays local */
     int events[PARAMETERS] = {0};
     for (int i = 0; i < pair->watch.count; i++) {
         const Parameter *parameter = pair->ranks.parameters.items[pair->watch.order[i]];
@@ -130,12 +130,12 @@ static void test_tied_weight(void **state)
 
     /* The trunk, registered last, is bucket 0: before its event, nothing may be on the wire. */
     pg_reset_counters(pg);
-    pair_ranks_gradient(pair, &plan, 0, true);
+    branch_pair_ranks_gradient(pair, &plan, 0, true);
     if (pair->watch.collectives[PARAMETERS - 1] != 0)
         fail_msg("%ld all-reduces were done before the tied weight, which is in bucket 0, was ready",
                  pair->watch.collectives[PARAMETERS - 1]);
     parameters_zero_gradients(&pair->ranks.parameters);
-    pair_free(pair);
+    branch_pair_free(pair);
 }
 
 /* ---- unused parameters ---- */
@@ -148,7 +148,7 @@ static void same_on_all_ranks(BranchPlan *plans, BranchPlan plan)
 
 enum { USED_BY_SOME = 2, LEFT_OUT_BY_ALL = 3, DEAD_END_ON_ALL = 4 };
 
-static void expect_untouched(const Pair *pair, const float *before, int i, long updates)
+static void expect_untouched(const BranchPair *pair, const float *before, int i, long updates)
 {
     const Parameter *parameter = pair->ranks.parameters.items[i];
     expect_bits_equal(parameter->name, parameter->tensor.data, before, tensor_count(&parameter->tensor),
@@ -158,7 +158,7 @@ static void expect_untouched(const Pair *pair, const float *before, int i, long 
                  pair->ranks_optimizer.steps[i], updates);
 }
 
-static void unused_in_step(Pair *pair, long step)
+static void unused_in_step(BranchPair *pair, long step)
 {
     float *before[PARAMETERS];
     BranchPlan plans[MAX_RANKS];
@@ -173,13 +173,34 @@ static void unused_in_step(Pair *pair, long step)
         before[i] = memcpy(alloc_or_fault(bytes), pair->ranks.parameters.items[i]->tensor.data, bytes);
     }
     int from = timeline_length();
-    pair_step(pair, plans, step, "unused parameters");
+    branch_pair_step(pair, plans, step, "unused parameters");
     expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
     for (int i = 2 * LEFT_OUT_BY_ALL; i < 2 * DEAD_END_ON_ALL + 2; i++)
         expect_untouched(pair, before[i], i, step);
     assert_int_equal(pair->ranks_optimizer.steps[2 * USED_BY_SOME], step + 1);
     for (int i = 0; i < PARAMETERS; i++)
         free(before[i]);
+}
+
+enum { ONLY_FIRST = 1, ONLY_FIRST_ON_RANK_0 = 2, FIRST_THEN_DEAD_END = 4 }; /* 0: always used; 3: never */
+
+/* Two micro-batches. What the last one does not use still holds the first one's gradient, which must be sent: that the
+ * parameter is ready before backward does not mean that its gradient is zero, nor that nobody used it. */
+static void unused_in_last_micro_batch(BranchPair *pair, long step)
+{
+    BranchPlan first[MAX_RANKS], last[MAX_RANKS];
+    same_on_all_ranks(first, branches_plan(0));
+    same_on_all_ranks(last, branches_plan(0));
+    for (int rank = 0; rank < pg_world_size(pg); rank++) {
+        first[rank].left_out[LEFT_OUT_BY_ALL] = last[rank].left_out[LEFT_OUT_BY_ALL] = true;
+        first[rank].left_out[ONLY_FIRST_ON_RANK_0] = rank > 0;
+        last[rank].left_out[ONLY_FIRST_ON_RANK_0] = last[rank].left_out[ONLY_FIRST] = true;
+        last[rank].dead_end[FIRST_THEN_DEAD_END] = true;
+    }
+    branch_pair_accumulate(pair, first, 100 + step);
+    int from = timeline_length();
+    branch_pair_step(pair, last, step, "parameters used in the first micro-batch only");
+    expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
 }
 
 static void test_unused_parameters(void **state)
@@ -189,20 +210,21 @@ static void test_unused_parameters(void **state)
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32,
                               .find_unused_parameters = true};
-        Pair *pair = pair_create(pg, &options);
+        BranchPair *pair = branch_pair_create(pg, &options);
         BranchPlan plans[MAX_RANKS];
         same_on_all_ranks(plans, branches_plan(0));
-        pair_step(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
+        branch_pair_step(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
         unused_in_step(pair, 1);
-        pair_step(pair, plans, 2, "all parameters used again");
-        pair_free(pair);
+        unused_in_last_micro_batch(pair, 2);
+        branch_pair_step(pair, plans, 3, "all parameters used again");
+        branch_pair_free(pair);
     }
 }
 
 /* ---- rebuilt buckets ---- */
 
 /* With all gradients in one bucket, the order of their addresses is the bucket's order. */
-static void expect_order_in_memory(const Pair *pair, const int *order, const char *what)
+static void expect_order_in_memory(const BranchPair *pair, const int *order, const char *what)
 {
     Parameter **items = pair->ranks.parameters.items;
     for (int i = 1; i < PARAMETERS; i++)
@@ -216,7 +238,7 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     (void)state;
     DdpOptions options = {.bucket_cap_bytes = 1 << 20, .first_bucket_cap_bytes = 1 << 20, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = true};
-    Pair *pair = pair_create(pg, &options);
+    BranchPair *pair = branch_pair_create(pg, &options);
     BranchPlan plans[MAX_RANKS];
     int order[PARAMETERS];
     for (int i = 0; i < PARAMETERS; i++)
@@ -224,32 +246,32 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     for (int rank = 0; rank < pg_world_size(pg); rank++)
         plans[rank] = branches_plan(rank + 1);
     expect_order_in_memory(pair, order, "before the first step, reverse registration");
-    pair_step(pair, plans, 0, "before the buckets are rebuilt");
+    branch_pair_step(pair, plans, 0, "before the buckets are rebuilt");
     memcpy(order, pair->watch.order, sizeof order);
     pg_broadcast(pg, order, PARAMETERS, DTYPE_I32, 0, "readiness on rank 0");
     for (long step = 1; step < 4; step++) {
-        pair_step(pair, plans, step, "after the buckets were rebuilt");
+        branch_pair_step(pair, plans, step, "after the buckets were rebuilt");
         expect_order_in_memory(pair, order, "after the first step, rank 0's order of readiness");
         for (int rank = 0; rank < pg_world_size(pg); rank++)
             plans[rank] = branches_plan(rank + (int)step); /* once is enough: later orders change nothing */
     }
-    pair_free(pair);
+    branch_pair_free(pair);
 }
 
 static uint64_t hash_after_steps(bool rebuild)
 {
     DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = rebuild};
-    Pair *pair = pair_create(pg, &options);
+    BranchPair *pair = branch_pair_create(pg, &options);
     BranchPlan plans[MAX_RANKS];
     same_on_all_ranks(plans, branches_plan(0));
     for (long step = 0; step < 4; step++) {
         int from = timeline_length();
-        pair_step(pair, plans, step, rebuild ? "with rebuilt buckets" : "with the first buckets");
+        branch_pair_step(pair, plans, step, rebuild ? "with rebuilt buckets" : "with the first buckets");
         expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
     }
     uint64_t hash = parameters_hash(&pair->ranks.parameters);
-    pair_free(pair);
+    branch_pair_free(pair);
     return hash;
 }
 

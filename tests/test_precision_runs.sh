@@ -57,6 +57,11 @@ for ranks in 2 3 4; do
     verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
 done
 
+# In shared memory, also with gradients and 16-bit copies in windows that are given back and made anew.
+verified 3 "$gpt --allreduce shm --verify exact" "$exact"
+verified 3 "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --rebuild-buckets --first-bucket-mb 0.001 \
+--bucket-cap-mb 0.02 --allreduce shm --verify exact" "$exact"
+
 # Half the bytes on the wire (apart from the gaps between slices, which are the same).
 verified 2 "$gpt --grad-dtype bf16" '.bytes_per_step > 0'
 half=$(jq .bytes_per_step "$scratch/json")

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "dist/group.h" /* to switch the algorithm and the emulated link between tests */
+#include "dist/watchdog.h"
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
@@ -134,7 +136,50 @@ static void test_broadcast_gather_scatter(void **state)
                 check_reduce_scatter(dtypes[d], counts[k], (ReduceOp)op);
         }
     }
-    pg_barrier(pg);
+}
+
+/* ---- barriers ---- */
+
+/* When this rank came to a barrier and when it left it: nobody may leave before the last one has come. All ranks are on
+ * one host, so there is one clock. */
+static void expect_all_had_come(const char *barrier, double came, double left)
+{
+    size_t ranks = (size_t)pg_world_size(pg);
+    double *all_came = alloc_or_fault(ranks * sizeof *all_came);
+    pg_all_gather(pg, &came, all_came, 1, DTYPE_F64, "when the ranks came");
+    for (int rank = 0; rank < pg_world_size(pg); rank++)
+        if (!(left >= all_came[rank]))
+            fail_msg("rank %d left %s %g s before rank %d came to it: it does not wait for all ranks", pg_rank(pg),
+                     barrier, all_came[rank] - left, rank);
+    free(all_came);
+}
+
+static void test_barrier_waits_for_the_last_rank(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 2; round++) { /* the last rank comes last, then the first one */
+        sleep_seconds(0.02 * (round == 0 ? pg_rank(pg) : pg_world_size(pg) - 1 - pg_rank(pg)));
+        double came = now_seconds();
+        pg_barrier(pg);
+        expect_all_had_come("pg_barrier()", came, now_seconds());
+    }
+}
+
+/* With a time-out that rank 0 exceeds by far, and that is not the group's own. The watchdog looks ten times a second.
+ * It ends the test if it is not told to wait; that it waits cannot fail on a slow machine. */
+static void test_barrier_without_timeout(void **state)
+{
+    (void)state;
+    const double short_timeout = 0.25, usual = watchdog_set_timeout(pg->watchdog, short_timeout);
+    if (pg_rank(pg) == 0)
+        sleep_seconds(0.8);
+    double came = now_seconds();
+    pg_barrier_without_timeout(pg);
+    double left = now_seconds(), after = watchdog_set_timeout(pg->watchdog, usual);
+    if (pg_world_size(pg) > 1 && !(after == short_timeout)) /* a group of one has no watchdog */
+        fail_msg("rank %d: the time-out was %g s before pg_barrier_without_timeout() and is %g s after it",
+                 pg_rank(pg), short_timeout, after);
+    expect_all_had_come("pg_barrier_without_timeout()", came, left);
 }
 
 /* ---- all_reduce ---- */
@@ -372,6 +417,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_broadcast_gather_scatter),
+        cmocka_unit_test(test_barrier_waits_for_the_last_rank),
+        cmocka_unit_test(test_barrier_without_timeout),
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_ordered_adds_in_rank_order),
         cmocka_unit_test(test_ordered_keeps_minus_zero),
@@ -380,6 +427,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_counters),
         cmocka_unit_test(test_emulated_link),
     };
+    job_set_program("test_process_group");
     pg_initialize(&argc, &argv);
     pg = pg_create(&(ProcessGroupOptions){.timeout = 60});
     device_init(pg_local_rank(pg), 1);

@@ -138,9 +138,10 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
             worst = isnan(difference) ? INFINITY : difference;
         differing += memcmp(&got[i], &expected[i], sizeof got[i]) != 0;
     }
-    bool same = tolerance > 0 ? worst <= tolerance : differing == 0;
+    bool same = tolerance > 0 ? worst <= tolerance : differing == 0 && worst == 0; /* not even two equal NaN pass */
     printf("  %-40s %12.3e   %s\n", parameter->name, worst, same ? "same" : "DIFFERENT");
-    if (worst > result->max_abs_diff || result->worst_parameter[0] == '\0') {
+    bool first_to_differ = differing > 0 && result->differing == 0; /* also by the sign of a zero */
+    if (worst > result->max_abs_diff || first_to_differ || result->worst_parameter[0] == '\0') {
         result->max_abs_diff = worst;
         snprintf(result->worst_parameter, sizeof result->worst_parameter, "%s", parameter->name);
     }

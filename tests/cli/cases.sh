@@ -1,9 +1,11 @@
-# cases.sh: runs `train` with given arguments and judges how it ended. Sourced by test_cli.sh and test_cli_files.sh.
+# cases.sh: runs `train` with given arguments and judges how it ended. Sourced by test_cli*.sh, test_cuda_cli.sh
+# and test_outputs.sh.
 #
-# usage of both: test_cli.sh TRAIN [MPIEXEC]
+# usage of all: test_cli.sh TRAIN [MPIEXEC]
 #
 # Each mistake must end the program within the time limit, with status 2 and one line on stderr that begins
 # "train: error:" and names the flag or file. A fault at run time: status 1, and "train: fault:".
+# `program`, set by the test, is the name the program gives itself, if that is not "train".
 # CLI_RANKS="1" tests one rank only (quick). MPIEXEC_FLAGS: more words for mpiexec, such as "--oversubscribe -q"
 # for Open MPI.
 #
@@ -17,6 +19,8 @@ if [ $# -lt 1 ]; then
 fi
 train=$(realpath "$1")
 mpiexec=$(command -v "${2:-mpiexec}")
+program=${program:-train}
+unset OPENBLAS_CORETYPE # or the program would have advice to give
 ranks_list=${CLI_RANKS:-1 2}
 limit=20
 cases=0
@@ -53,7 +57,7 @@ fail()
     reason=$1
     shift
     failures=$((failures + 1))
-    echo "FAIL on $ranks rank(s): train $*"
+    echo "FAIL on $ranks rank(s): $program $*"
     echo "     $reason"
     sed 's/^/     stderr: /' "$scratch/err" | head -5
 }
@@ -86,8 +90,8 @@ refused()
         lines=$(wc -l <"$scratch/err")
         if [ "$lines" -ne 1 ]; then
             fail "expected one line on stderr, got $lines: every rank speaks, or the message holds a newline?" "$@"
-        elif ! grep -q '^train: error: ' "$scratch/err"; then
-            fail "the line does not begin with 'train: error: '" "$@"
+        elif ! grep -q "^$program: error: " "$scratch/err"; then
+            fail "the line does not begin with '$program: error: '" "$@"
         elif ! grep -qF -e "$word" "$scratch/err"; then
             fail "the message does not name '$word'" "$@"
         elif [ -s "$scratch/out" ]; then
@@ -104,8 +108,8 @@ faulted()
     for count in $ranks_list; do
         run "$count" "$@"
         ended 1 "$@" || continue
-        grep '^train: fault: rank ' "$scratch/err" | grep -qF -e "$word" ||
-            fail "no line 'train: fault: rank ...' that names '$word'" "$@"
+        grep "^$program: fault: rank " "$scratch/err" | grep -qF -e "$word" ||
+            fail "no line '$program: fault: rank ...' that names '$word'" "$@"
     done
 }
 

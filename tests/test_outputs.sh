@@ -1,0 +1,93 @@
+#!/bin/sh
+# test_outputs.sh: what a run says at its end: the evaluation, which must not depend on the number of ranks; the trace;
+# the generated text. How it is called: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
+
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/cli/cases.sh"
+
+# succeeds RANKS ARGUMENTS...
+succeeds()
+{
+    run "$@"
+    shift
+    ended 0 "$@"
+}
+
+# ---- evaluation ----
+
+# Pictures that differ, or a sample left out would not show: 60 + 20 of what a program's bytes look like.
+image_directory noise
+pixels()
+{
+    tail -c "$2" "$train" | dd of="$scratch/noise/$1" bs=16 seek=1 conv=notrunc 2>/dev/null
+}
+labels()
+{
+    for label in $(seq 0 $(($2 - 1))); do byte $((label % 10)); done |
+        dd of="$scratch/noise/$1" bs=8 seek=1 conv=notrunc 2>/dev/null
+}
+pixels train-images-idx3-ubyte $((60 * 784))
+pixels t10k-images-idx3-ubyte $((20 * 784))
+labels train-labels-idx1-ubyte 60
+labels t10k-labels-idx1-ubyte 20
+
+# evaluated RANKS SAMPLES: the weights stay as they are drawn, for trained ones differ in their last bits
+evaluated()
+{
+    succeeds "$1" --model mlp --hidden 16,16 --data "$scratch/noise" --steps 1 --batch-size 12 --lr 1e-12 --momentum 0 \
+        --eval-samples "$2" --json "$scratch/$1.json"
+}
+evaluated 1 13
+for count in 2 3; do # 13 is a multiple of neither
+    evaluated $count 13
+    jq -es '.[0].weights_hash == .[1].weights_hash' "$scratch/1.json" "$scratch/$count.json" >/dev/null ||
+        fail "the initial weights are not those of one rank, so nothing can be said about the evaluation" "13 samples"
+    jq -es 'def close(f): (.[0] | f) - (.[1] | f) | fabs <= 1e-6; close(.eval_loss) and close(.eval_accuracy)' \
+        "$scratch/1.json" "$scratch/$count.json" >/dev/null ||
+        fail "eval_loss, eval_accuracy $(jq -c '[.eval_loss, .eval_accuracy]' "$scratch/$count.json"), but
+     $(jq -c '[.eval_loss, .eval_accuracy]' "$scratch/1.json") on one rank: one left out or seen twice?" "13 samples"
+done
+evaluated 2 12
+jq -es '.[0].eval_loss - .[1].eval_loss | fabs > 1e-5' "$scratch/1.json" "$scratch/2.json" >/dev/null ||
+    fail "12 samples have the loss of 13: this test would not notice a sample left out" "12 samples"
+
+# ---- trace ----
+
+# traced WHAT JQ-CONDITION: of a run of 3 steps on 2 ranks
+traced()
+{
+    jq -e "$2" "$scratch/trace" >/dev/null 2>"$scratch/err" || fail "the trace: expected $1" --trace
+}
+succeeds 2 --model mlp-toy --steps 3 --trace "$scratch/trace"
+traced "a JSON array" 'type == "array"'
+traced "two processes, called rank 0 and rank 1" \
+    '[.[] | select(.name == "process_name") | [.pid, .args.name]] | sort == [[0, "rank 0"], [1, "rank 1"]]'
+traced "the rows compute and communication of each" '[.[] | select(.name == "thread_name") | [.pid, .tid, .args.name]] |
+    sort == [[0, 0, "compute"], [0, 1, "communication"], [1, 0, "compute"], [1, 1, "communication"]]'
+for rank in 0 1; do
+    for name in forward backward optimizer; do
+        traced "one '$name' in each step of rank $rank, in its row compute" \
+            "[.[] | select(.pid == $rank and .tid == 0 and .ph == \"X\" and .name == \"$name\" and .dur > 0) |
+            .args.step] == [0, 1, 2]"
+    done
+    traced "an all-reduce in each step of rank $rank, in its row communication" \
+        "[.[] | select(.pid == $rank and .tid == 1 and .ph == \"X\" and .dur > 0) |
+        select(.name | startswith(\"all_reduce\")) | .args.step] | unique == [0, 1, 2]"
+done
+traced "other times on rank 1 than on rank 0: is each rank's own timeline gathered?" \
+    '[.[] | select(.pid == 0) | .ts] != [.[] | select(.pid == 1) | .ts]'
+traced "no event before time 0" 'all(.[] | select(.ph != "M"); .ts >= 0) and any(.[]; .ts == 0)'
+
+# ---- text ----
+
+for count in 1 2; do
+    arguments="--model gpt --layers 1 --heads 2 --width 16 --context 16 --steps 1 --eval-samples 1 --generate 20"
+    # shellcheck disable=SC2086 # a list of words
+    succeeds $count $arguments || continue
+    tail -c 25 "$scratch/out" >"$scratch/text" # the prompt, 20 bytes and the end of the line: more than the context
+    if [ "$(head -c 4 "$scratch/text")" != "The " ] || [ "$(tail -c 1 "$scratch/text" | od -A n -c)" != '  \n' ]; then
+        fail "expected 'The ' and 20 bytes of text at the end, got '$(cat "$scratch/text")'" "$arguments"
+    fi
+done
+
+finish

@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# test_resume.sh: a run that was interrupted and goes on from its --save file ends where an uninterrupted one ends: the
+# same weights to the bit, and the same file: optimizer state, step, loss scale, good steps. On 1 and 2 ranks.
+#
+# usage: test_resume.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
+set -u
+train=$1
+shift
+launcher=("$@")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+runs=0
+failures=0
+
+fail()
+{
+    failures=$((failures + 1))
+    echo "FAIL on $ranks rank(s): train $arguments $part"
+    echo "     $*"
+    sed 's/^/     stderr: /' "$scratch/err" | head -3
+}
+
+# train_with STATUS WORDS: one run of `ranks` ranks with `arguments` and WORDS; did it end with STATUS?
+train_with()
+{
+    local expected=$1 status
+    part=$2
+    # both are lists of words on purpose
+    # shellcheck disable=SC2086
+    (cd "$scratch" && "${launcher[@]}" -n "$ranks" "$train" $arguments $part) \
+        >"$scratch/out" 2>"$scratch/err" </dev/null
+    status=$?
+    runs=$((runs + 1))
+    [ $status -eq "$expected" ] || fail "expected status $expected, got $status: $(grep -a '^verify:' "$scratch/out")"
+}
+
+hash_of() # the run's summary
+{
+    jq -r .weights_hash "$scratch/$1"
+}
+
+state_of() # what a --save file says about the run; 8 bytes before it hold its length
+{
+    head -c "$((8 + $(od -A n -t d8 -N 8 "$scratch/$1")))" "$scratch/$1" | tail -c +9 |
+        jq -c '.__metadata__ | {step, loss_scale, good_steps}'
+}
+
+# compare: the run that was resumed (resumed.json, resumed.save) against the whole one
+compare()
+{
+    if [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ]; then
+        fail "weights_hash $(hash_of resumed.json), but $(hash_of whole.json) without the interruption; usual causes:" \
+            "optimizer state or step number not restored, or the sampler begins its epoch again"
+    elif ! cmp -s "$scratch/resumed.save" "$scratch/whole.save"; then
+        fail "equal weights, but another file than without the interruption: $(state_of resumed.save), expected" \
+            "$(state_of whole.save); $(cd "$scratch" && cmp resumed.save whole.save 2>&1)"
+    fi
+}
+
+# interrupted ARGUMENTS: 6 steps at once, and 3 + 3. --verify exact, as the reference has to go on from the file, too.
+interrupted()
+{
+    arguments=$1
+    rm -f "$scratch"/*
+    train_with 0 "--steps 6 --save whole.save --json whole.json"
+    train_with 0 "--steps 3 --save half.save"
+    train_with 0 "--steps 6 --resume half.save --save resumed.save --json resumed.json --verify exact"
+    compare
+}
+
+# died ARGUMENTS, after interrupted: the first part wanted 5 steps, saved after 3, and died before it could save again:
+# the trace, which is written earlier, does not fit on /dev/full.
+died()
+{
+    arguments=$1
+    rm -f "$scratch/half.save"
+    train_with 1 "--steps 5 --save half.save --save-every 3 --trace /dev/full"
+    train_with 0 "--steps 6 --resume half.save --save resumed.save --json resumed.json"
+    compare
+}
+
+# other_seed ARGUMENTS, after interrupted: goes on from half.save with samples in another order: the hash must show it.
+other_seed()
+{
+    arguments=$1
+    train_with 0 "--steps 6 --seed 43 --resume half.save --json resumed.json"
+    [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ] ||
+        fail "resumed with another --seed and got the same weights: this test would not notice any difference"
+}
+
+# 5 steps in an epoch of the toy's 1000 samples: the second part goes over its end.
+toy="--model mlp-toy --batch-size 240 --momentum 0.9 --lr-schedule constant"
+gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 6 --optimizer adamw --lr-schedule constant"
+gpt="$gpt --warmup-steps 2 --eval-samples 4"
+fp16="--precision fp16 --loss-scale 65536" # overflows at first: the scale on file is not the one that a run begins with
+
+for ranks in 1 2; do
+    interrupted "$toy"
+    died "$toy"
+    interrupted "$gpt"
+    other_seed "$gpt"
+    died "$gpt"
+    interrupted "$gpt $fp16"
+    [ "$(state_of half.save | jq '(.loss_scale | tonumber) < 65536 and (.good_steps | tonumber) > 0')" = true ] ||
+        fail "the first half must have an overflow and a good step, or this tests no loss scale: $(state_of half.save)"
+done
+
+echo "$runs runs, $failures failure(s)"
+exit $((failures > 0))
