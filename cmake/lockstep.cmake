@@ -9,7 +9,6 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 set(LOCKSTEP_SANITIZE "" CACHE STRING "empty, 'address' (with undefined behaviour) or 'thread'")
-set(LOCKSTEP_CUDA "AUTO" CACHE STRING "build train_cuda: AUTO, ON or OFF")
 option(LOCKSTEP_WERROR "treat warnings as errors" OFF)
 option(LOCKSTEP_NATIVE "use all instructions of this machine's processor" ON)
 
@@ -21,21 +20,26 @@ pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
 # ---- flags ----
 add_library(lockstep_flags INTERFACE)
 target_compile_features(lockstep_flags INTERFACE c_std_11)
 target_compile_definitions(lockstep_flags INTERFACE _GNU_SOURCE)
 target_include_directories(lockstep_flags INTERFACE ${LOCKSTEP_ROOT}/common)
-target_compile_options(lockstep_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -fopenmp-simd
-                                                -fno-math-errno -fno-trapping-math # so that gcc vectorises; no value changes
-                                                $<$<CONFIG:Release>:-O3>)
+set(for_c # -fno-...: so that gcc vectorises; no value changes
+    -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -fopenmp-simd -fno-math-errno -fno-trapping-math
+    $<$<CONFIG:Release>:-O3>)
+set(for_cuda "SHELL:-Xcompiler -Wall,-Wextra")
 if(LOCKSTEP_WERROR)
-    target_compile_options(lockstep_flags INTERFACE -Werror)
+    list(APPEND for_c -Werror)
+    list(APPEND for_cuda "SHELL:-Werror all-warnings -Xcompiler -Werror")
 endif()
 if(LOCKSTEP_NATIVE)
-    target_compile_options(lockstep_flags INTERFACE -march=native)
+    list(APPEND for_c -march=native)
 endif()
+target_compile_options(lockstep_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${for_c}>"
+                                                "$<$<COMPILE_LANGUAGE:CUDA>:${for_cuda}>")
 if(LOCKSTEP_SANITIZE STREQUAL "address")
     set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
 elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
@@ -51,13 +55,24 @@ endif()
 enable_testing()
 include(${LOCKSTEP_ROOT}/tests/lockstep_tests.cmake)
 
-# lockstep_stage(NUMBER): makes the calling directory's ddp.c into the program `train`, with the stage's tests.
+# lockstep_program(NUMBER SUFFIX): the stage in the calling directory, linked with the device that SUFFIX names: "" is
+# the CPU and makes `train`, "_cuda" is the GPU and makes `train_cuda`.
+function(lockstep_program number suffix)
+    set(stage ddp_stage${number}${suffix})
+    set(program train_stage${number}${suffix})
+    add_library(${stage} STATIC ddp.c)
+    target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
+    add_executable(${program} ${LOCKSTEP_ROOT}/common/train/main.c)
+    target_link_libraries(${program} PRIVATE ${stage} lockstep_train${suffix} ${stage})
+    set_target_properties(${program} PROPERTIES OUTPUT_NAME train${suffix} RUNTIME_OUTPUT_DIRECTORY
+                                                ${CMAKE_CURRENT_BINARY_DIR})
+endfunction()
+
+# lockstep_stage(NUMBER): makes the calling directory's ddp.c into programs, with the stage's tests.
 function(lockstep_stage number)
-    add_library(ddp_stage${number} STATIC ddp.c)
-    target_link_libraries(ddp_stage${number} PUBLIC lockstep_common)
-    add_executable(train_stage${number} ${LOCKSTEP_ROOT}/common/train/main.c)
-    target_link_libraries(train_stage${number} PRIVATE ddp_stage${number} lockstep_train ddp_stage${number})
-    set_target_properties(train_stage${number} PROPERTIES OUTPUT_NAME train RUNTIME_OUTPUT_DIRECTORY
-                                                          ${CMAKE_CURRENT_BINARY_DIR})
+    lockstep_program(${number} "")
+    if(LOCKSTEP_WITH_CUDA)
+        lockstep_program(${number} _cuda)
+    endif()
     lockstep_stage_tests(${number})
 endfunction()

@@ -5,6 +5,7 @@
 #   build_preset release -DLOCKSTEP_WERROR=ON
 #   ls "$(preset_directory release)"
 
+export LC_ALL=C # a decimal comma would stop printf, and messages of tools are searched for words
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # release is built in build/, any other preset in build-NAME/.
@@ -36,6 +37,7 @@ build_preset() {
         echo "error: cmake could not configure preset '$preset' (its output is above)" >&2
         return 1
     fi
+    grep -o 'CUDA: o.*' "$log" || true # on or off, and why
     echo "== build ${directory##*/}/ ($(nproc) jobs)"
     cmake --build "$directory" --parallel "$(nproc)"
 }

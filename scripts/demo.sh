@@ -12,13 +12,13 @@ runs=(
     "gpt     20   --optimizer sgd --eval-samples 64"
 )
 # The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
-text_steps=350
+text_steps=700
 text_bytes=400
 text_flags=(--eval-samples 64)
 
 "$repository/scripts/setup.sh"
 use_own_openblas_kernels
-build_preset release
+build_preset release -DLOCKSTEP_CUDA=OFF # the demo trains on the CPU
 source "$repository/scripts/mpi.sh"
 
 cd "$repository"

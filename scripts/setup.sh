@@ -12,13 +12,25 @@ jargon_file=/usr/share/doc/jargon-text/jargon.txt.gz
 has_command() { command -v "$1" >/dev/null; }
 has_library() { has_command pkg-config && pkg-config --exists "$1"; }
 
+# The launcher and the compiler's wrapper may be there without the headers.
+has_mpi() {
+    has_command mpiexec && has_command mpicc && echo '#include <mpi.h>' | mpicc -fsyntax-only -xc - 2>/dev/null
+}
+mpi_packages() {
+    if has_command mpiexec && mpiexec --version 2>&1 | grep -qi 'open.\?mpi\|open-\?rte\|prrte'; then
+        echo "openmpi-bin libopenmpi-dev"
+    else
+        echo "mpich libmpich-dev"
+    fi
+}
+
 # One line for each thing that is missing: the packages, and what they are for.
 list_missing() {
     has_command cc || echo "build-essential: the C compiler and the C library's headers"
     has_command cmake || echo "cmake: writes the build files (version $cmake_needed or later)"
     has_command ninja || has_command make || echo "ninja-build: runs the compiler, in parallel and only where needed"
     has_command pkg-config || echo "pkg-config: tells cmake where the libraries are"
-    has_command mpicc && has_command mpiexec || echo "mpich libmpich-dev: MPI, which starts the ranks and connects them"
+    has_mpi || echo "$(mpi_packages): MPI, which starts the ranks and connects them"
     has_library openblas || echo "libopenblas-dev: matrix products on the CPU"
     has_library zlib || echo "zlib1g-dev: reads the data sets, which are compressed"
     has_library libcjson || echo "libcjson-dev: reads and writes JSON (checkpoints, traces, summaries)"

@@ -100,9 +100,18 @@ function(lockstep_stage_tests number)
             set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
         endif()
     endif()
+    if(LOCKSTEP_WITH_CUDA) # what can be seen of it without a GPU
+        lockstep_script(stage${number}_cuda_command_line cli 2 test_cuda_cli.sh $<TARGET_FILE:train_stage${number}_cuda>
+                        ${MPIEXEC_EXECUTABLE})
+        if(number GREATER 1)
+            set_property(TEST stage${number}_cuda_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
+        endif()
+    endif()
     lockstep_test(stage${number}_equivalence_8_ranks test_equivalence_stage${number} 8 stage${number} mpi slow)
     lockstep_stage_program(${number} bits)
     lockstep_test(stage${number}_bits_3_ranks bits_stage${number} 3 stage${number} mpi) # all stages: test_bits.sh
+    lockstep_script(stage${number}_join "stage${number};mpi" 2 test_join.sh $<TARGET_FILE:train_stage${number}>
+                    ${MPIEXEC_EXECUTABLE})
     lockstep_stage_program(${number} missing_gradient)
     lockstep_script(stage${number}_missing_gradient stage${number} 2 test_missing_gradient.sh
                     $<TARGET_FILE:missing_gradient_stage${number}> ${LOCKSTEP_MPIEXEC})
@@ -112,6 +121,8 @@ function(lockstep_stage_tests number)
     if(number EQUAL 4)
         lockstep_script(stage4_precision_runs stage4 2 test_precision_runs.sh $<TARGET_FILE:train_stage4>
                         ${LOCKSTEP_MPIEXEC})
+        lockstep_script(stage4_resume stage4 2 test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
+        lockstep_script(stage4_outputs stage4 2 test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_stage_program(4 test_overflow)
         foreach(ranks 1 2 3 4)
             lockstep_test(stage4_overflow_${ranks}_ranks test_overflow_stage4 ${ranks} stage4 mpi)

@@ -1,15 +1,13 @@
 /* test_process_group.c: every blocking collective, with every dtype and many counts, against what one process
- * computes. Run on 1 to 5 ranks. (The asynchronous ones: test_async.c.) */
+ * computes. Run on 1 to 5 ranks. (The asynchronous ones: test_async.c. Barriers: test_group_time.c.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/rng.h"
 #include "device/device.h"
-#include "dist/group.h" /* to switch the algorithm and the emulated link between tests */
-#include "dist/watchdog.h"
+#include "dist/group.h" /* to switch the algorithm between tests */
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
@@ -136,50 +134,6 @@ static void test_broadcast_gather_scatter(void **state)
                 check_reduce_scatter(dtypes[d], counts[k], (ReduceOp)op);
         }
     }
-}
-
-/* ---- barriers ---- */
-
-/* When this rank came to a barrier and when it left it: nobody may leave before the last one has come. All ranks are on
- * one host, so there is one clock. */
-static void expect_all_had_come(const char *barrier, double came, double left)
-{
-    size_t ranks = (size_t)pg_world_size(pg);
-    double *all_came = alloc_or_fault(ranks * sizeof *all_came);
-    pg_all_gather(pg, &came, all_came, 1, DTYPE_F64, "when the ranks came");
-    for (int rank = 0; rank < pg_world_size(pg); rank++)
-        if (!(left >= all_came[rank]))
-            fail_msg("rank %d left %s %g s before rank %d came to it: it does not wait for all ranks", pg_rank(pg),
-                     barrier, all_came[rank] - left, rank);
-    free(all_came);
-}
-
-static void test_barrier_waits_for_the_last_rank(void **state)
-{
-    (void)state;
-    for (int round = 0; round < 2; round++) { /* the last rank comes last, then the first one */
-        sleep_seconds(0.02 * (round == 0 ? pg_rank(pg) : pg_world_size(pg) - 1 - pg_rank(pg)));
-        double came = now_seconds();
-        pg_barrier(pg);
-        expect_all_had_come("pg_barrier()", came, now_seconds());
-    }
-}
-
-/* With a time-out that rank 0 exceeds by far, and that is not the group's own. The watchdog looks ten times a second.
- * It ends the test if it is not told to wait; that it waits cannot fail on a slow machine. */
-static void test_barrier_without_timeout(void **state)
-{
-    (void)state;
-    const double short_timeout = 0.25, usual = watchdog_set_timeout(pg->watchdog, short_timeout);
-    if (pg_rank(pg) == 0)
-        sleep_seconds(0.8);
-    double came = now_seconds();
-    pg_barrier_without_timeout(pg);
-    double left = now_seconds(), after = watchdog_set_timeout(pg->watchdog, usual);
-    if (pg_world_size(pg) > 1 && !(after == short_timeout)) /* a group of one has no watchdog */
-        fail_msg("rank %d: the time-out was %g s before pg_barrier_without_timeout() and is %g s after it",
-                 pg_rank(pg), short_timeout, after);
-    expect_all_had_come("pg_barrier_without_timeout()", came, left);
 }
 
 /* ---- all_reduce ---- */
@@ -355,77 +309,15 @@ static void test_maximum_keeps_nan(void **state)
     pg->options.algorithm = ALLREDUCE_MPI;
 }
 
-/* ---- accounting ---- */
-
-static void test_counters(void **state)
-{
-    (void)state;
-    float send[64] = {0}, *receive = alloc_or_fault((size_t)pg_world_size(pg) * sizeof send);
-    int64_t ranks = pg_world_size(pg);
-    pg_reset_counters(pg);
-    assert_int_equal(pg_counters(pg).collectives, 0);
-    pg_all_reduce(pg, send, receive, 64, DTYPE_F32, REDUCE_SUM, "test");
-    pg_all_reduce(pg, send, receive, 10, DTYPE_BF16, REDUCE_SUM, "test");
-    pg_all_gather(pg, send, receive, 3, DTYPE_F64, "test");
-    pg_broadcast(pg, send, 5, DTYPE_I64, 0, "test");
-    CommCounters counters = pg_counters(pg);
-    assert_int_equal(counters.collectives, 4);
-    assert_int_equal(counters.bytes, 64 * 4 + 10 * 2 + ranks * 3 * 8 + 5 * 8);
-    assert_true(counters.in_flight > 0);
-    assert_true(counters.exposed >= counters.in_flight); /* all of it blocked */
-    pg_set_measuring(pg, false);
-    pg_all_reduce(pg, send, receive, 64, DTYPE_F32, REDUCE_SUM, "test");
-    pg_set_measuring(pg, true);
-    assert_int_equal(pg_counters(pg).collectives, 4);
-    pg_reset_counters(pg);
-    assert_int_equal(pg_counters(pg).collectives, 0);
-    assert_int_equal(pg_counters(pg).bytes, 0);
-    free(receive);
-}
-
-/* A lower bound only: the emulated link may be slower than asked for, never faster. */
-static void expect_at_least(const char *operation, double expected)
-{
-    double got = pg_counters(pg).in_flight;
-    if (!(got >= expected * 0.999999))
-        fail_msg("%s over the emulated link: expected at least %g s, got %g", operation, expected, got);
-    pg_reset_counters(pg);
-}
-
-static void test_emulated_link(void **state)
-{
-    (void)state;
-    enum { COUNT = 25000 };
-    double ranks = pg_world_size(pg), latency = 2e-3, seconds = COUNT * 4 / (0.1e9 / 8); /* 8 ms for 100 kB */
-    size_t bytes = (size_t)pg_world_size(pg) * COUNT * sizeof(float);
-    float *send = alloc_or_fault(bytes), *receive = alloc_or_fault(bytes);
-    pg->options.wire_gbps = 0.1;
-    pg->options.wire_latency = latency;
-    pg_reset_counters(pg);
-    pg_all_reduce(pg, send, receive, COUNT, DTYPE_F32, REDUCE_SUM, "test");
-    expect_at_least("all_reduce", 2 * (ranks - 1) / ranks * seconds + 2 * (ranks - 1) * latency);
-    pg_all_gather(pg, send, receive, COUNT, DTYPE_F32, "test");
-    expect_at_least("all_gather", (ranks - 1) / ranks * ranks * seconds + (ranks - 1) * latency);
-    pg_reduce_scatter(pg, send, receive, COUNT, DTYPE_F32, REDUCE_SUM, "test");
-    expect_at_least("reduce_scatter", (ranks - 1) / ranks * ranks * seconds + (ranks - 1) * latency);
-    pg->options.wire_gbps = 0;
-    free(send);
-    free(receive);
-}
-
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_broadcast_gather_scatter),
-        cmocka_unit_test(test_barrier_waits_for_the_last_rank),
-        cmocka_unit_test(test_barrier_without_timeout),
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_ordered_adds_in_rank_order),
         cmocka_unit_test(test_ordered_keeps_minus_zero),
         cmocka_unit_test(test_half_sums_round_once),
         cmocka_unit_test(test_maximum_keeps_nan),
-        cmocka_unit_test(test_counters),
-        cmocka_unit_test(test_emulated_link),
     };
     job_set_program("test_process_group");
     pg_initialize(&argc, &argv);

@@ -12,11 +12,17 @@
 
 /* ---- the device ---- */
 
-/* local_rank: this process's number on its host; threads: BLAS threads of this process (CPU only).
- * Prints advice if the environment forces a slow BLAS kernel. */
+/* local_rank: this process's number on its host; threads: BLAS threads of this process (CPU only). CUDA: takes device
+ * number local_rank % (devices that this process sees); whether another rank has the same one is for others to check,
+ * who can ask it: see device_identity(). Prints advice if the environment forces a slow BLAS kernel. */
 void device_init(int local_rank, int threads);
+/* Every other thread calls this before it uses the device. (CUDA: a thread begins with device 0, whichever was taken.) */
+void device_init_thread(void);
 const char *device_name(void);        /* "cpu" or "cuda" */
 const char *device_description(void); /* the model, and for the CPU the BLAS kernels chosen */
+/* At most 63 characters, equal for two processes only if they compute on one and the same device. CUDA: its UUID in hex.
+ * CPU: "", as any number of processes may share it. */
+const char *device_identity(void);
 
 /* ---- order: a kernel may return before its work is done. Each host thread's work is done in the order of its calls, but
  * the work of two threads side by side, unless an event puts one after the other. (The CPU does all work at once.) ---- */
@@ -102,7 +108,7 @@ void device_adamw(float *weight, const float *grad, float *m, float *v, float lr
                   float weight_decay, float correction1, float correction2, int64_t n);
 
 /* ---- looking at values (results on the host) ---- */
-double device_sum_of_squares(const float *x, int64_t n); /* in float64, in index order by fixed blocks */
+double device_sum_of_squares(const float *x, int64_t n); /* in float64, in an order that n alone decides */
 bool device_all_finite(const float *x, int64_t n);
 /* Rows whose largest logit is at the target. */
 int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V);

@@ -73,6 +73,11 @@ void device_init(int local_rank, int threads)
     advise_if_kernels_are_slow(kernels);
 }
 
+void device_init_thread(void)
+{
+    /* a CPU thread computes where it runs */
+}
+
 const char *device_name(void)
 {
     return "cpu";
@@ -81,6 +86,11 @@ const char *device_name(void)
 const char *device_description(void)
 {
     return description;
+}
+
+const char *device_identity(void)
+{
+    return "";
 }
 
 void device_synchronize(void)

@@ -1,0 +1,88 @@
+/* matmul_peak.c: how fast this GPU multiplies matrices: the best of some large products, by cuBLAS, in bf16 (sums in
+ * float32) and in float32. What a data sheet promises is not reached by any program; this is. Prints one line of JSON.
+ */
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include "base/check.h"
+
+enum { ROUNDS = 20 };
+
+#define CHECK_CUDA(call) CHECK((call) == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cudaGetLastError()))
+#define CHECK_CUBLAS(call) CHECK((call) == CUBLAS_STATUS_SUCCESS, "%s failed", #call)
+
+/* Numbers of about 0.01 with random signs and digits, as bf16 and as float32. Not zeros: a GPU multiplies those at a
+ * higher clock, and no training does. */
+static void fill(void *device, size_t bytes)
+{
+    enum { WORDS = 1 << 20 };
+    static uint32_t words[WORDS];
+    uint64_t state = 1;
+    for (int i = 0; i < WORDS; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX generator */
+        words[i] = ((uint32_t)(state >> 32) & 0x807f807fu) | 0x3c003c00u;
+    }
+    for (size_t done = 0; done < bytes; done += sizeof words) {
+        size_t part = bytes - done < sizeof words ? bytes - done : sizeof words;
+        CHECK_CUDA(cudaMemcpy((unsigned char *)device + done, words, part, cudaMemcpyHostToDevice));
+    }
+}
+
+/* Multiplies two matrices of n by n ROUNDS times; returns operations per second, in 10^12. */
+static double measure(cublasHandle_t handle, int n, cudaDataType_t type)
+{
+    size_t bytes = (size_t)n * (size_t)n * sizeof(float);
+    void *a = NULL, *b = NULL, *c = NULL;
+    cudaEvent_t start, end;
+    float one = 1, zero = 0, milliseconds = 0;
+    CHECK_CUDA(cudaMalloc(&a, bytes));
+    CHECK_CUDA(cudaMalloc(&b, bytes));
+    CHECK_CUDA(cudaMalloc(&c, bytes));
+    fill(a, bytes);
+    fill(b, bytes);
+    CHECK_CUDA(cudaEventCreate(&start));
+    CHECK_CUDA(cudaEventCreate(&end));
+    for (int round = 0; round < 2 * ROUNDS; round++) {
+        if (round == ROUNDS) /* the first ones warm up */
+            CHECK_CUDA(cudaEventRecord(start, 0));
+        CHECK_CUBLAS(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, n, n, n, &one, a, type, n, b, type, n, &zero, c,
+                                  CUDA_R_32F, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+    }
+    CHECK_CUDA(cudaEventRecord(end, 0));
+    CHECK_CUDA(cudaEventSynchronize(end));
+    CHECK_CUDA(cudaEventElapsedTime(&milliseconds, start, end));
+    cudaEventDestroy(start);
+    cudaEventDestroy(end);
+    cudaFree(a);
+    cudaFree(b);
+    cudaFree(c);
+    return 2.0 * n * n * n * ROUNDS / ((double)milliseconds * 1e-3) / 1e12;
+}
+
+static double best(cublasHandle_t handle, cudaDataType_t type)
+{
+    static const int sizes[] = {4096, 8192, 12288};
+    double highest = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        double speed = measure(handle, sizes[i], type);
+        highest = speed > highest ? speed : highest;
+    }
+    return highest;
+}
+
+int main(void)
+{
+    struct cudaDeviceProp properties;
+    cublasHandle_t handle;
+    job_set_program("matmul_peak");
+    if (cudaGetDeviceProperties(&properties, 0) != cudaSuccess)
+        die("no CUDA device: %s", cudaGetErrorString(cudaGetLastError()));
+    CHECK_CUBLAS(cublasCreate(&handle));
+    double bf16 = best(handle, CUDA_R_16BF), fp32 = best(handle, CUDA_R_32F);
+    printf("{\"gpu\": \"%s\", \"bf16_tflops\": %.2f, \"fp32_tflops\": %.2f}\n", properties.name, bf16, fp32);
+    cublasDestroy(handle);
+    return 0;
+}

@@ -1,0 +1,180 @@
+/* device_cuda.h: what the CUDA files share: checked calls, scratch memory, four numbers at a time, sums over a block.
+ *
+ * How all kernels here are written:
+ * - All work goes to cudaStreamPerThread, so each host thread's work is done in its order (see device.h).
+ * - No atomics, and each sum in an order that depends on counts alone: the same input gives the same bits.
+ * - A kernel that only moves numbers is as fast as memory: each of its threads takes four neighbours at once.
+ */
+#ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_H
+#define LOCKSTEP_DEVICE_DEVICE_CUDA_H
+
+#include <stdint.h>
+
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define _Noreturn [[noreturn]] /* C's word, which C++ does not know */
+extern "C" {
+#include "base/check.h"
+#include "device/device.h"
+}
+#undef _Noreturn
+
+/* ---- calls that may fail: a fault names the call, the place, the error and, where known, what helps ---- */
+
+#define CHECK_CUDA(call) check_cuda((call), #call, __FILE__, __LINE__)
+#define CHECK_CUBLAS(call) check_cublas((call), #call, __FILE__, __LINE__)
+void check_cuda(cudaError_t status, const char *call, const char *file, int line);
+void check_cublas(cublasStatus_t status, const char *call, const char *file, int line);
+
+/* ---- memory and launches ---- */
+
+/* Device memory for what one call hands from kernel to kernel: valid until the next call of this function. Only the
+ * training thread may ask. It grows during the first step, and stays until the process ends. */
+void *cuda_scratch(size_t bytes);
+
+enum { THREADS = 256, WARP = 32 }; /* threads of a block, unless a kernel says otherwise */
+
+/* How many blocks have room for `count` items, if each takes `per_block`. */
+static inline unsigned blocks_for(int64_t count, int64_t per_block)
+{
+    return (unsigned)((count + per_block - 1) / per_block);
+}
+
+/* ---- numbers of 32 and 16 bits; rounding is to nearest, ties to even ---- */
+
+static __device__ inline float to_float(float x)
+{
+    return x;
+}
+
+static __device__ inline float to_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ inline float to_float(__half x)
+{
+    return __half2float(x);
+}
+
+static __device__ inline void from_float(float *to, float x)
+{
+    *to = x;
+}
+
+static __device__ inline void from_float(__nv_bfloat16 *to, float x)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+static __device__ inline void from_float(__half *to, float x)
+{
+    *to = __float2half_rn(x);
+}
+
+/* The nearest number that `precision` has, still as a float. */
+static __device__ inline float nearest(float x, DType precision)
+{
+    if (precision == DTYPE_BF16)
+        return __bfloat162float(__float2bfloat16_rn(x));
+    if (precision == DTYPE_F16)
+        return __half2float(__float2half_rn(x));
+    return x;
+}
+
+/* ---- four neighbours at once: one wide load or store instead of four ---- */
+
+template <typename Number> struct alignas(4 * sizeof(Number)) Four {
+    Number at[4];
+};
+
+/* Thread 0 of block 0 takes numbers 0 to 3, thread 1 takes 4 to 7, and so on. */
+static __device__ inline int64_t first_of_four()
+{
+    return 4 * ((int64_t)blockIdx.x * blockDim.x + threadIdx.x);
+}
+
+static inline unsigned blocks_of_fours(int64_t n)
+{
+    return blocks_for(n, 4 * THREADS);
+}
+
+template <typename Number> static __device__ inline bool four_fit(const Number *x, int64_t i, int64_t n)
+{
+    return i + 4 <= n && (uintptr_t)(x + i) % sizeof(Four<Number>) == 0;
+}
+
+/* x[i] to x[i + 3]; `beyond` in place of what is not below n. Any alignment: only the speed depends on it. */
+template <typename Number>
+static __device__ inline Four<Number> load_four(const Number *x, int64_t i, int64_t n, Number beyond = Number())
+{
+    if (four_fit(x, i, n))
+        return *(const Four<Number> *)(x + i);
+    Four<Number> four;
+    for (int k = 0; k < 4; k++)
+        four.at[k] = i + k < n ? x[i + k] : beyond;
+    return four;
+}
+
+/* Stores those whose index is below n. */
+template <typename Number> static __device__ inline void store_four(Number *x, int64_t i, int64_t n, Four<Number> four)
+{
+    if (four_fit(x, i, n)) {
+        *(Four<Number> *)(x + i) = four;
+        return;
+    }
+    for (int k = 0; k < 4; k++)
+        if (i + k < n)
+            x[i + k] = four.at[k];
+}
+
+/* ---- sums over threads, in a fixed order; every thread that takes part gets the result ---- */
+
+/* All 32 threads of a warp take part. threads: a power of two, to sum over each group of so many neighbours alone. */
+template <typename Number> static __device__ inline Number warp_sum(Number x, int threads = WARP)
+{
+    for (int distance = threads / 2; distance > 0; distance /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, distance);
+    return x;
+}
+
+static __device__ inline float warp_max(float x, int threads = WARP)
+{
+    for (int distance = threads / 2; distance > 0; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, distance));
+    return x;
+}
+
+/* All threads of a block (a multiple of 32) take part: first each warp, then one number per warp. */
+template <typename Number> static __device__ inline Number block_sum(Number x)
+{
+    __shared__ Number of_warp[WARP];
+    x = warp_sum(x);
+    __syncthreads(); /* the last call's results have been read */
+    if (threadIdx.x % WARP == 0)
+        of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+    Number sum = Number();
+    for (unsigned warp = 0; warp < blockDim.x / WARP; warp++)
+        sum += of_warp[warp];
+    return sum;
+}
+
+static __device__ inline float block_max(float x)
+{
+    __shared__ float of_warp[WARP];
+    x = warp_max(x);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0)
+        of_warp[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float largest = of_warp[0];
+    for (unsigned warp = 1; warp < blockDim.x / WARP; warp++)
+        largest = fmaxf(largest, of_warp[warp]);
+    return largest;
+}
+
+#endif

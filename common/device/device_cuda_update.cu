@@ -1,0 +1,370 @@
+/* device_cuda_update.cu: the kernels on an NVIDIA GPU, last part: losses, optimizers, looking at values, half
+ * precision. */
+#include "device/device_cuda.h"
+
+#include <float.h>
+
+/* A sum that ends in one number is taken by at most so many blocks, each of which leaves one partial sum. How many
+ * depends on the count alone, and not on the GPU: so does the order of the sum. */
+enum { SUM_BLOCKS = 256 };
+
+/* `wanted` blocks, but 1 at least and SUM_BLOCKS at most. */
+static unsigned blocks_for_sum(int64_t wanted)
+{
+    if (wanted > SUM_BLOCKS)
+        return SUM_BLOCKS;
+    return wanted > 0 ? (unsigned)wanted : 1;
+}
+
+/* ---- losses ---- */
+
+/* *out = factor * the sum of the `count` partial sums. One block. */
+static __global__ void add_up_kernel(float *out, const double *partial, int64_t count, double factor)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS)
+        sum += partial[i];
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        *out = (float)(factor * sum);
+}
+
+/* A block takes one row. The first pass finds the largest logit and the sum of exp(x - largest) together: where a
+ * thread meets a larger logit, it scales its sum down to it. The second pass writes the probabilities. */
+static __global__ void cross_entropy_forward_kernel(double *row_loss, float *probabilities, const float *logits,
+                                                    const int32_t *targets, int64_t V)
+{
+    const int64_t row = blockIdx.x;
+    const float *x = logits + row * V;
+    float largest = -FLT_MAX, sum = 0;
+    for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
+        const Four<float> four = load_four(x, i, V, -INFINITY);
+        for (int k = 0; k < 4; k++) {
+            const float before = largest;
+            largest = fmaxf(largest, four.at[k]);
+            if (largest > before)
+                sum *= expf(before - largest);
+            sum += expf(four.at[k] - largest);
+        }
+    }
+    const float row_largest = block_max(largest);
+    const float row_sum = block_sum(sum * expf(largest - row_largest));
+    const float factor = 1 / row_sum;
+    for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
+        Four<float> four = load_four(x, i, V);
+        for (int k = 0; k < 4; k++)
+            four.at[k] = expf(four.at[k] - row_largest) * factor;
+        store_four(probabilities + row * V, i, V, four);
+    }
+    if (threadIdx.x == 0) {
+        /* -log(p[target]), from the logits: p[target] itself may have become 0 */
+        row_loss[row] = log((double)row_sum) - ((double)x[targets[row]] - (double)row_largest);
+    }
+}
+
+/* One block per row, as large as the row is worth. */
+static unsigned threads_for_row(int64_t V)
+{
+    return V > 4096 ? 1024 : THREADS;
+}
+
+void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
+                                  int64_t rows, int64_t V)
+{
+    double *row_loss = (double *)cuda_scratch((size_t)rows * sizeof *row_loss);
+    const unsigned blocks = (unsigned)rows, threads = threads_for_row(V);
+    if (rows > 0) {
+        cross_entropy_forward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(row_loss, probabilities, logits,
+                                                                                  targets, V);
+        CHECK_CUDA(cudaGetLastError());
+    }
+    add_up_kernel<<<1, THREADS, 0, cudaStreamPerThread>>>(loss, row_loss, rows, 1);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void cross_entropy_backward_kernel(float *dlogits, const float *dloss, const float *probabilities,
+                                                     const int32_t *targets, int64_t V)
+{
+    const int64_t row = blockIdx.x, target = targets[row];
+    const float d = *dloss;
+    for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
+        Four<float> dx = load_four(dlogits + row * V, i, V);
+        const Four<float> p = load_four(probabilities + row * V, i, V);
+        for (int k = 0; k < 4; k++) {
+            /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
+            dx.at[k] += d * (p.at[k] - (i + k == target ? 1 : 0));
+        }
+        store_four(dlogits + row * V, i, V, dx);
+    }
+}
+
+void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+                                   const int32_t *targets, int64_t rows, int64_t V)
+{
+    if (rows == 0)
+        return;
+    const unsigned blocks = (unsigned)rows, threads = threads_for_row(V);
+    cross_entropy_backward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(dlogits, dloss, probabilities, targets,
+                                                                               V);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void squared_errors_kernel(double *partial, const float *prediction, const float *target,
+                                             int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += gridDim.x * THREADS) {
+        const double difference = (double)prediction[i] - (double)target[i];
+        sum += difference * difference;
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n)
+{
+    double *partial = (double *)cuda_scratch(SUM_BLOCKS * sizeof *partial);
+    const unsigned blocks = blocks_for_sum(blocks_for(rows * n, THREADS));
+    squared_errors_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(partial, prediction, target, rows * n);
+    CHECK_CUDA(cudaGetLastError());
+    const double factor = n > 0 ? 1.0 / (double)n : 0; /* the mean over each row, summed over rows */
+    add_up_kernel<<<1, THREADS, 0, cudaStreamPerThread>>>(loss, partial, blocks, factor);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void mse_backward_kernel(float *dprediction, const float *dloss, const float *prediction,
+                                           const float *target, int64_t n, int64_t count)
+{
+    const int64_t i = first_of_four();
+    const float factor = *dloss * 2 / (float)n;
+    Four<float> sum = load_four(dprediction, i, count);
+    const Four<float> a = load_four(prediction, i, count), b = load_four(target, i, count);
+    for (int k = 0; k < 4; k++) {
+        /* forward: loss += (prediction - target)^2 / n */
+        sum.at[k] += factor * (a.at[k] - b.at[k]);
+    }
+    store_four(dprediction, i, count, sum);
+}
+
+void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+                         int64_t rows, int64_t n)
+{
+    const int64_t count = rows * n;
+    if (count == 0)
+        return;
+    const unsigned blocks = blocks_of_fours(count);
+    mse_backward_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(dprediction, dloss, prediction, target, n, count);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
+
+static __global__ void sgd_kernel(float *weight, const float *grad, float lr, float weight_decay, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> w = load_four(weight, i, n);
+    const Four<float> g = load_four(grad, i, n);
+    for (int k = 0; k < 4; k++)
+        w.at[k] -= lr * (g.at[k] + weight_decay * w.at[k]);
+    store_four(weight, i, n, w);
+}
+
+static __global__ void sgd_momentum_kernel(float *weight, const float *grad, float *momentum_buffer, float lr,
+                                           float keep, float weight_decay, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> w = load_four(weight, i, n), velocity = load_four(momentum_buffer, i, n);
+    const Four<float> g = load_four(grad, i, n);
+    for (int k = 0; k < 4; k++) {
+        velocity.at[k] = keep * velocity.at[k] + (g.at[k] + weight_decay * w.at[k]);
+        w.at[k] -= lr * velocity.at[k];
+    }
+    store_four(momentum_buffer, i, n, velocity);
+    store_four(weight, i, n, w);
+}
+
+void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
+                float weight_decay, bool first_step, int64_t n)
+{
+    const unsigned blocks = blocks_of_fours(n);
+    const float keep = first_step ? 0 : momentum;
+    if (n == 0)
+        return;
+    if (momentum_buffer == NULL)
+        sgd_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(weight, grad, lr, weight_decay, n);
+    else
+        sgd_momentum_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(weight, grad, momentum_buffer, lr, keep,
+                                                                         weight_decay, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* What AdamW's kernel needs, derived once on the host. */
+struct AdamW {
+    float beta1, beta2, eps;
+    float keep;             /* of the weight, after decay */
+    float step_size;        /* lr, corrected for the first mean's start at 0 */
+    float root_correction2; /* the same for the second */
+};
+
+static __global__ void adamw_kernel(float *weight, const float *grad, float *m, float *v, AdamW options, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> w = load_four(weight, i, n), mean = load_four(m, i, n), square = load_four(v, i, n);
+    const Four<float> g = load_four(grad, i, n);
+    for (int k = 0; k < 4; k++) {
+        mean.at[k] = options.beta1 * mean.at[k] + (1 - options.beta1) * g.at[k];
+        square.at[k] = options.beta2 * square.at[k] + (1 - options.beta2) * g.at[k] * g.at[k];
+        w.at[k] = options.keep * w.at[k] -
+                  options.step_size * mean.at[k] / (sqrtf(square.at[k]) / options.root_correction2 + options.eps);
+    }
+    store_four(m, i, n, mean);
+    store_four(v, i, n, square);
+    store_four(weight, i, n, w);
+}
+
+void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2, int64_t n)
+{
+    if (n == 0)
+        return;
+    const AdamW options = {beta1, beta2, eps, 1 - lr * weight_decay, lr / correction1, sqrtf(correction2)};
+    adamw_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(weight, grad, m, v, options, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* ---- looking at values: each block leaves one number, and the host adds them up in order ---- */
+
+static __global__ void sum_of_squares_kernel(double *partial, const float *x, int64_t n)
+{
+    double sum = 0;
+    for (int64_t i = first_of_four(); i < n; i += 4 * gridDim.x * THREADS) {
+        const Four<float> four = load_four(x, i, n);
+        for (int k = 0; k < 4; k++)
+            sum += (double)four.at[k] * (double)four.at[k];
+    }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0)
+        partial[blockIdx.x] = sum;
+}
+
+double device_sum_of_squares(const float *x, int64_t n)
+{
+    double partial[SUM_BLOCKS], total = 0;
+    double *on_device = (double *)cuda_scratch(sizeof partial);
+    const unsigned blocks = blocks_for_sum(blocks_of_fours(n));
+    sum_of_squares_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(on_device, x, n);
+    CHECK_CUDA(cudaGetLastError());
+    device_to_host(partial, on_device, blocks * sizeof *partial);
+    for (unsigned i = 0; i < blocks; i++)
+        total += partial[i];
+    return total;
+}
+
+/* The sum of what the blocks have counted. */
+static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
+{
+    int32_t counts[SUM_BLOCKS];
+    device_to_host(counts, on_device, blocks * sizeof *counts);
+    int64_t total = 0;
+    for (unsigned i = 0; i < blocks; i++)
+        total += counts[i];
+    return total;
+}
+
+/* Each block: in how many of its threads there is a number that is infinite or NaN. */
+static __global__ void not_finite_kernel(int32_t *counts, const float *x, int64_t n)
+{
+    int32_t found = 0;
+    for (int64_t i = first_of_four(); i < n; i += 4 * gridDim.x * THREADS) {
+        const Four<float> four = load_four(x, i, n);
+        for (int k = 0; k < 4; k++)
+            found |= four.at[k] - four.at[k] != 0; /* infinity - infinity is NaN, and NaN is unequal to all */
+    }
+    found = block_sum(found);
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = found;
+}
+
+bool device_all_finite(const float *x, int64_t n)
+{
+    int32_t *counts = (int32_t *)cuda_scratch(SUM_BLOCKS * sizeof *counts);
+    const unsigned blocks = blocks_for_sum(blocks_of_fours(n));
+    not_finite_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(counts, x, n);
+    CHECK_CUDA(cudaGetLastError());
+    return total_of_counts(counts, blocks) == 0;
+}
+
+/* Each block: how many of its rows are correct. The first of the largest logits counts as the answer. A row with a NaN
+ * is wrong: no comparison holds. */
+static __global__ void count_correct_kernel(int32_t *counts, const float *logits, const int32_t *targets, int64_t rows,
+                                            int64_t V)
+{
+    int32_t correct = 0;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float *x = logits + row * V;
+        const int64_t target = targets[row];
+        const float answer = x[target];
+        int32_t better = 0;
+        for (int64_t i = threadIdx.x; i < V; i += THREADS)
+            better |= !(i < target ? x[i] < answer : x[i] <= answer);
+        correct += block_sum(better) == 0;
+    }
+    if (threadIdx.x == 0)
+        counts[blockIdx.x] = correct;
+}
+
+int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V)
+{
+    int32_t *counts = (int32_t *)cuda_scratch(SUM_BLOCKS * sizeof *counts);
+    const unsigned blocks = blocks_for_sum(rows);
+    count_correct_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(counts, logits, targets, rows, V);
+    CHECK_CUDA(cudaGetLastError());
+    return total_of_counts(counts, blocks);
+}
+
+/* ---- half precision on the wire, and as operands ---- */
+
+template <typename Half> static __global__ void to_half_kernel(Half *to, const float *x, int64_t n)
+{
+    const int64_t i = first_of_four();
+    const Four<float> four = load_four(x, i, n);
+    Four<Half> rounded;
+    for (int k = 0; k < 4; k++)
+        from_float(&rounded.at[k], four.at[k]);
+    store_four(to, i, n, rounded);
+}
+
+void device_to_half(void *to, const float *x, DType dtype, int64_t n)
+{
+    const unsigned blocks = blocks_of_fours(n);
+    if (n == 0)
+        return;
+    if (dtype == DTYPE_BF16)
+        to_half_kernel<__nv_bfloat16><<<blocks, THREADS, 0, cudaStreamPerThread>>>((__nv_bfloat16 *)to, x, n);
+    else
+        to_half_kernel<__half><<<blocks, THREADS, 0, cudaStreamPerThread>>>((__half *)to, x, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+template <typename Half> static __global__ void from_half_kernel(float *x, const Half *from, int64_t n)
+{
+    const int64_t i = first_of_four();
+    const Four<Half> four = load_four(from, i, n);
+    Four<float> wide;
+    for (int k = 0; k < 4; k++)
+        wide.at[k] = to_float(four.at[k]);
+    store_four(x, i, n, wide);
+}
+
+void device_from_half(float *x, const void *from, DType dtype, int64_t n)
+{
+    const unsigned blocks = blocks_of_fours(n);
+    if (n == 0)
+        return;
+    if (dtype == DTYPE_BF16)
+        from_half_kernel<__nv_bfloat16><<<blocks, THREADS, 0, cudaStreamPerThread>>>(x, (const __nv_bfloat16 *)from, n);
+    else
+        from_half_kernel<__half><<<blocks, THREADS, 0, cudaStreamPerThread>>>(x, (const __half *)from, n);
+    CHECK_CUDA(cudaGetLastError());
+}

@@ -1,0 +1,222 @@
+/* fake_nccl.c: plays NCCL and a GPU's stream, over MPI and host memory, as unpleasantly as their documentation allows: no
+ * call has done anything when it returns, the communicator is "in progress" for a while, and until then the stream looks
+ * empty. What goes wrong is chosen by FAKE_NCCL: "remote" (a peer is lost in collective number 3), "init" (never comes
+ * up), "illegal" (a kernel crashes), "abort-hangs" (as well as whatever made the job end). */
+#include <mpi.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+enum { LOOKS = 3 }; /* how often the communicator says "in progress" */
+
+struct ncclComm {
+    MPI_Comm mpi;
+    int calls;         /* collectives so far */
+    int looks;         /* before what was asked for is under way */
+    bool started;      /* the collective below */
+    bool aborted;
+    const void *send;
+    void *receive;
+    int count, root;
+    MPI_Datatype type;
+    MPI_Op op;
+    char operation;    /* b, r, g, s; 0: none */
+    MPI_Request request;
+};
+
+static struct ncclComm communicator;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int stream; /* its address is the handle */
+
+static bool playing(const char *what)
+{
+    const char *scene = getenv("FAKE_NCCL");
+    return scene != NULL && strstr(scene, what) != NULL;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+    return error == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "another error";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "-";
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
+{
+    *lowest = 0;
+    *highest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *created, unsigned flags, int priority)
+{
+    *created = (cudaStream_t)(void *)&stream;
+    return flags == cudaStreamNonBlocking && priority == -5 ? cudaSuccess : cudaErrorIllegalAddress;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t destroyed)
+{
+    return destroyed == (cudaStream_t)(void *)&stream ? cudaSuccess : cudaErrorIllegalAddress;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t queried)
+{
+    int done = 1;
+    pthread_mutex_lock(&lock);
+    struct ncclComm *comm = &communicator;
+    if (queried != (cudaStream_t)(void *)&stream || (playing("illegal") && comm->calls > 2)) {
+        pthread_mutex_unlock(&lock);
+        return cudaErrorIllegalAddress;
+    }
+    if (comm->started && !comm->aborted) /* else: nothing is queued yet, and the stream is as good as done */
+        MPI_Test(&comm->request, &done, MPI_STATUS_IGNORE);
+    if (done)
+        comm->started = false;
+    pthread_mutex_unlock(&lock);
+    return done ? cudaSuccess : cudaErrorNotReady;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    return result == ncclRemoteError ? "remote process exited or there was a network error" : "another error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    return comm == NULL ? "no details" : "?";
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    snprintf(id->internal, sizeof id->internal, "the id of process %ld", (long)getpid());
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
+{
+    int mpi_rank, mpi_ranks;
+    char first[sizeof id.internal];
+    MPI_Comm_dup(MPI_COMM_WORLD, &communicator.mpi);
+    MPI_Comm_rank(communicator.mpi, &mpi_rank);
+    MPI_Comm_size(communicator.mpi, &mpi_ranks);
+    memcpy(first, id.internal, sizeof first);
+    MPI_Bcast(first, sizeof first, MPI_BYTE, 0, communicator.mpi);
+    communicator.looks = LOOKS;
+    *comm = &communicator;
+    bool good = rank == mpi_rank && ranks == mpi_ranks && config->blocking == 0 && first[0] == 't' &&
+                memcmp(first, id.internal, sizeof first) == 0;
+    return good ? ncclInProgress : ncclInvalidArgument;
+}
+
+/* Called with the lock held. */
+static void begin(struct ncclComm *c)
+{
+    const void *send = c->send == c->receive ? MPI_IN_PLACE : c->send;
+    switch (c->operation) {
+    case 'b':
+        if (c->send != c->receive)
+            abort(); /* not played */
+        MPI_Ibcast(c->receive, c->count, c->type, c->root, c->mpi, &c->request);
+        break;
+    case 'r': MPI_Iallreduce(send, c->receive, c->count, c->type, c->op, c->mpi, &c->request); break;
+    case 'g': MPI_Iallgather(c->send, c->count, c->type, c->receive, c->count, c->type, c->mpi, &c->request); break;
+    case 's': MPI_Ireduce_scatter_block(c->send, c->receive, c->count, c->type, c->op, c->mpi, &c->request); break;
+    default: return;
+    }
+    c->operation = 0;
+    c->started = true;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
+{
+    pthread_mutex_lock(&lock);
+    if (comm->aborted)
+        fprintf(stderr, "fake NCCL: used while it is taken apart\n");
+    if (playing("remote") && comm->calls > 3)
+        *state = ncclRemoteError;
+    else if (playing("init") || comm->looks-- > 0)
+        *state = ncclInProgress;
+    else {
+        begin(comm);
+        *state = ncclSuccess;
+    }
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    comm->looks = LOOKS;
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    MPI_Comm_free(&comm->mpi);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    fprintf(stderr, "fake NCCL: abort\n");
+    while (playing("abort-hangs"))
+        sleep(1000);
+    pthread_mutex_lock(&lock);
+    comm->aborted = true;
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, void *receive, size_t count,
+                            ncclDataType_t type, ncclRedOp_t op, int root, cudaStream_t used)
+{
+    pthread_mutex_lock(&lock);
+    if (comm->started || comm->operation != 0 || used != (cudaStream_t)(void *)&stream)
+        abort(); /* one at a time, on the stream made for it */
+    comm->calls++;
+    comm->looks = LOOKS;
+    comm->operation = operation;
+    comm->send = send;
+    comm->receive = receive;
+    comm->count = (int)count;
+    comm->root = root;
+    comm->op = op == ncclSum ? MPI_SUM : MPI_MAX;
+    comm->type = type == ncclFloat32   ? MPI_FLOAT
+                 : type == ncclFloat64 ? MPI_DOUBLE
+                 : type == ncclInt32   ? MPI_INT32_T
+                 : type == ncclInt64   ? MPI_INT64_T : MPI_DATATYPE_NULL;
+    pthread_mutex_unlock(&lock);
+    return comm->type == MPI_DATATYPE_NULL ? ncclInvalidArgument : ncclInProgress;
+}
+
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t used)
+{
+    return enqueue(comm, 'b', send, receive, count, type, ncclSum, root, used);
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t used)
+{
+    return enqueue(comm, 'r', send, receive, count, type, op, 0, used);
+}
+
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t used)
+{
+    return enqueue(comm, 'g', send, receive, count, type, ncclSum, 0, used);
+}
+
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t used)
+{
+    return enqueue(comm, 's', send, receive, count, type, op, 0, used);
+}

@@ -1,0 +1,103 @@
+/* nccl_rank.c: one rank of a job that uses pg_nccl.c with the fake NCCL. All memory counts as device memory, but for the
+ * stack. test_nccl.sh starts it.
+ *
+ * usage: nccl_rank [absent RANK]      absent: that rank stays away from the last collective
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "device/device.h"
+#include "dist/process_group.h"
+
+enum { COUNT = 1000 };
+
+static ProcessGroup *pg;
+static float *device_memory; /* 64 * COUNT floats */
+
+bool __wrap_device_owns(const void *memory);
+bool __wrap_device_owns(const void *memory)
+{
+    const float *address = memory;
+    return address >= device_memory && address < device_memory + 64 * COUNT;
+}
+
+static void expect(const char *what, double expected, double got)
+{
+    CHECK(got == expected, "%s: expected %g, got %g: read before it was there?", what, expected, got);
+}
+
+static void fill(float *x, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        x[i] = (float)(i % 100 + (size_t)pg_rank(pg));
+}
+
+static void every_operation(void)
+{
+    int ranks = pg_world_size(pg), rank = pg_rank(pg);
+    float *x = device_memory, *y = device_memory + 16 * COUNT, all = (float)(ranks * (ranks - 1) / 2);
+    fill(x, COUNT);
+    pg_broadcast(pg, x, COUNT, DTYPE_F32, ranks - 1, "x");
+    expect("broadcast", 7 + ranks - 1, (double)x[7]);
+    fill(x, COUNT);
+    pg_all_reduce(pg, x, y, COUNT, DTYPE_F32, REDUCE_SUM, "x");
+    expect("sum", 99 * ranks + (double)all, (double)y[COUNT - 1]);
+    pg_all_reduce(pg, x, x, COUNT, DTYPE_F32, REDUCE_MAX, "x");
+    expect("max, in place", 99 + ranks - 1, (double)x[COUNT - 1]);
+    fill(x, COUNT);
+    pg_all_gather(pg, x, y, COUNT, DTYPE_F32, "x");
+    expect("all_gather", 5 + ranks - 1, (double)y[(size_t)(ranks - 1) * COUNT + 5]);
+    fill(x, (size_t)ranks * COUNT);
+    pg_reduce_scatter(pg, x, y, COUNT, DTYPE_F32, REDUCE_SUM, "x");
+    expect("reduce_scatter", 42 * ranks + (double)all, (double)y[42]);
+    int64_t *whole = (int64_t *)(void *)x;
+    whole[3] = 1000 + rank;
+    pg_all_reduce(pg, whole, whole, 10, DTYPE_I64, REDUCE_MAX, "x");
+    expect("int64", 1000 + ranks - 1, (double)whole[3]);
+    double loss = rank; /* host memory */
+    pg_all_reduce(pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
+    expect("host memory", (double)all, loss);
+    pg_barrier(pg);
+}
+
+/* Bucket after bucket, and a blocking collective behind them. */
+static void asynchronous(void)
+{
+    enum { WORKS = 8 };
+    int ranks = pg_world_size(pg);
+    Work *works[WORKS];
+    fill(device_memory, WORKS * COUNT);
+    for (int i = 0; i < WORKS; i++)
+        works[i] = pg_all_reduce_async(pg, device_memory + i * COUNT, device_memory + i * COUNT, COUNT, DTYPE_F32,
+                                       REDUCE_SUM, "bucket");
+    float *y = device_memory + 32 * COUNT;
+    fill(y, COUNT);
+    pg_all_reduce(pg, y, y, COUNT, DTYPE_F32, REDUCE_SUM, "behind");
+    for (int i = 0; i < WORKS; i++) {
+        work_wait(works[i]);
+        expect("asynchronous sum", 3 * ranks + ranks * (ranks - 1) / 2.0, (double)device_memory[i * COUNT + 3]);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    device_memory = alloc_or_fault(64 * COUNT * sizeof *device_memory);
+    job_set_program("nccl_rank");
+    pg_initialize(&argc, &argv);
+    bool all_come = argc < 3; /* else the missing rank is to be missed by NCCL, not when the calls are compared */
+    pg = pg_create(&(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
+    CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");
+    pg_use_nccl(pg);
+    CHECK(pg_has_nccl() && strcmp(pg_backend(pg), "nccl") == 0, "the backend is %s", pg_backend(pg));
+    every_operation();
+    asynchronous();
+    if (!all_come && atoi(argv[2]) == pg_rank(pg))
+        sleep_seconds(60);
+    pg_all_reduce(pg, device_memory, device_memory, COUNT, DTYPE_F32, REDUCE_SUM, "the last one");
+    pg_destroy(pg);
+    free(device_memory);
+    return 0;
+}

@@ -1,0 +1,38 @@
+#!/bin/sh
+# test_cuda_cli.sh: what `train_cuda` can be asked without a GPU: its flags, and to train all the same. All GPUs of the
+# machine, if there are any, are hidden from it. How it is called and judged: cli/cases.sh.
+#
+# usage: test_cuda_cli.sh TRAIN_CUDA [MPIEXEC]
+
+CUDA_VISIBLE_DEVICES=
+export CUDA_VISIBLE_DEVICES
+program=train_cuda
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/cli/cases.sh"
+
+run 1 --help
+ended 0 --help
+head -1 "$scratch/out" | grep -q '^train_cuda: .*stage [1-4]' || fail "the help does not begin with train_cuda" --help
+grep -q -e '--share-gpu' "$scratch/out" || fail "the help does not name --share-gpu" --help
+[ ! -s "$scratch/err" ] || fail "--help wrote to stderr" --help
+
+tiny="--model mlp-toy --steps 1"
+# $tiny is a list of words on purpose
+# shellcheck disable=SC2086
+{
+refused 'the CPU program is' $tiny
+refused 'no CUDA device' $tiny --backend nccl
+refused 'no CUDA device' $tiny --share-gpu
+refused 'no CUDA device' $tiny --share-gpu --backend mpi --allreduce ordered
+
+# What flags alone tell is told before a GPU is looked for.
+refused --share-gpu $tiny --share-gpu --backend nccl
+refused --allreduce $tiny --allreduce ordered
+refused '--backend mpi' $tiny --backend nccl --allreduce ring
+refused --allreduce $tiny --backend mpi --allreduce shm
+refused --device $tiny --device cpu
+refused --share-gpu $tiny --share-gpu=1
+refused --lr $tiny --lr nan
+}
+
+finish
