@@ -2,7 +2,7 @@
 # two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run in
 # them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up after itself, also when interrupted.
 #
-#   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 16] [--python PYTHON]
+#   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #
 # stages: the GPT, all four stages with 1 MB buckets, in turns; PyTorch's DDP beside them where PYTHON has it.
@@ -23,7 +23,7 @@ stop() {
 what=${1:-}
 [ "$what" = stages ] || [ "$what" = collectives ] || usage
 shift
-rate=1gbit rounds=3 steps=12 batch=16 python=${PYTHON:-python3} rest=()
+rate=1gbit rounds=3 steps=12 batch=8 python=${PYTHON:-python3} rest=()
 while [ $# -gt 0 ]; do
     case $what.$1 in
         *.--rate) rate=${2:?} ;;

@@ -1,5 +1,5 @@
-/* compare_weights.c: do two files that --save wrote hold the same tensors? Of float32, number by number; of another type
- * (the optimizer counts its steps), byte by byte.
+/* compare_weights.c: do two files that --save wrote hold the same tensors? Of float32, number by number; of another
+ * type (the optimizer counts its steps), byte by byte.
  *
  * usage: compare_weights FILE FILE TOLERANCE        exit status 0: yes; 1: no, and a line says which differs most
  */
@@ -34,13 +34,14 @@ static void compare_numbers(const char *name, const float *x, const float *y, in
             difference = INFINITY;
         if (difference > worst->difference) {
             worst->difference = difference;
-            snprintf(worst->place, sizeof worst->place, " at %.100s [%" PRId64 "]: %.9g and %.9g", name, i, (double)x[i],
-                     (double)y[i]);
+            snprintf(worst->place, sizeof worst->place, " at %.100s [%" PRId64 "]: %.9g and %.9g", name, i,
+                     (double)x[i], (double)y[i]);
         }
     }
 }
 
-static void compare_tensor(const SafetensorsFile *a, const SafetensorsFile *b, const SafetensorsEntry *entry, Worst *worst)
+static void compare_tensor(const SafetensorsFile *a, const SafetensorsFile *b, const SafetensorsEntry *entry,
+                           Worst *worst)
 {
     const char *name = safetensors_printable(entry->name);
     const SafetensorsEntry *other = safetensors_find(b, entry->name);

@@ -178,7 +178,8 @@ void trial_run(Trial *trial)
     run_once(trial, 64);
     for (int i = 0; i < trial->arrays; i++)
         if (first[i] != NULL && trial->array[i].name != NULL)
-            expect_bits_equal(label(trial, trial->array[i].name), trial->array[i].result, first[i], trial->array[i].count,
+            expect_bits_equal(label(trial, trial->array[i].name), trial->array[i].result, first[i],
+                              trial->array[i].count,
                               "two runs must give the same bits: does a sum depend on addresses, on the order in which "
                               "threads come, or on memory that nobody wrote?");
 }
@@ -220,8 +221,8 @@ void expect_within(const char *name, const float *actual, const double *expected
 void trial_expect(const Trial *trial, int array, const double *expected, const double *bound, const char *hint)
 {
     const TrialArray *result = &trial->array[array];
-    expect_within(label(trial, result->name != NULL ? result->name : "?"), result->result, expected, bound, result->count,
-                  hint);
+    expect_within(label(trial, result->name != NULL ? result->name : "?"), result->result, expected, bound,
+                  result->count, hint);
 }
 
 void trial_expect_nan(const Trial *trial, int array, int64_t index, const char *hint)

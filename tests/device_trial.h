@@ -3,7 +3,7 @@
  * Interface:
  *   Trial trial = {.name = "relu", .call = call_relu, .shape = {n}};
  *   trial_input(&trial, x, n);                    array 0: on the host; the call must leave it as it is
- *   trial_output(&trial, "dx", start, n);         array 1: what the call finds there. NULL: NaN, as the call must set it
+ *   trial_output(&trial, "dx", start, n);         array 1: what the call finds there. NULL: NaN, as it must be set
  *   trial_null(&trial);                           array 2: the call gets NULL
  *   trial_run(&trial);                            calls call(&trial, arrays), the arrays in device memory
  *   trial_expect(&trial, 1, expected, bound, "hint");
@@ -12,8 +12,8 @@
  *
  * Bounds. Each operation of float32 is right but for a factor 1 + e, |e| <= U. So a sum of n numbers, in any order, is
  * off by at most about n U times the sum of their sizes, and a chain of n products by n U times its result. Each test
- * counts the operations of its formula, says so, and allows that much: no more digits are lost than have to be, nor is a
- * device bound to one order of summation.
+ * counts the operations of its formula, says so, and allows that much: no more digits are lost than have to be, nor is
+ * a device bound to one order of summation.
  */
 #ifndef LOCKSTEP_TESTS_DEVICE_TRIAL_H
 #define LOCKSTEP_TESTS_DEVICE_TRIAL_H
@@ -25,12 +25,12 @@
 #include "device/device.h"
 #include "expect.h"
 
-#define U 0x1p-24          /* unit round-off of float32: half of the distance from 1 to the next number */
-#define TINY 0x1p-126      /* the smallest normal float32: exp() and its like may give 0 in place of less */
+#define U 0x1p-24     /* unit round-off of float32: half of the distance from 1 to the next number */
+#define TINY 0x1p-126 /* the smallest normal float32: exp() and its like may give 0 in place of less */
 #define TRIAL_ARRAYS 10
 
 typedef struct TrialArray {
-    const char *name; /* NULL: an input */
+    const char *name;  /* NULL: an input */
     const void *start; /* count numbers of 4 bytes; NULL: NaN */
     int64_t count;     /* -1: the call gets NULL */
     float *result;
@@ -41,7 +41,7 @@ struct Trial {
     const char *name;
     void (*call)(const Trial *trial, void **array); /* pointers are void: operands, tokens */
     int64_t shape[4];
-    int heads;         /* attention */
+    int heads; /* attention */
     DType precision;
     const void *extra; /* what else the call wants to know */
     TrialArray array[TRIAL_ARRAYS];
@@ -52,7 +52,7 @@ void trial_input(Trial *trial, const void *values, int64_t count);
 void trial_output(Trial *trial, const char *name, const float *start, int64_t count);
 void trial_null(Trial *trial);
 void trial_run(Trial *trial);
-/* |result - expected| <= bound, element by element; NaN never passes. Nothing to do where the array is empty or NULL. */
+/* |result - expected| <= bound, element by element; NaN never passes, and an empty array always. */
 void trial_expect(const Trial *trial, int array, const double *expected, const double *bound, const char *hint);
 /* The result is NaN there: it must not be lost on the way. */
 void trial_expect_nan(const Trial *trial, int array, int64_t index, const char *hint);
@@ -75,7 +75,7 @@ double nearest_in(DType precision, double x);
 float *rounded(const float *x, DType precision, int64_t count);
 double unit_of(DType precision); /* the unit round-off; 0 for DTYPE_F32: its operands are not rounded */
 
-/* Device memory that holds these bytes; device_free() it. And back. */
+/* Device memory that holds these bytes; device_free() it. */
 void *device_copy_of(const void *host, size_t bytes);
 
 #endif

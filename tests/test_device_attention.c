@@ -12,22 +12,22 @@ typedef struct Attention {
 /* ---- the reference: one head of one sequence at a time, with a bound beside each number ----
  *
  *     s = q k^T / sqrt(W)        W products: off by (W + 3) U times the sum of their sizes
- *     p = softmax(s)             exp(s - largest) is off by a factor: what s is off by, U |s - largest|, 4 U; the sum over
- *                                the row by as much again and n U. Tiles that are scaled down when a larger score turns
+ *     p = softmax(s)             exp(s - largest) is off by a factor: what s is off by, U |s - largest|, 4 U; the sum
+ *                                over the row by as much again and n U. Tiles that are scaled down when a larger score turns
  *                                up: at most n more. Then h, if p is rounded to 16 bits, before or after the division.
  *     out = p v                  n products
  *     dp = dout v^T, D = sum over the row of p dp, which is also the sum of dout * out over the width
  *     ds = p (dp - D)            the factor of p, what dp and D are off by, and h for rounding ds
  *     dq = ds k / sqrt(W), dk = ds^T q / sqrt(W), dv = p^T dout
  *
- * q, k, v, dout are rounded before all else; that is part of the task, not of the bound. h: the unit of 16-bit rounding, 0
- * in float32. Numbers below f16's smallest normal number are rounded to a fixed distance; `subnormal` is half of it.
- * Errors times errors are left out, so all bounds are multiplied by SECOND_ORDER. */
+ * q, k, v, dout are rounded before all else; that is part of the task, not of the bound. h: the unit of 16-bit
+ * rounding, 0 in float32. Numbers below f16's smallest normal number are rounded to a fixed distance; `subnormal` is
+ * half of it. Errors times errors are left out, so all bounds are multiplied by SECOND_ORDER. */
 #define SECOND_ORDER 1.1
 
 typedef struct Reference {
-    double *out, *out_bound;     /* (B, T, C) */
-    double *dqkv, *dqkv_bound;   /* (B, T, 3C) */
+    double *out, *out_bound;   /* (B, T, C) */
+    double *dqkv, *dqkv_bound; /* (B, T, 3C) */
 } Reference;
 
 /* One head: where its numbers are. */
@@ -71,8 +71,7 @@ static void softmax_row(const Head *head, int64_t t, Row row)
     }
 }
 
-/* Row t of out, and of dqkv what comes from this row. The gradients' bounds grow as their sums do; `U` for the sums over
- * rows comes last, in finish(). */
+/* Row t of out, and of dqkv what comes from this row. The bounds grow as the sums do. */
 static void reference_row(const Head *head, int64_t t, Row row, double *out, double *out_off, double *dqkv, double *off)
 {
     const int64_t C = head->C, W = head->W, n = t + 1;
@@ -93,10 +92,11 @@ static void reference_row(const Head *head, int64_t t, Row row, double *out, dou
     for (int64_t j = 0; j <= t; j++) {
         const double p = row.p[j], dp = dot(d, head->v + j * 3 * C, W, &size), dp_off = (double)(W + 2) * U * size;
         const double ds = p * (dp - D);
-        const double ds_off = p * (dp_off + D_off + 2 * U * fabs(dp - D)) + row.p_off[j] * fabs(dp - D) + head->h * fabs(ds) +
-                              head->subnormal;
+        const double ds_off = p * (dp_off + D_off + 2 * U * fabs(dp - D)) + row.p_off[j] * fabs(dp - D) +
+                              head->h * fabs(ds) + head->subnormal;
         for (int64_t w = 0; w < W; w++) {
-            const double q = head->scale * (double)head->q[t * 3 * C + w], k = head->scale * (double)head->k[j * 3 * C + w];
+            const double q = head->scale * (double)head->q[t * 3 * C + w],
+                         k = head->scale * (double)head->k[j * 3 * C + w];
             const int64_t to_q = t * 3 * C + w, to_k = j * 3 * C + C + w, to_v = to_k + C;
             const double terms = (double)(head->T + 6) * U; /* at most so many in any of the three sums */
             dqkv[to_q] += ds * k;
@@ -119,8 +119,16 @@ static Reference attention_reference(const Attention *a)
     for (int64_t b = 0; b < B; b++) {
         for (int h = 0; h < a->heads; h++) {
             const float *q = qkv + b * T * 3 * C + h * W;
-            const Head head = {q, q + C, q + 2 * C, dout + b * T * C + h * W, T, C, W, unit_of(a->precision),
-                               a->precision == DTYPE_F16 ? 0x1p-25 : 0, 1 / sqrt((double)W)};
+            const Head head = {q,
+                               q + C,
+                               q + 2 * C,
+                               dout + b * T * C + h * W,
+                               T,
+                               C,
+                               W,
+                               unit_of(a->precision),
+                               a->precision == DTYPE_F16 ? 0x1p-25 : 0,
+                               1 / sqrt((double)W)};
             const int64_t at = b * T * C + h * W, at3 = b * T * 3 * C + h * W;
             for (int64_t t = 0; t < T; t++)
                 reference_row(&head, t, row, r.out + at, r.out_bound + at, r.dqkv + at3, r.dqkv_bound + at3);
@@ -183,10 +191,12 @@ static void check_attention(int64_t B, int64_t T, int heads, int64_t W, float sc
     const Attention a = random_attention(B, T, heads, W, scale, precision);
     const Reference reference = attention_reference(&a);
     const Trial trial = run_attention(&a);
-    trial_expect(&trial, 2, reference.out, reference.out_bound, "row t sees keys 0 to t, scores are divided by sqrt(width), "
-                                                                "each head has its own columns of q, k and v");
-    trial_expect(&trial, 3, reference.dqkv, reference.dqkv_bound, "which third is off: dq, dk or dv? ds = p (dp - D); each "
-                                                                  "gradient is added to what is there");
+    trial_expect(&trial, 2, reference.out, reference.out_bound,
+                 "row t sees keys 0 to t, scores are divided by sqrt(width), "
+                 "each head has its own columns of q, k and v");
+    trial_expect(&trial, 3, reference.dqkv, reference.dqkv_bound,
+                 "which third is off: dq, dk or dv? ds = p (dp - D); each "
+                 "gradient is added to what is there");
     free_room(NULL);
 }
 
@@ -215,8 +225,8 @@ static void test_no_numbers_at_all(void **state)
     check_attention(3, 0, 2, 8, 1, DTYPE_BF16);
 }
 
-/* Scores in the hundreds: without the largest subtracted, exp() would overflow. (The factor of exp() is then off by more
- * than a little, which is what the bound says.) */
+/* Scores in the hundreds: without the largest subtracted, exp() would overflow. (The factor of exp() is then off by
+ * more than a little, which is what the bound says.) */
 static void test_large_scores(void **state)
 {
     (void)state;

@@ -27,7 +27,8 @@ static void call_mse_backward(const Trial *trial, void **array)
 }
 
 /* exp(x - largest) is off by U |x - largest| for the difference and 4 U for exp(); the sum of V such by V U more; the
- * quotient by 3 U. loss = log(sum) - (x[target] - largest): the log moves by the sum's relative error, and 4 U its own. */
+ * quotient by 3 U. loss = log(sum) - (x[target] - largest): the log moves by the sum's relative error, and 4 U its
+ * own. */
 static void check_cross_entropy(float scale, int64_t rows, int64_t V)
 {
     const float *logits = normals_around(3, scale, rows * V);
@@ -50,14 +51,16 @@ static void check_cross_entropy(float scale, int64_t rows, int64_t V)
         const double mine = log(sum) - ((double)x[targets[row]] - largest);
         loss += mine;
         losses += fabs(mine);
-        loss_bound += U * (range + (double)V + 8 + 4 * log(sum) + fabs((double)x[targets[row]] - largest)) + (double)V * TINY;
+        loss_bound +=
+            U * (range + (double)V + 8 + 4 * log(sum) + fabs((double)x[targets[row]] - largest)) + (double)V * TINY;
     }
     loss_bound += (double)(rows + 2) * U * losses;
     Trial trial = {.name = "cross entropy", .call = call_cross_entropy, .shape = {rows, V}};
     trial_input(&trial, logits, rows * V), trial_input(&trial, targets, rows);
     trial_output(&trial, "loss", NULL, 1), trial_output(&trial, "probabilities", NULL, rows * V);
     trial_run(&trial);
-    trial_expect(&trial, 2, &loss, &loss_bound, "the loss is the SUM over rows of -log p[target], and is set, not added to");
+    trial_expect(&trial, 2, &loss, &loss_bound,
+                 "the loss is the SUM over rows of -log p[target], and is set, not added to");
     trial_expect(&trial, 3, p, p_bound, "softmax over each row; the largest logit is subtracted before exp()");
 }
 
@@ -104,7 +107,8 @@ static void check_mse(int64_t rows, int64_t n)
 }
 
 /* The last: a sum over more numbers than a GPU's threads take at once. */
-static const int64_t loss_shapes[][2] = {{0, 7}, {1, 1}, {3, 2}, {1, 257}, {31, 33}, {257, 10}, {33, 256}, {2, 5000}, {7, 10001}};
+static const int64_t loss_shapes[][2] = {{0, 7},    {1, 1},    {3, 2},    {1, 257},  {31, 33},
+                                         {257, 10}, {33, 256}, {2, 5000}, {7, 10001}};
 
 static void test_losses(void **state)
 {
@@ -133,7 +137,8 @@ static void test_losses_keep_nan(void **state)
         trial_run(&entropy);
         trial_expect_nan(&entropy, 2, 0, "a maximum drops NaN, but the sum of exp() must not");
         Trial mse = {.name = "mse of NaN", .call = call_mse, .shape = {3, 100}};
-        trial_input(&mse, x, 300), trial_input(&mse, normals(300), 300), trial_output(&mse, "loss", room_for_floats(1), 1);
+        trial_input(&mse, x, 300), trial_input(&mse, normals(300), 300),
+            trial_output(&mse, "loss", room_for_floats(1), 1);
         trial_run(&mse);
         trial_expect_nan(&mse, 2, 0, "a comparison dropped it");
     }
@@ -157,10 +162,12 @@ static void call_sgd(const Trial *trial, void **array)
 static void check_sgd(const Sgd *sgd, int64_t n)
 {
     const float *weight = normals(n), *grad = normals(n), *buffer = normals(n);
-    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *v = room_for_doubles(n), *v_bound = room_for_doubles(n);
+    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *v = room_for_doubles(n),
+           *v_bound = room_for_doubles(n);
     const double keep = sgd->has_buffer && !sgd->first_step ? (double)sgd->momentum : 0;
     for (int64_t i = 0; i < n; i++) {
-        const double old = keep * (double)buffer[i], g = (double)grad[i], decay = (double)sgd->weight_decay * (double)weight[i];
+        const double old = keep * (double)buffer[i], g = (double)grad[i],
+                     decay = (double)sgd->weight_decay * (double)weight[i];
         v[i] = old + g + decay;
         v_bound[i] = 4 * U * (fabs(old) + fabs(g) + fabs(decay));
         w[i] = (double)weight[i] - (double)sgd->lr * v[i];
@@ -181,8 +188,8 @@ typedef struct AdamW {
 static void call_adamw(const Trial *trial, void **array)
 {
     const AdamW *a = trial->extra;
-    device_adamw(array[1], array[0], array[2], array[3], a->lr, a->beta1, a->beta2, a->eps, a->weight_decay, a->correction1,
-                 a->correction2, trial->shape[0]);
+    device_adamw(array[1], array[0], array[2], array[3], a->lr, a->beta1, a->beta2, a->eps, a->weight_decay,
+                 a->correction1, a->correction2, trial->shape[0]);
 }
 
 /* m and v: three and four roundings (beta is exact, and so is 1 - beta). The step, lr / correction1 * m / (sqrt(v) /
@@ -192,8 +199,8 @@ static void check_adamw(const AdamW *a, float scale, int64_t n)
 {
     const float *weight = normals(n), *grad = normals_around(0, scale, n), *m0 = normals_around(0, scale, n);
     float *v0 = normals_around(0, scale, n);
-    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *m = room_for_doubles(n), *m_bound = room_for_doubles(n),
-           *v = room_for_doubles(n), *v_bound = room_for_doubles(n);
+    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *m = room_for_doubles(n),
+           *m_bound = room_for_doubles(n), *v = room_for_doubles(n), *v_bound = room_for_doubles(n);
     for (int64_t i = 0; i < n; i++) {
         v0[i] = i % 3 == 0 ? 0 : v0[i] * v0[i];
         const double g = (double)grad[i], old = (double)a->beta1 * (double)m0[i], new = (1 - (double)a->beta1) * g;
@@ -213,8 +220,9 @@ static void check_adamw(const AdamW *a, float scale, int64_t n)
     trial_run(&trial);
     trial_expect(&trial, 2, m, m_bound, "m = beta1 m + (1 - beta1) grad");
     trial_expect(&trial, 3, v, v_bound, "v = beta2 v + (1 - beta2) grad^2");
-    trial_expect(&trial, 1, w, w_bound, "optim/adamw.c has the formula; weight decay is apart from the gradient, and eps is "
-                                        "added after the correction");
+    trial_expect(&trial, 1, w, w_bound,
+                 "optim/adamw.c has the formula; weight decay is apart from the gradient, and eps is "
+                 "added after the correction");
 }
 
 static const int64_t sizes[] = {0, 1, 3, 4, 31, 33, 257, 1025, 70001, 300001};
@@ -226,7 +234,8 @@ static void test_optimizers(void **state)
                         {0.1f, 0.9f, 0.01f, true, true},
                         {0.05f, 0.9f, 0.01f, false, true},
                         {0.1f, 0, 0, false, true}};
-    const AdamW first = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f}, later = {0.01f, 0.9f, 0.999f, 1e-3f, 0, 0.7f, 0.3f};
+    const AdamW first = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f},
+                later = {0.01f, 0.9f, 0.999f, 1e-3f, 0, 0.7f, 0.3f};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
         for (int i = 0; i < 4; i++)
             check_sgd(&sgds[i], sizes[s]);
@@ -262,8 +271,8 @@ static void test_sum_of_squares(void **state)
                 expected += (long double)x[k] * (long double)x[k];
             const double got = sum_of_squares_of(x, n), off = fabs((double)(got - expected));
             if (!(off <= (double)(n + 1) * 0x1p-53 * (double)expected))
-                fail_msg("device_sum_of_squares of %lld numbers: %.17g, not %.17g: is it summed in float64?", (long long)n,
-                         got, (double)expected);
+                fail_msg("device_sum_of_squares of %lld numbers: %.17g, not %.17g: is it summed in float64?",
+                         (long long)n, got, (double)expected);
         }
     }
     float *x = normals(300);
@@ -340,9 +349,10 @@ static void check_count_correct(int64_t rows, int64_t V, bool with_nan)
     device_free(x);
     device_free(t);
     if (got != expected)
-        fail_msg("device_count_correct of %lld x %lld logits%s: %lld, not %lld: of equal logits the first counts, and a row "
-                 "with a NaN is wrong", (long long)rows, (long long)V, with_nan ? " with NaN" : "", (long long)got,
-                 (long long)expected);
+        fail_msg(
+            "device_count_correct of %lld x %lld logits%s: %lld, not %lld: of equal logits the first counts, and a row "
+            "with a NaN is wrong",
+            (long long)rows, (long long)V, with_nan ? " with NaN" : "", (long long)got, (long long)expected);
 }
 
 static void test_count_correct(void **state)

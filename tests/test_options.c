@@ -86,7 +86,7 @@ static void each_model_has_its_defaults(void **state)
     assert_number(options.lr, 0.01f);
     options = parse("--model gpt", 1);
     assert_int_equal(options.dataset, DATASET_TEXT);
-    assert_int_equal(options.steps, 2600);
+    assert_int_equal(options.steps, 2800);
     assert_int_equal(options.epochs, 0);
     assert_int_equal(options.optimizer.kind, OPTIMIZER_ADAMW);
     assert_int_equal(options.lr_schedule, LR_COSINE);

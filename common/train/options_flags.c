@@ -14,7 +14,7 @@ const ModelDefaults model_defaults[MODEL_COUNT] = {
      .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
      .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
-    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2600", .batch_size = "8", .optimizer = "adamw",
+    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2800", .batch_size = "8", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
      .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "1.4e-3", .adamw_weight_decay = "0.1"},

@@ -1,0 +1,393 @@
+/* runtime.cpp: the functions of the CUDA runtime API that the project uses: devices, memory, launches, streams,
+ * events.
+ *
+ * Every host thread has one stream (cudaStreamPerThread), a queue of work. Work is done when it is submitted; or, if
+ * LOCKSTEP_EMULATED_LAZY is set, as late as CUDA allows: when somebody waits for it. One lock is held in every
+ * function, so that one kernel runs at a time, whichever thread has submitted it.
+ */
+#include "emulator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+
+struct EmulatedStream {
+    std::deque<std::function<void()>> queue;
+    long submitted = 0, done = 0;
+};
+
+struct EmulatedEvent {
+    std::shared_ptr<EmulatedStream> stream; /* NULL: never recorded */
+    long position;                          /* the event has happened when the stream has done so much */
+};
+
+namespace
+{
+
+std::recursive_mutex mutex; /* recursive: a test that jumped out of a crashed kernel may go on */
+typedef std::lock_guard<std::recursive_mutex> Guard;
+
+std::set<EmulatedStream *> streams;
+std::set<cudaEvent_t> events; /* that exist */
+std::map<void *, size_t> host_memory;
+thread_local int current_device = 0;
+
+void run_one(EmulatedStream *stream)
+{
+    auto work = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    work();
+    stream->done++;
+}
+
+void run_until(EmulatedStream *stream, long position)
+{
+    while (stream->done < position)
+        run_one(stream);
+}
+
+void run_all()
+{
+    for (EmulatedStream *stream : streams)
+        run_until(stream, stream->submitted);
+}
+
+/* The calling thread's stream. When the thread ends, its work is done first: an event may count on it. */
+struct OwnStream {
+    std::shared_ptr<EmulatedStream> stream = std::make_shared<EmulatedStream>();
+    OwnStream()
+    {
+        streams.insert(stream.get());
+    }
+    ~OwnStream()
+    {
+        Guard guard(mutex);
+        run_until(stream.get(), stream->submitted);
+        streams.erase(stream.get());
+    }
+};
+
+std::shared_ptr<EmulatedStream> own_stream()
+{
+    static thread_local OwnStream own;
+    return own.stream;
+}
+
+int device_count()
+{
+    return (int)emulator_setting("LOCKSTEP_EMULATED_DEVICES", 1);
+}
+
+/* Any work but kernels: it has the memory to itself. */
+void submit_on_memory(const char *what, std::function<void()> work)
+{
+    stream_submit([=] {
+        memory_open();
+        work();
+        memory_close(what);
+    });
+}
+
+bool is_own_stream(cudaStream_t stream)
+{
+    return stream == cudaStreamPerThread;
+}
+
+} // namespace
+
+long emulator_setting(const char *name, long otherwise)
+{
+    const char *text = getenv(name);
+    return text != nullptr && *text != '\0' ? atol(text) : otherwise;
+}
+
+void stream_submit(std::function<void()> work)
+{
+    auto stream = own_stream();
+    stream->queue.push_back(std::move(work));
+    stream->submitted++;
+    if (emulator_setting("LOCKSTEP_EMULATED_LAZY", 0) == 0)
+        run_until(stream.get(), stream->submitted);
+}
+
+/* ---- devices ---- */
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    *count = device_count();
+    return error_result(*count > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (device_count() == 0)
+        return error_result(cudaErrorNoDevice);
+    if (device < 0 || device >= device_count())
+        return error_result(cudaErrorInvalidDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = current_device;
+    return error_result(device_count() > 0 ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
+{
+    if (device < 0 || device >= device_count())
+        return error_result(cudaErrorInvalidDevice);
+    *properties = cudaDeviceProp{"emulated on the CPU", {{0}}, memory_size(), 1, 0, 0};
+    properties->uuid.bytes[15] = (char)(device + 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device)
+{
+    if (device < 0 || device >= device_count())
+        return error_result(cudaErrorInvalidDevice);
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 1 : 0;
+    return cudaSuccess;
+}
+
+/* ---- memory ---- */
+
+cudaError_t cudaMalloc(void **memory, size_t bytes)
+{
+    Guard guard(mutex);
+    if (device_count() == 0)
+        return error_result(cudaErrorNoDevice);
+    *memory = bytes > 0 ? memory_allocate(bytes) : nullptr;
+    return error_result(bytes > 0 && *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+
+cudaError_t cudaFree(void *memory)
+{
+    Guard guard(mutex);
+    run_all();
+    if (memory != nullptr && !memory_release(memory))
+        return error_explained(cudaErrorInvalidValue, "cudaFree", "no allocation begins there: freed twice?");
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **memory, size_t bytes)
+{
+    Guard guard(mutex);
+    *memory = nullptr;
+    if (bytes > 0 && posix_memalign(memory, 4096, bytes) != 0)
+        return error_result(cudaErrorMemoryAllocation);
+    if (bytes > 0) {
+        memset(*memory, 0xff, bytes); /* NaN: it is not zeroed */
+        host_memory[*memory] = bytes;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+    Guard guard(mutex);
+    run_all();
+    if (memory == nullptr)
+        return cudaSuccess;
+    if (host_memory.erase(memory) == 0)
+        return error_explained(cudaErrorInvalidValue, "cudaFreeHost", "cudaMallocHost never gave that pointer");
+    free(memory);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    Guard guard(mutex);
+    *free_bytes = memory_free_bytes();
+    *total = memory_size();
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer)
+{
+    Guard guard(mutex);
+    void *p = (void *)pointer;
+    *attributes = cudaPointerAttributes{cudaMemoryTypeUnregistered, -1, nullptr, p};
+    auto next = host_memory.upper_bound(p);
+    if (memory_is_device(pointer))
+        *attributes = cudaPointerAttributes{cudaMemoryTypeDevice, current_device, p, nullptr};
+    else if (next != host_memory.begin() && (char *)p < (char *)std::prev(next)->first + std::prev(next)->second)
+        *attributes = cudaPointerAttributes{cudaMemoryTypeHost, current_device, p, p};
+    return cudaSuccess;
+}
+
+/* NULL: `bytes` bytes at `pointer` are what a copy expects. Else what is wrong. */
+static const char *wrong_side(const void *pointer, size_t bytes, bool wants_device)
+{
+    if (memory_is_device(pointer) != wants_device)
+        return wants_device ? "a pointer that must be device memory is not"
+                            : "a pointer that must be host memory is not";
+    if (wants_device && memory_bytes_behind(pointer) < (long)bytes)
+        return "more bytes than there are up to the end of the allocation";
+    return nullptr;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    Guard guard(mutex);
+    if (!is_own_stream(stream))
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaMemcpyAsync",
+                               "only cudaStreamPerThread is emulated");
+    if (bytes == 0)
+        return cudaSuccess;
+    bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (kind == cudaMemcpyDefault) {
+        to_device = memory_is_device(to);
+        from_device = memory_is_device(from);
+    }
+    const char *wrong = wrong_side(to, bytes, to_device);
+    if (wrong == nullptr)
+        wrong = wrong_side(from, bytes, from_device);
+    if (wrong != nullptr)
+        return error_explained(cudaErrorInvalidValue, "cudaMemcpyAsync", wrong);
+    submit_on_memory("cudaMemcpyAsync", [=] { memcpy(to, from, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+    Guard guard(mutex);
+    if (!is_own_stream(stream))
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaMemsetAsync",
+                               "only cudaStreamPerThread is emulated");
+    const char *wrong = bytes > 0 ? wrong_side(memory, bytes, true) : nullptr;
+    if (wrong != nullptr)
+        return error_explained(cudaErrorInvalidValue, "cudaMemsetAsync", wrong);
+    submit_on_memory("cudaMemsetAsync", [=] { memset(memory, value, bytes); });
+    return cudaSuccess;
+}
+
+/* ---- kernels ---- */
+
+void emulator_check_pointer(const char *kernel, int argument, const void *pointer)
+{
+    Guard guard(mutex);
+    if (pointer != nullptr && memory_bytes_behind(pointer) < 0)
+        emulator_fail("kernel %s: argument %d is %p, which points into no allocation of device memory", kernel,
+                      argument + 1, pointer);
+}
+
+void emulator_launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+                     std::function<void()> thread)
+{
+    Guard guard(mutex);
+    if (shared != 0 || !is_own_stream(stream))
+        emulator_fail("kernel %s: launches must be <<<grid, block, 0, cudaStreamPerThread>>>", kernel);
+    const bool no_grid =
+        grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535;
+    const bool no_block = block.x == 0 || block.y == 0 || block.z == 0 || block.x > 1024 || block.y > 1024 ||
+                          block.z > 64 || block.x * block.y * block.z > 1024;
+    if (no_grid || no_block) {
+        fprintf(stderr, "emulated CUDA: kernel %s: no GPU runs (%u, %u, %u) blocks of (%u, %u, %u) threads\n", kernel,
+                grid.x, grid.y, grid.z, block.x, block.y, block.z);
+        error_result(cudaErrorInvalidConfiguration);
+        return;
+    }
+    submit_on_memory(kernel, [=] { fibers_run(kernel, grid, block, thread); });
+}
+
+/* ---- streams and events ---- */
+
+cudaError_t cudaDeviceSynchronize()
+{
+    Guard guard(mutex);
+    run_all();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    Guard guard(mutex);
+    if (!is_own_stream(stream))
+        return error_result(cudaErrorInvalidResourceHandle);
+    run_until(own_stream().get(), own_stream()->submitted);
+    return cudaSuccess;
+}
+
+/* Does a piece of the work, so that one who asks again and again sees it end. */
+static cudaError_t query(EmulatedStream *stream, long position)
+{
+    if (stream->done < position)
+        run_one(stream);
+    return stream->done < position ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    Guard guard(mutex);
+    if (!is_own_stream(stream))
+        return error_result(cudaErrorInvalidResourceHandle);
+    return query(own_stream().get(), own_stream()->submitted);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    Guard guard(mutex);
+    (void)flags;
+    *event = new EmulatedEvent{nullptr, 0};
+    events.insert(*event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    Guard guard(mutex);
+    if (events.count(event) == 0 || !is_own_stream(stream))
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventRecord",
+                               "no such event or stream: destroyed?");
+    event->stream = own_stream();
+    event->position = event->stream->submitted;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    Guard guard(mutex);
+    if (events.count(event) == 0 || !is_own_stream(stream) || flags != 0)
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent",
+                               "no such event or stream: destroyed?");
+    auto other = event->stream; /* the event may be recorded anew, or destroyed: this wait is for what it is now */
+    const long position = event->position;
+    if (other != nullptr && other != own_stream())
+        stream_submit([=] { run_until(other.get(), position); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    Guard guard(mutex);
+    if (events.count(event) == 0)
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventQuery", "no such event: destroyed?");
+    return event->stream == nullptr ? cudaSuccess : query(event->stream.get(), event->position);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    Guard guard(mutex);
+    if (events.count(event) == 0)
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventSynchronize", "no such event: destroyed?");
+    if (event->stream != nullptr)
+        run_until(event->stream.get(), event->position);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    Guard guard(mutex);
+    if (events.erase(event) == 0)
+        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "no such event: destroyed twice?");
+    delete event;
+    return cudaSuccess;
+}

@@ -1,0 +1,261 @@
+/* test_emulator.cu: does the emulator run the threads of a kernel as a GPU does, and does it find the mistakes that it
+ * is there to find? (Memory, matrix products: test_emulator_memory.cu.) */
+#include "test_emulator.h"
+
+#include <stdlib.h>
+
+#include <thread>
+
+/* ---- threads that meet ---- */
+
+static void test_a_loop(void **)
+{
+    std::vector<float> x = counting(1000);
+    float *memory = device_floats(x);
+    add_kernel<<<4, 256, 0, cudaStreamPerThread>>>(memory, 0.5f, 1000);
+    assert_int_equal(cudaGetLastError(), cudaSuccess);
+    const std::vector<float> sum = take_floats(memory, 1000);
+    for (float &value : x)
+        value += 0.5f;
+    expect_close("x", sum.data(), x.data(), 1000, 0, 0, "does every thread of every block run, and once?");
+}
+
+/* Each block sums its 128 numbers: halves of a tree, with a barrier between them. */
+static __global__ void tree_kernel(float *sums, const float *x)
+{
+    __shared__ float part[128];
+    part[threadIdx.x] = x[blockIdx.x * 128 + threadIdx.x];
+    for (int distance = 64; distance > 0; distance /= 2) {
+        __syncthreads();
+        if (threadIdx.x < (unsigned)distance)
+            part[threadIdx.x] += part[threadIdx.x + distance];
+    }
+    if (threadIdx.x == 0)
+        sums[blockIdx.x] = part[0];
+}
+
+static void test_barrier(void **)
+{
+    float *x = device_floats(counting(640)), *sums = device_floats(counting(5));
+    tree_kernel<<<5, 128, 0, cudaStreamPerThread>>>(sums, x);
+    const std::vector<float> got = take_floats(sums, 5);
+    for (int block = 0; block < 5; block++)
+        assert_true(got[block] == 128 * 128 * block + 127 * 128 / 2);
+    take_floats(x, 640);
+}
+
+/* Blocks of two dimensions; a warp is 32 threads in the order of x, then y. */
+template <typename Number> static __global__ void shuffle_kernel(float *out)
+{
+    const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+    Number sum = (Number)thread;
+    for (int distance = 16; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, distance);
+    const Number next = __shfl_down_sync(0xffffffffu, (Number)thread, 1);
+    const Number fifth = __shfl_sync(0xffffffffu, (Number)thread, 5);
+    __syncwarp();
+    float *to = out + ((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x * blockDim.y + thread) * 3;
+    to[0] = (float)sum;
+    to[1] = (float)next;
+    to[2] = (float)fifth;
+}
+
+static void check_shuffles(const std::vector<float> &got)
+{
+    for (int i = 0; i < 6 * 96; i++) {
+        const int thread = i % 96, first = thread / 32 * 32;
+        assert_true(got[i * 3] == 32 * first + 31 * 32 / 2);
+        assert_true(got[i * 3 + 1] == (thread % 32 == 31 ? thread : thread + 1)); /* the last lane keeps its own */
+        assert_true(got[i * 3 + 2] == first + 5);
+    }
+}
+
+static void test_shuffles(void **)
+{
+    float *out = device_floats(counting(6 * 96 * 3));
+    shuffle_kernel<float><<<dim3(3, 2), dim3(16, 6), 0, cudaStreamPerThread>>>(out);
+    check_shuffles(take_floats(out, 6 * 96 * 3));
+    out = device_floats(counting(6 * 96 * 3));
+    shuffle_kernel<double><<<dim3(3, 2), dim3(16, 6), 0, cudaStreamPerThread>>>(out);
+    check_shuffles(take_floats(out, 6 * 96 * 3));
+}
+
+/* A barrier is missing: what another thread writes may not be there yet. */
+static __global__ void mirror_without_barrier(float *x)
+{
+    __shared__ float part[64];
+    part[threadIdx.x] = x[threadIdx.x];
+    x[threadIdx.x] = part[63 - threadIdx.x];
+}
+
+static void test_missing_barrier_shows_in_one_order(void **)
+{
+    int wrong = 0;
+    for (const char *order : {"forward", "reverse"}) {
+        setenv("LOCKSTEP_EMULATED_ORDER", order, 1);
+        float *x = device_floats(counting(64));
+        mirror_without_barrier<<<1, 64, 0, cudaStreamPerThread>>>(x);
+        const std::vector<float> got = take_floats(x, 64);
+        for (int i = 0; i < 64; i++)
+            wrong += !(got[i] == (float)(63 - i));
+    }
+    unsetenv("LOCKSTEP_EMULATED_ORDER");
+    assert_true(wrong > 0);
+}
+
+/* ---- threads that do not meet ---- */
+
+static __global__ void barrier_behind_return(void)
+{
+    if (threadIdx.x == 40)
+        return;
+    __syncthreads();
+}
+
+static __global__ void barriers_in_two_branches(void)
+{
+    if (threadIdx.x < 32)
+        __syncthreads();
+    else
+        __syncthreads();
+}
+
+static __global__ void shuffle_in_a_branch(float *x)
+{
+    float value = 1;
+    if (threadIdx.x != 7)
+        value = __shfl_xor_sync(0xffffffffu, value, 1);
+    __syncthreads();
+    x[threadIdx.x] = value;
+}
+
+static __global__ void shuffle_in_any_block(void)
+{
+    __shfl_sync(0xffffffffu, 1, 0);
+}
+
+static void run_return(void *)
+{
+    barrier_behind_return<<<1, 64, 0, cudaStreamPerThread>>>();
+}
+
+static void run_branches(void *)
+{
+    barriers_in_two_branches<<<1, 64, 0, cudaStreamPerThread>>>();
+}
+
+static void run_shuffle(void *)
+{
+    float *x = device_floats(counting(32));
+    shuffle_in_a_branch<<<1, 32, 0, cudaStreamPerThread>>>(x);
+}
+
+static void run_half_a_warp(void *)
+{
+    shuffle_in_any_block<<<1, 48, 0, cudaStreamPerThread>>>();
+}
+
+static void test_divergence_is_reported(void **)
+{
+    expect_dies(run_return, NULL, 1,
+                "kernel barrier_behind_return, block (0, 0, 0): divergence: thread 0 waits at "
+                "__syncthreads");
+    expect_dies(run_return, NULL, 1, "thread 40 has left the kernel");
+    expect_dies(run_branches, NULL, 1, "divergence: thread 63 waits at __syncthreads");
+    expect_dies(run_shuffle, NULL, 1, "thread 7 waits at __syncthreads");
+    expect_dies(run_half_a_warp, NULL, 1, "in a block of 48 threads: its last warp lacks lanes");
+}
+
+/* ---- order ---- */
+
+static void test_wrong_launches_are_refused(void **)
+{
+    float *x = device_floats(counting(4));
+    add_kernel<<<0, 32, 0, cudaStreamPerThread>>>(x, 1, 4);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    add_kernel<<<1, 1025, 0, cudaStreamPerThread>>>(x, 1, 4);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    add_kernel<<<dim3(1, 65536), 32, 0, cudaStreamPerThread>>>(x, 1, 4);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+    assert_true(take_floats(x, 4)[0] == 0);
+}
+
+static void test_events(void **)
+{
+    cudaEvent_t event;
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaEventQuery(event), cudaSuccess); /* never recorded: nothing to wait for */
+    assert_int_equal(cudaEventRecord(event, cudaStreamPerThread), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(cudaStreamPerThread, event, 0), cudaSuccess);
+    assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+    assert_int_equal(cudaEventDestroy(event), cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaEventRecord(event, cudaStreamPerThread), cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaStreamWaitEvent(cudaStreamPerThread, NULL, 0), cudaErrorInvalidResourceHandle);
+    assert_string_equal(cudaGetErrorName(cudaGetLastError()), "cudaErrorInvalidResourceHandle");
+}
+
+/* Lazy: a host that does not wait sees the old numbers; an event carries the order from thread to thread. */
+static void test_lazy(void **)
+{
+    float *x = device_floats(counting(2)), *pinned;
+    cudaMallocHost(&pinned, 8);
+    setenv("LOCKSTEP_EMULATED_LAZY", "1", 1);
+    add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(x, 1, 2);
+    cudaMemcpyAsync(pinned, x, 8, cudaMemcpyDeviceToHost, cudaStreamPerThread);
+    const bool too_early = isnan(pinned[1]);
+    assert_int_equal(cudaStreamQuery(cudaStreamPerThread), cudaErrorNotReady);
+    cudaStreamSynchronize(cudaStreamPerThread);
+    assert_int_equal(cudaStreamQuery(cudaStreamPerThread), cudaSuccess);
+    assert_true(too_early && pinned[1] == 2);
+
+    for (bool wait : {false, true}) {
+        add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(x, 1, 2);
+        cudaEvent_t event;
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+        cudaEventRecord(event, cudaStreamPerThread);
+        std::thread([=] {
+            if (wait)
+                cudaStreamWaitEvent(cudaStreamPerThread, event, 0);
+            cudaEventDestroy(event); /* the wait remains */
+            cudaMemcpyAsync(pinned, x, 8, cudaMemcpyDeviceToHost, cudaStreamPerThread);
+            cudaStreamSynchronize(cudaStreamPerThread);
+        }).join();
+        assert_true(pinned[1] == (wait ? 4 : 2));
+        cudaStreamSynchronize(cudaStreamPerThread);
+    }
+    unsetenv("LOCKSTEP_EMULATED_LAZY");
+    cudaFreeHost(pinned);
+    take_floats(x, 2);
+}
+
+static void test_devices(void **)
+{
+    int count = -1;
+    setenv("LOCKSTEP_EMULATED_DEVICES", "2", 1);
+    assert_int_equal(cudaGetDeviceCount(&count), cudaSuccess);
+    assert_int_equal(count, 2);
+    assert_int_equal(cudaSetDevice(1), cudaSuccess);
+    assert_int_equal(cudaSetDevice(2), cudaErrorInvalidDevice);
+    setenv("LOCKSTEP_EMULATED_DEVICES", "0", 1);
+    assert_int_equal(cudaGetDeviceCount(&count), cudaErrorNoDevice);
+    assert_int_equal(count, 0);
+    unsetenv("LOCKSTEP_EMULATED_DEVICES");
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    cudaGetLastError();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_loop),
+        cmocka_unit_test(test_barrier),
+        cmocka_unit_test(test_shuffles),
+        cmocka_unit_test(test_missing_barrier_shows_in_one_order),
+        cmocka_unit_test(test_divergence_is_reported),
+        cmocka_unit_test(test_wrong_launches_are_refused),
+        cmocka_unit_test(test_events),
+        cmocka_unit_test(test_lazy),
+        cmocka_unit_test(test_devices),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,263 @@
+/* test_emulator_memory.cu: is the emulator's device memory as far from the host as a GPU's, and do wrong addresses
+ * show? And 16-bit numbers, matrix products. (Threads, order: test_emulator.cu.) */
+#include <cublas_v2.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test_emulator.h"
+
+extern "C" {
+#include "tensor/half.h"
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#define OVERRUN_TEXT "AddressSanitizer"
+#else
+#define OVERRUN_TEXT "wrote behind the end of an allocation of 400 bytes"
+#endif
+
+/* ---- memory ---- */
+
+/* Does the function crash, instead of returning? What it says on the way is of no interest. */
+static bool crashes(void (*function)(float *), float *argument)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        FILE *nowhere = freopen("/dev/null", "w", stderr);
+        (void)nowhere;
+        signal(SIGSEGV, SIG_DFL);
+        function(argument);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return !(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void write_to(float *memory)
+{
+    *(volatile float *)memory = 1;
+}
+
+static void read_from(float *memory)
+{
+    (void)*(volatile float *)memory;
+}
+
+static void test_host_cannot_touch_device_memory(void **)
+{
+    float host = 0, *memory = device_floats(counting(3));
+    assert_false(crashes(write_to, &host));
+    assert_true(crashes(write_to, memory));
+    assert_true(crashes(read_from, memory + 2));
+    add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(memory, 1, 3);
+    assert_true(crashes(read_from, memory)); /* closed again after a kernel */
+    assert_true(take_floats(memory, 3)[2] == 3);
+    assert_true(crashes(read_from, memory)); /* and when it is free */
+}
+
+static void run_overrun(void *)
+{
+    float *x = device_floats(counting(100));
+    add_kernel<<<1, 128, 0, cudaStreamPerThread>>>(x, 1, 101);
+}
+
+static void run_before_start(void *)
+{
+    float *x = device_floats(counting(100));
+    add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(x - 1, 1, 1);
+}
+
+static void run_host_pointer(void *)
+{
+    float x = 0;
+    add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(&x, 1, 1);
+}
+
+static void test_wrong_addresses_are_reported(void **)
+{
+    expect_dies(run_overrun, NULL, 1, OVERRUN_TEXT);
+    expect_dies(run_before_start, NULL, 1, "kernel add_kernel: argument 1 is");
+    expect_dies(run_host_pointer, NULL, 1, "kernel add_kernel: argument 1 is");
+}
+
+static __global__ void read_shared_kernel(float *out)
+{
+    __shared__ float never_written[32];
+    __syncthreads();
+    out[threadIdx.x] = never_written[threadIdx.x];
+    __syncthreads();
+    never_written[threadIdx.x] = 0; /* the next block must not find it */
+}
+
+static void test_fresh_memory_is_nan(void **)
+{
+    float *memory;
+    for (size_t bytes : {4, 2048, 1000004}) {
+        cudaMalloc(&memory, bytes);
+        for (float value : take_floats(memory, bytes / 4))
+            assert_true(isnan(value));
+    }
+    for (int launch = 0; launch < 2; launch++) {
+        float *out = device_floats(counting(32));
+        read_shared_kernel<<<3, 32, 0, cudaStreamPerThread>>>(out);
+        for (float value : take_floats(out, 32))
+            assert_true(isnan(value));
+    }
+}
+
+static void test_memory_runs_out_and_comes_back(void **)
+{
+    char *first, *second, *third;
+    size_t free_before, free_after, total;
+    cudaMemGetInfo(&free_before, &total);
+    assert_int_equal(cudaMalloc(&first, total), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+    assert_int_equal(cudaGetLastError(), cudaSuccess); /* asked once, it is forgotten */
+    assert_int_equal(cudaMalloc(&first, 1000), cudaSuccess);
+    assert_int_equal(cudaMalloc(&second, 1000), cudaSuccess);
+    assert_int_equal(cudaFree(first), cudaSuccess);
+    assert_int_equal(cudaMalloc(&third, 500), cudaSuccess);
+    assert_ptr_equal(third, first); /* the gap is used again */
+    cudaFree(second);
+    cudaFree(third);
+    assert_int_equal(cudaFree(third), cudaErrorInvalidValue);
+    cudaMemGetInfo(&free_after, &total);
+    assert_int_equal(free_before, free_after);
+}
+
+static cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
+{
+    return cudaMemcpyAsync(to, from, bytes, kind, cudaStreamPerThread);
+}
+
+static void test_wrong_copies_are_refused(void **)
+{
+    float host[8] = {0}, *memory = device_floats(counting(7));
+    assert_int_equal(copy(host, memory, 32, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+    assert_int_equal(copy(host, memory + 3, 16, cudaMemcpyDeviceToHost), cudaSuccess);
+    assert_int_equal(copy(memory, host, 4, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
+    assert_int_equal(copy(memory, host, 4, cudaMemcpyDeviceToDevice), cudaErrorInvalidValue);
+    assert_int_equal(copy(memory, host, 4, cudaMemcpyDefault), cudaSuccess);
+    assert_int_equal(cudaMemsetAsync(host, 0, 4, cudaStreamPerThread), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemsetAsync(memory + 6, 0, 8, cudaStreamPerThread), cudaErrorInvalidValue);
+    assert_int_equal(cudaMemcpyAsync(host, memory, 4, cudaMemcpyDeviceToHost, 0), cudaErrorInvalidResourceHandle);
+    cudaPointerAttributes attributes;
+    float *pinned;
+    cudaMallocHost(&pinned, 12);
+    cudaPointerGetAttributes(&attributes, memory + 6);
+    assert_int_equal(attributes.type, cudaMemoryTypeDevice);
+    cudaPointerGetAttributes(&attributes, pinned + 2);
+    assert_int_equal(attributes.type, cudaMemoryTypeHost);
+    cudaPointerGetAttributes(&attributes, host);
+    assert_int_equal(attributes.type, cudaMemoryTypeUnregistered);
+    assert_int_equal(cudaFreeHost(host), cudaErrorInvalidValue);
+    assert_int_equal(cudaFreeHost(pinned), cudaSuccess);
+    take_floats(memory, 7);
+    cudaGetLastError();
+}
+
+/* ---- 16-bit numbers and matrix products ---- */
+
+static void check_rounding(float x)
+{
+    const float bf16 = nearest_bf16(x), f16 = nearest_f16(x);
+    const float got_bf16 = __bfloat162float(__float2bfloat16_rn(x)), got_f16 = __half2float(__float2half_rn(x));
+    const bool same = isnan(x) ? isnan(got_bf16) && isnan(got_f16)
+                               : bits_of(bf16) == bits_of(got_bf16) && bits_of(f16) == bits_of(got_f16);
+    if (!same)
+        fail_msg("%a becomes %a in bf16 and %a in f16 here, %a and %a in common/tensor/half.h", x, got_bf16, got_f16,
+                 bf16, f16);
+}
+
+static void test_halves(void **)
+{
+    for (unsigned bits = 0; bits < 0x10000; bits++) {
+        const __nv_bfloat16 bf16 = {(unsigned short)bits};
+        const __half f16 = {(unsigned short)bits};
+        if (!isnan(__bfloat162float(bf16)))
+            assert_int_equal(__float2bfloat16_rn(__bfloat162float(bf16)).bits, bits);
+        if (!isnan(__half2float(f16)))
+            assert_int_equal(__float2half_rn(__half2float(f16)).bits, bits);
+        check_rounding(float_of(bits << 16 | 0x7fff)); /* just below, at, and just above the middle between two */
+        check_rounding(float_of(bits << 16 | 0x8000));
+        check_rounding(float_of(bits << 16 | 0x8001));
+        check_rounding(float_of(bits << 13));
+        check_rounding(float_of(bits << 13 | 0x1000));
+    }
+}
+
+static __global__ void to_bf16_kernel(__nv_bfloat16 *out, const float *x, int n)
+{
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        out[i] = __float2bfloat16_rn(x[i]);
+}
+
+/* c (3, 4) = 2 a b - c, with a (3, 5) and b (5, 4); column-major, or transposed. */
+static void check_product(bool a_transposed, bool b_transposed, bool bf16)
+{
+    std::vector<float> a = counting(15), b = counting(20), c = counting(12), expected(12);
+    for (int row = 0; row < 3; row++)
+        for (int column = 0; column < 4; column++) {
+            float sum = 0;
+            for (int i = 0; i < 5; i++)
+                sum += a[a_transposed ? row * 5 + i : i * 3 + row] * b[b_transposed ? i * 4 + column : column * 5 + i];
+            expected[column * 3 + row] = 2 * sum - c[column * 3 + row];
+        }
+    cublasHandle_t handle;
+    const float alpha = 2, beta = -1;
+    float *da = device_floats(a), *db = device_floats(b), *dc = device_floats(c);
+    __nv_bfloat16 *ha, *hb;
+    cudaMalloc(&ha, 30);
+    cudaMalloc(&hb, 40);
+    to_bf16_kernel<<<1, 8, 0, cudaStreamPerThread>>>(ha, da, 15);
+    to_bf16_kernel<<<1, 8, 0, cudaStreamPerThread>>>(hb, db, 20);
+    const cublasOperation_t op_a = a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            op_b = b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int lda = a_transposed ? 5 : 3, ldb = b_transposed ? 4 : 5;
+    cublasCreate(&handle);
+    cublasSetStream(handle, cudaStreamPerThread);
+    assert_int_equal(cublasSgemm(handle, op_a, op_b, 3, 4, 5, &alpha, da, lda - 1, db, ldb, &beta, dc, 3),
+                     CUBLAS_STATUS_INVALID_VALUE);
+    assert_int_equal(cublasSgemm(handle, op_a, op_b, 3, 4, 5, &alpha, da, lda, db, ldb + 1, &beta, dc, 3),
+                     CUBLAS_STATUS_INVALID_VALUE); /* it would end behind b's end */
+    if (bf16)
+        assert_int_equal(cublasGemmEx(handle, op_a, op_b, 3, 4, 5, &alpha, ha, CUDA_R_16BF, lda, hb, CUDA_R_16BF, ldb,
+                                      &beta, dc, CUDA_R_32F, 3, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                         CUBLAS_STATUS_SUCCESS);
+    else
+        assert_int_equal(cublasSgemm(handle, op_a, op_b, 3, 4, 5, &alpha, da, lda, db, ldb, &beta, dc, 3),
+                         CUBLAS_STATUS_SUCCESS);
+    const std::vector<float> got = take_floats(dc, 12);
+    expect_close("c", got.data(), expected.data(), 12, 0, 0, "all numbers are small integers: the product is exact");
+    for (void *memory : {(void *)da, (void *)db, (void *)ha, (void *)hb})
+        assert_int_equal(cudaFree(memory), cudaSuccess);
+    assert_int_equal(cublasDestroy(handle), CUBLAS_STATUS_SUCCESS);
+    assert_int_equal(cublasDestroy(handle), CUBLAS_STATUS_NOT_INITIALIZED);
+}
+
+static void test_products(void **)
+{
+    for (int which = 0; which < 8; which++)
+        check_product(which & 1, which & 2, which & 4);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_cannot_touch_device_memory),
+        cmocka_unit_test(test_wrong_addresses_are_reported),
+        cmocka_unit_test(test_fresh_memory_is_nan),
+        cmocka_unit_test(test_memory_runs_out_and_comes_back),
+        cmocka_unit_test(test_wrong_copies_are_refused),
+        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_products),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# test_train.sh: trains on the emulated GPU, two ranks over MPI, as on a real one: the weights are those of one process
+# on the CPU to 1e-5; --verify and --verify exact agree; not a bit changes when all work is done as late as CUDA allows.
+# Also what happens where there are too few devices, or too little memory.
+#
+# usage: test_train.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
+set -u
+build=$1 stage=$2
+shift 2
+launcher=("$@")
+cpu=("$build"/stage1_*/train)
+emulated=$build/tests/cuda_emulator/train_stage${stage}_emulated
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+sgd="--optimizer sgd --lr 0.1 --momentum 0 --steps 6 --batch-size 8 --eval-samples 8"
+toy="--model mlp-toy $sgd"
+gpt="--model gpt --layers 1 --width 32 --heads 2 --context 16 --data $scratch/text $sgd"
+cat "$(dirname "$0")"/../*.c >"$scratch/text"
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+    sed 's/^/     stderr: /' "$scratch/err" | head -n 5
+    grep -a 'DIFFERENT' "$scratch/out" | head -n 3
+}
+
+# runs NAME RANKS PROGRAM WORDS...: the program ends well.
+runs() {
+    local name=$1 ranks=$2 program=$3
+    shift 3
+    "${launcher[@]}" -n "$ranks" "$program" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null ||
+        fail "$name: status $?: $program $*"
+}
+
+# equal NAME FILE FILE TOLERANCE
+equal() {
+    "$build/tests/compare_weights" "$scratch/$2" "$scratch/$3" "$4" >"$scratch/out" 2>"$scratch/err" ||
+        fail "$1: usual cause: a kernel that differs from device_cpu*.c, or a buffer that is sent before it is there"
+}
+
+# refused NAME STATUS PATTERN WORDS...: the emulated program ends so, and says that.
+refused() {
+    local name=$1 expected=$2 pattern=$3 status=0
+    shift 3
+    "${launcher[@]}" -n 2 "$emulated" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
+    { [ "$status" -eq "$expected" ] && grep -q -e "$pattern" "$scratch/err"; } ||
+        fail "$name: expected status $expected and \"$pattern\", got $status"
+}
+
+# the arguments are lists of words on purpose
+# shellcheck disable=SC2086
+for model in toy gpt; do
+    flags=${!model}
+    shared="$flags --backend mpi --share-gpu"
+    runs "$model on the CPU" 1 "${cpu[0]}" $flags --save "$scratch/cpu"
+    runs "$model" 2 "$emulated" $shared --verify --save "$scratch/emulated"
+    equal "$model: 2 ranks on the emulated GPU against the CPU" cpu emulated 1e-5
+    LOCKSTEP_EMULATED_LAZY=1 LOCKSTEP_EMULATED_ORDER=reverse \
+        runs "$model, late" 2 "$emulated" $shared --save "$scratch/late"
+    equal "$model: work done at once against work done late, in reverse order" emulated late 0
+    runs "$model, exact" 2 "$emulated" $shared --allreduce ordered --verify exact
+done
+
+# shellcheck disable=SC2086
+if [ "$stage" -eq 4 ]; then
+    mixed="${gpt/sgd --lr 0.1 --momentum 0/adamw} --backend mpi --share-gpu --accumulate 2 --allreduce ordered"
+    runs "bf16" 2 "$emulated" $mixed --precision bf16 --grad-dtype bf16 --verify exact
+    runs "fp16" 2 "$emulated" $mixed --precision fp16 --loss-scale 16 --verify exact
+fi
+
+# shellcheck disable=SC2086
+{
+    LOCKSTEP_EMULATED_DEVICES=0 refused "no device" 2 "no CUDA device" $toy --backend mpi
+    refused "two ranks, one device" 2 "--share-gpu" $toy --backend mpi
+    LOCKSTEP_EMULATED_DEVICES=2 runs "two devices" 2 "$emulated" $toy --backend mpi
+    # 1 MiB is not enough for anything: the fault names the call and what helps
+    LOCKSTEP_EMULATED_MEMORY_MB=1 refused "no memory" 1 "cudaMalloc.*memory is full" $gpt --backend mpi --share-gpu
+}
+
+[ "$failures" -eq 0 ] || exit 1
+echo "stage $stage on the emulated GPU: all checks passed"

@@ -1,0 +1,136 @@
+/* test_device_half.c: device.h's rounding to 16 bits, on whichever device this is linked with: to a float, and to
+ * memory. */
+#include "device_trial.h"
+
+/* ---- rounding ---- */
+
+static void call_round(const Trial *trial, void **array)
+{
+    device_round(array[1], array[0], trial->precision, trial->shape[0]);
+}
+
+static void call_round_in_place(const Trial *trial, void **array)
+{
+    device_round(array[0], array[0], trial->precision, trial->shape[0]);
+}
+
+static float from_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Numbers of the formats, the middles between two, and what lies beside those; zeros, infinities, NaN, subnormals. */
+enum { HALVES = 0x10000, CASES = 6 * HALVES };
+
+static float *hard_to_round(void)
+{
+    float *x = room_for_floats(CASES);
+    for (uint32_t i = 0; i < HALVES; i++) {
+        const float f16_middle = from_bits(i << 13 | 0x1000);
+        const float six[] = {from_bits(i << 16),
+                             from_bits(i << 16 | 0x7fff),
+                             from_bits(i << 16 | 0x8000),
+                             from_bits(i << 16 | 0x8001),
+                             f16_middle,
+                             nextafterf(f16_middle, INFINITY)};
+        memcpy(x + 6 * i, six, sizeof six);
+    }
+    return x;
+}
+
+static void expect_rounded(const char *name, const float *got, const float *x, DType precision, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float expected = (float)nearest_in(precision, (double)x[i]);
+        const bool same = isnan(x[i]) ? isnan(got[i]) : got[i] == expected && signbit(got[i]) == signbit(expected);
+        if (!same)
+            fail_msg(
+                "%s to %s: %a must become %a, not %a: to nearest, ties to even; NaN stays NaN, what is too large for "
+                "float16 becomes infinite, and small numbers are subnormal",
+                name, dtype_name(precision), (double)x[i], (double)expected, (double)got[i]);
+    }
+}
+
+static void test_rounding(void **state)
+{
+    (void)state;
+    float *x = hard_to_round();
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int p = 0; p < 3; p++) {
+        for (int64_t n = 0; n <= CASES; n = n == 0 ? 33 : n == 33 ? CASES : n + 1) {
+            Trial trial = {.name = "round", .call = call_round, .shape = {n}, .precision = precisions[p]};
+            trial_input(&trial, x, n), trial_output(&trial, "out", NULL, n);
+            trial_run(&trial);
+            expect_rounded("device_round", trial.array[1].result, x, precisions[p], n);
+        }
+        Trial in_place = {
+            .name = "round in place", .call = call_round_in_place, .shape = {CASES}, .precision = precisions[p]};
+        trial_output(&in_place, "x", x, CASES);
+        trial_run(&in_place);
+        expect_rounded("device_round in place", in_place.array[0].result, x, precisions[p], CASES);
+    }
+}
+
+/* ---- 16 bits in memory ---- */
+
+/* What the 16 bits mean, from the definition of the format. */
+static double decode(DType dtype, uint16_t bits)
+{
+    const int fraction_bits = dtype == DTYPE_BF16 ? 7 : 10, exponent_bits = 15 - fraction_bits;
+    const int fraction = bits & ((1 << fraction_bits) - 1), exponent = (bits & 0x7fff) >> fraction_bits;
+    const int bias = (1 << (exponent_bits - 1)) - 1;
+    double value = ldexp(fraction, 1 - bias - fraction_bits); /* subnormal */
+    if (exponent > 0)
+        value = ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+    if (exponent == (1 << exponent_bits) - 1)
+        value = fraction == 0 ? INFINITY : NAN;
+    return bits & 0x8000 ? -value : value;
+}
+
+static void check_half(DType dtype, const float *x, int64_t n)
+{
+    uint16_t *bits = (uint16_t *)room_for_floats(n), *all = (uint16_t *)room_for_floats(HALVES);
+    float *got = room_for_floats(n > HALVES ? n : HALVES);
+    float *from = device_copy_of(x, (size_t)n * 4), *floats = device_alloc(HALVES * 4);
+    void *half = device_alloc((size_t)n * 2);
+    device_to_half(half, from, dtype, n);
+    device_to_host(bits, half, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        got[i] = (float)decode(dtype, bits[i]);
+    expect_rounded("device_to_half", got, x, dtype, n);
+
+    for (int i = 0; i < HALVES; i++)
+        all[i] = (uint16_t)i;
+    void *every = device_copy_of(all, HALVES * 2);
+    device_from_half(floats, every, dtype, HALVES);
+    device_to_host(got, floats, HALVES * 4);
+    for (int i = 0; i < HALVES; i++)
+        if (!(got[i] == (float)decode(dtype, all[i])) && !(isnan(got[i]) && isnan(decode(dtype, all[i]))))
+            fail_msg("device_from_half: 0x%04x as %s is %a, not %a", (unsigned)i, dtype_name(dtype),
+                     decode(dtype, all[i]), (double)got[i]);
+    void *to_free[] = {from, floats, half, every};
+    for (int i = 0; i < 4; i++)
+        device_free(to_free[i]);
+}
+
+static void test_half(void **state)
+{
+    (void)state;
+    float *x = hard_to_round();
+    const int64_t sizes[] = {0, 1, 3, 31, 33, 257, 1025, CASES - 70};
+    for (int p = 0; p < 2; p++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            check_half(p == 0 ? DTYPE_BF16 : DTYPE_F16, x + 70 * (s % 2), sizes[s]);
+}
+
+int main(void)
+{
+    device_init(0, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_rounding, free_room),
+        cmocka_unit_test_teardown(test_half, free_room),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
