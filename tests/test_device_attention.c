@@ -13,8 +13,9 @@ typedef struct Attention {
  *
  *     s = q k^T / sqrt(W)        W products: off by (W + 3) U times the sum of their sizes
  *     p = softmax(s)             exp(s - largest) is off by a factor: what s is off by, U |s - largest|, 4 U; the sum
- *                                over the row by as much again and n U. Tiles that are scaled down when a larger score turns
- *                                up: at most n more. Then h, if p is rounded to 16 bits, before or after the division.
+ *                                over the row by as much again and n U. Tiles that are scaled down when a larger score
+ *                                turns up: at most n more. Then h, if p is rounded to 16 bits, before or after the
+ *                                division.
  *     out = p v                  n products
  *     dp = dout v^T, D = sum over the row of p dp, which is also the sum of dout * out over the width
  *     ds = p (dp - D)            the factor of p, what dp and D are off by, and h for rounding ds

@@ -3,8 +3,8 @@
  *
  * Between two allocations lies a guard. Guards, and memory that has just been allocated or freed, hold a pattern that
  * is NaN as float32, bf16 and f16 and negative as an integer. So what is read there shows in the results, and what is
- * written to a guard is found after the kernel that did it (the NaN is a signalling one: even x += 1 changes its
- * bits). The address sanitizer, where it is on, finds both at once.
+ * written to a guard is found after the kernel that did it, and to free memory when that is allocated (the NaN is a
+ * signalling one: even x += 1 changes its bits). The address sanitizer, where it is on, finds both at once.
  */
 #include "emulator.h"
 
@@ -117,7 +117,8 @@ void *memory_allocate(size_t bytes)
         used = (size_t)(start - pool) + with_guard(bytes);
     memory_open();
     spoil(pool + old_used, pool + used); /* including the guard before the first allocation */
-    spoil(start, start + with_guard(bytes));
+    if (first_written(start, start + with_guard(bytes)) != nullptr)
+        emulator_fail("a kernel or copy wrote to memory that was free at that time");
     ASAN_UNPOISON_MEMORY_REGION(start, bytes);
     protect(PROT_NONE);
     allocations[start] = bytes;

@@ -80,27 +80,34 @@ static void test_shuffles(void **)
     check_shuffles(take_floats(out, 6 * 96 * 3));
 }
 
-/* A barrier is missing: what another thread writes may not be there yet. */
-static __global__ void mirror_without_barrier(float *x)
+/* A barrier is missing: what the neighbour `step` further on writes may not be there yet. */
+static __global__ void rotate_without_barrier(float *x, int step)
 {
     __shared__ float part[64];
     part[threadIdx.x] = x[threadIdx.x];
-    x[threadIdx.x] = part[63 - threadIdx.x];
+    x[threadIdx.x] = part[(threadIdx.x + step) % 64];
 }
 
-static void test_missing_barrier_shows_in_one_order(void **)
+static int wrong_numbers(const char *order, int step)
 {
     int wrong = 0;
-    for (const char *order : {"forward", "reverse"}) {
-        setenv("LOCKSTEP_EMULATED_ORDER", order, 1);
-        float *x = device_floats(counting(64));
-        mirror_without_barrier<<<1, 64, 0, cudaStreamPerThread>>>(x);
-        const std::vector<float> got = take_floats(x, 64);
-        for (int i = 0; i < 64; i++)
-            wrong += !(got[i] == (float)(63 - i));
-    }
+    setenv("LOCKSTEP_EMULATED_ORDER", order, 1);
+    float *x = device_floats(counting(64));
+    rotate_without_barrier<<<1, 64, 0, cudaStreamPerThread>>>(x, step);
+    const std::vector<float> got = take_floats(x, 64);
+    for (int i = 0; i < 64; i++)
+        wrong += !(got[i] == (float)((i + step) % 64));
     unsetenv("LOCKSTEP_EMULATED_ORDER");
-    assert_true(wrong > 0);
+    return wrong;
+}
+
+/* The number at the end of the row is where the order shows least: one is right, or one is wrong. */
+static void test_missing_barrier_shows_in_one_order(void **)
+{
+    assert_int_equal(wrong_numbers("forward", 1), 63);
+    assert_int_equal(wrong_numbers("reverse", 1), 1);
+    assert_int_equal(wrong_numbers("forward", 63), 1);
+    assert_int_equal(wrong_numbers("reverse", 63), 63);
 }
 
 /* ---- threads that do not meet ---- */

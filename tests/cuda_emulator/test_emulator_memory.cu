@@ -17,8 +17,10 @@ extern "C" {
 
 #if defined(__SANITIZE_ADDRESS__)
 #define OVERRUN_TEXT "AddressSanitizer"
+#define FAR_OVERRUN_TEXT "AddressSanitizer"
 #else
 #define OVERRUN_TEXT "wrote behind the end of an allocation of 400 bytes"
+#define FAR_OVERRUN_TEXT "wrote to memory that was free"
 #endif
 
 /* ---- memory ---- */
@@ -68,6 +70,21 @@ static void run_overrun(void *)
     add_kernel<<<1, 128, 0, cudaStreamPerThread>>>(x, 1, 101);
 }
 
+static __global__ void write_kernel(float *x, int64_t index)
+{
+    x[index] = 1;
+}
+
+/* Far behind the end: beyond the guard, where memory was free before and is again. */
+static void run_far_overrun(void *)
+{
+    float *x = device_floats(counting(100)), *y = device_floats(counting(10000)), *z = device_floats(counting(1));
+    cudaFree(y);
+    write_kernel<<<1, 1, 0, cudaStreamPerThread>>>(x, 1000);
+    device_floats(counting(9000));
+    take_floats(z, 1);
+}
+
 static void run_before_start(void *)
 {
     float *x = device_floats(counting(100));
@@ -83,6 +100,7 @@ static void run_host_pointer(void *)
 static void test_wrong_addresses_are_reported(void **)
 {
     expect_dies(run_overrun, NULL, 1, OVERRUN_TEXT);
+    expect_dies(run_far_overrun, NULL, 1, FAR_OVERRUN_TEXT);
     expect_dies(run_before_start, NULL, 1, "kernel add_kernel: argument 1 is");
     expect_dies(run_host_pointer, NULL, 1, "kernel add_kernel: argument 1 is");
 }
