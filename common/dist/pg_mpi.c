@@ -293,6 +293,7 @@ static void leave_anyway(int signal_number)
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
     (void)written;
+    sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
     _exit(job_status());
 }
 
