@@ -53,7 +53,7 @@ if [ -s "$scratch/saved" ]; then
     # --verify reads the file once more, when --save would have written it; else both may be one file
     next="--model mlp-toy --steps 2 --batch-size 4"
     cp "$scratch/saved" "$scratch/both"
-    for same in "$scratch/both" "$scratch/work/../both"; do
+    for same in "$scratch/both" "$scratch/./both"; do
         refused "--save: $same" $next --resume "$scratch/both" --save "$same" --verify
         refused "--save: $same" $next --resume "$scratch/both" --save "$same" --verify exact
     done

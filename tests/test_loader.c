@@ -1,0 +1,106 @@
+/* test_loader.c: the loader hands over what the sampler says, in order. */
+#include <string.h>
+#include <unistd.h>
+
+#include "data/dataset.h"
+#include "data/loader.h"
+#include "data/sampler.h"
+#include "expect.h"
+
+static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *batch, int rank, int K, long number)
+{
+    int64_t indices[64];
+    float inputs[64 * 30], targets[64 * 2];
+    long steps_per_epoch = (long)sampler_steps_per_epoch(sampler);
+    long step = number / K;
+    assert_int_equal(batch->step, step);
+    assert_int_equal(batch->epoch, step / steps_per_epoch);
+    assert_int_equal(batch->micro_batch, number % K);
+    sampler_set_epoch(sampler, step / steps_per_epoch);
+    assert_int_equal(batch->global_samples, sampler_global_count(sampler, step % steps_per_epoch));
+    int64_t count = sampler_indices(sampler, step % steps_per_epoch, rank, (int)(number % K), K, indices);
+    assert_int_equal(batch->samples, count);
+    dataset_get(dataset, batch->epoch, indices, count, inputs, targets);
+    if (memcmp(batch->inputs, inputs, (size_t)count * dataset->input_bytes) != 0 ||
+        memcmp(batch->targets, targets, (size_t)count * dataset->target_bytes) != 0) {
+        fail_msg("rank %d, step %ld, micro-batch %ld of %d: the loader's data differ from dataset_get()'s: was the "
+                 "buffer filled again while it was in use?",
+                 rank, step, number % K, K);
+    }
+}
+
+/* Batches of a loader from first_step on, over more than two epochs, are those of dataset_get(). */
+static void check_loader(int accumulate, long first_step, const int64_t *rank_samples)
+{
+    Dataset dataset;
+    Sampler sampler;
+    dataset_open_random(&dataset, 47, 30, 2, 11);
+    sampler_create(&sampler, dataset.size, 2, 20, 5, true, false); /* 48 places: steps of 20, 20 and 8 */
+    sampler_set_rank_samples(&sampler, rank_samples);
+    for (int rank = 0; rank < 2; rank++) {
+        Loader *loader = loader_start(&dataset, &sampler, rank, accumulate, first_step);
+        for (long number = first_step * accumulate; number < (first_step + 8) * accumulate; number++) {
+            const Batch *batch = loader_next(loader);
+            check_batch(&dataset, &sampler, batch, rank, accumulate, number);
+            usleep(number % 3 == 0 ? 300 : 0); /* lets the thread run ahead at times: it must not run too far */
+            check_batch(&dataset, &sampler, batch, rank, accumulate, number);
+        }
+        loader_stop(loader);
+    }
+    sampler_free(&sampler);
+    dataset_close(&dataset);
+}
+
+static void loader_equals_direct_access(void **state)
+{
+    (void)state;
+    check_loader(1, 0, NULL);
+    check_loader(3, 0, NULL);
+}
+
+static void loader_resumes_where_it_would_have_been(void **state)
+{
+    (void)state;
+    check_loader(1, 4, NULL);
+    check_loader(3, 5, NULL);
+}
+
+/* 3 steps of an epoch on rank 0, 1 on rank 1: an epoch has 3 on both. */
+static void loader_hands_out_data_of_the_ranks_own(void **state)
+{
+    (void)state;
+    const int64_t rank_samples[] = {29, 7};
+    check_loader(1, 0, rank_samples);
+    check_loader(3, 5, rank_samples);
+}
+
+/* Two samples, four ranks, three micro-batches: most micro-batches are empty, and that must be no end of data. */
+static void loader_hands_out_empty_micro_batches(void **state)
+{
+    (void)state;
+    Dataset dataset;
+    Sampler sampler;
+    dataset_open_random(&dataset, 2, 3, 2, 1);
+    sampler_create(&sampler, dataset.size, 4, 1000, 0, true, false);
+    Loader *loader = loader_start(&dataset, &sampler, 3, 3, 0);
+    for (int i = 0; i < 9; i++) {
+        const Batch *batch = loader_next(loader);
+        assert_int_equal(batch->samples, batch->micro_batch == 2 ? 1 : 0);
+        assert_int_equal(batch->global_samples, 4);
+    }
+    loader_stop(loader);
+    loader_stop(loader_start(&dataset, &sampler, 0, 1, 0)); /* stopped before the first batch is taken */
+    sampler_free(&sampler);
+    dataset_close(&dataset);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loader_equals_direct_access),
+        cmocka_unit_test(loader_resumes_where_it_would_have_been),
+        cmocka_unit_test(loader_hands_out_data_of_the_ranks_own),
+        cmocka_unit_test(loader_hands_out_empty_micro_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
