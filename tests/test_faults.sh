@@ -2,6 +2,7 @@
 # test_faults.sh FAULT_RANK TRAIN [MPIEXEC]: whatever happens to one rank, all ranks end soon, the status is not 0, a line
 # names the rank or shows both sides, and no process is left. FAULT_RANK is tests/fault_rank.c; TRAIN a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
+
 # A sanitizer that catches the planted crash would end the rank with a status instead of the signal.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
 set -u
