@@ -1,5 +1,6 @@
 /* fault_rank.c: a program in which one rank misbehaves on purpose: the argument says how. Run by test_faults.sh.
  * It trains nothing; it makes the calls that a training step makes. */
+#include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,29 @@ static void all_reduce_buckets(ProcessGroup *pg, float *gradient, bool leave_out
         work_wait(works[b]);
 }
 
+/* ---- MPI_Finalize, as in an MPI that hangs there ---- */
+
+static bool finalize_hangs;
+
+/* The linker takes this one; PMPI_Finalize is the library's. */
+int MPI_Finalize(void)
+{
+    while (finalize_hangs)
+        sleep_seconds(1);
+    return PMPI_Finalize();
+}
+
+/* ---- misbehaving ---- */
+
+/* With 4 ranks MPICH sends what rank 0 has to rank 1 and, by way of rank 2, to rank 3. Rank 2 never comes, so rank 3 waits;
+ * ranks 0 and 1 have done their part, and compute for ever. */
+static void broadcast_without_one(ProcessGroup *pg, float *buffer)
+{
+    if (pg_rank(pg) != 2)
+        pg_broadcast(pg, buffer, ELEMENTS, DTYPE_F32, 0, "weights");
+    sleep_seconds(1000);
+}
+
 static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
 {
     if (strcmp(how, "sleep") == 0)
@@ -36,7 +60,7 @@ static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
     else if (strcmp(how, "count") == 0)
         pg_all_reduce(pg, gradient, gradient, ELEMENTS / 2, DTYPE_F32, REDUCE_SUM, "bucket 0");
     else if (strcmp(how, "leave") == 0) { /* as a rank that runs out of data */
-        device_free(gradient);
+        pg_free_shared(pg, gradient);
         pg_destroy(pg);
         exit(0);
     } else if (strcmp(how, "exit") == 0)
@@ -52,11 +76,12 @@ int main(int argc, char **argv)
     supervise_rank();
     pg_initialize(&argc, &argv);
     const char *how = argc > 1 ? argv[1] : "";
-    ProcessGroupOptions options = {.algorithm = ALLREDUCE_MPI, .timeout = 3,
-                                   .debug_collectives = argc > 2 && strcmp(argv[2], "debug") == 0};
+    const char *where = argc > 2 ? argv[2] : "";
+    ProcessGroupOptions options = {.algorithm = strcmp(where, "shm") == 0 ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = 3,
+                                   .debug_collectives = strcmp(where, "debug") == 0};
     ProcessGroup *pg = pg_create(&options);
     device_init(pg_local_rank(pg), 1);
-    float *gradient = device_alloc(2 * ELEMENTS * sizeof *gradient);
+    float *gradient = pg_alloc_shared(pg, 2 * ELEMENTS * sizeof *gradient);
     bool bad = pg_rank(pg) == pg_world_size(pg) - 1;
     if (strcmp(how, "model") == 0) { /* the last rank has another model */
         ParameterList parameters = {0};
@@ -65,11 +90,14 @@ int main(int argc, char **argv)
     }
     for (int step = 0; step < STEPS; step++) {
         job_set_step(step);
+        if (step == BAD_STEP && strcmp(how, "broadcast") == 0)
+            broadcast_without_one(pg, gradient);
         if (bad && step == BAD_STEP)
             misbehave(pg, how, gradient);
         all_reduce_buckets(pg, gradient, false);
     }
-    device_free(gradient);
+    pg_free_shared(pg, gradient);
+    finalize_hangs = bad && strcmp(how, "finalize") == 0;
     pg_destroy(pg);
     return 0;
 }

@@ -122,6 +122,11 @@ function(lockstep_stage_tests number)
         lockstep_script(stage4_precision_runs stage4 2 test_precision_runs.sh $<TARGET_FILE:train_stage4>
                         ${LOCKSTEP_MPIEXEC})
         lockstep_script(stage4_resume stage4 2 test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
+        if(TARGET train_stage1) # not where stage 4 is built alone
+            set(other_stage $<TARGET_FILE:train_stage1>)
+        endif()
+        lockstep_script(stage4_ranks_differ "stage4;faults" 2 test_ranks_differ.sh $<TARGET_FILE:train_stage4>
+                        ${MPIEXEC_EXECUTABLE} ${other_stage})
         lockstep_script(stage4_outputs stage4 2 test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_stage_program(4 test_overflow)
         foreach(ranks 1 2 3 4)

@@ -47,12 +47,35 @@ plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number
     'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 4; its last one'
 plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
     'rank 1, step 2: .*rank 2 has left the group'
+plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 7 \(bucket 0, 1000 x float32\)' \
+    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 7; its last one'
+plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 gives its shared memory back instead'
+plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
 plant exit 'rank 2 .*ended with status 3'
 plant abort 'rank 2 .*signal 6'
 plant crash 'rank 2 .*signal 11'
 plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
 plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'
 plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
+
+# A broadcast goes along a tree: one rank is missing, one waits for it, and the others have nothing to do with it. (Open MPI's
+# tree has another shape.)
+if [ -z "${MPIEXEC_FLAGS:-}" ]; then
+    ranks=4
+    plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
+        'rank 1, step 2: has done its part' 'rank 2, step 2: has not come to collective number 4' \
+        'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
+    ranks=3
+fi
+
+# An MPI_Finalize that never returns: all work is done, so the ranks end without it, and the run has succeeded.
+# shellcheck disable=SC2086
+timeout -k 2 30 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$fault_rank" finalize "$mark" >"$work/out" 2>"$work/err"
+status=$?
+[ "$status" -eq 0 ] || fail "finalize: the run ended with status $status, though all ranks had done their work"
+grep -q 'note: MPI_Finalize has not returned for 10 s; all work is done' "$work/err" || fail "finalize: no rank says so"
+left=$(left_running "$fault_rank" "$mark")
+[ -z "$left" ] || fail "finalize: processes are left: $left"
 
 # Two ranks with other flags than the first: said before anything goes wrong. (Stage 1 has no buckets.)
 other=(--bucket-cap-mb 1) said='bucket-cap-mb, in bytes is 26214400 on rank 0, but 1048576 on rank 1'
@@ -64,42 +87,45 @@ timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 "$train" --steps 2 --se
     -n 2 "$train" --steps 2 --seed "$mark" "${other[@]}" >"$work/out" 2>"$work/err"
 check "${other[0]} differs" $? "$said"
 
-# kill_rank N: kills rank N of a training run at a random moment.
+# kill_rank N PROCESS: kills rank N of a training run at a random moment. Each rank is two processes: itself (PROCESS is
+# "tail": the later one), and the parent that waits for it ("head").
 kill_rank() {
-    local victim=$1 status launcher pid start left
+    local victim=$1 process=$2 name status launcher pid start left
+    name="kill -9 of rank $victim ($process)"
     # shellcheck disable=SC2086
     timeout -k 2 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy --steps 100000000 \
         --seed "$mark" >"$work/out" 2>"$work/err" &
     launcher=$!
-    for _ in $(seq 100); do # each rank is two processes: itself, and the parent that waits for it
+    for _ in $(seq 100); do
         [ "$(processes "$train" "$mark" | wc -l)" -ge $((2 * ranks)) ] && break
         sleep 0.1
     done
     pid=$(for p in $(processes "$train" "$mark"); do
         tr '\0' '\n' <"/proc/$p/environ" | grep -Eqx "(PMI_RANK|OMPI_COMM_WORLD_RANK)=$victim" && echo "$p"
-    done | sort -n | tail -n 1)
+    done | sort -n | "$process" -n 1)
     sleep "0.$((RANDOM % 9 + 1))"
     start=$SECONDS
     if [ -z "$pid" ] || ! kill -9 "$pid"; then
-        fail "kill -9 of rank $victim: found no process of it"
+        fail "$name: found no process of it"
         kill "$launcher"
     fi
     wait "$launcher"
     status=$?
-    [ "$status" -ne 0 ] || fail "kill -9 of rank $victim: the run ended with status 0"
-    [ $((SECONDS - start)) -le 10 ] || fail "kill -9 of rank $victim: it took $((SECONDS - start)) s to end"
-    grep -q "rank $victim .*signal 9" "$work/err" || fail "kill -9 of rank $victim: no line names it"
+    [ "$status" -ne 0 ] || fail "$name: the run ended with status 0"
+    [ $((SECONDS - start)) -le 10 ] || fail "$name: it took $((SECONDS - start)) s to end"
+    grep -Eq "rank $victim .*(signal 9|its parent, process $pid, was killed)" "$work/err" || fail "$name: no line names it"
     left=$(left_running "$train" "$mark")
     if [ -n "$left" ]; then
-        fail "kill -9 of rank $victim: processes are left: $left"
+        fail "$name: processes are left: $left"
         # shellcheck disable=SC2086 # a list of numbers
         kill -9 $left
     fi
 }
 
 for i in $(seq "${KILLS:-3}"); do
-    kill_rank $(((i - 1) % ranks))
+    kill_rank $(((i - 1) % ranks)) tail
 done
+kill_rank 1 head
 
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

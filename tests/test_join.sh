@@ -70,6 +70,13 @@ for ranks in 2 3; do
     trained "${adamw[@]}" --steps 8 --save "$work/checkpoint"
     trained "${adamw[@]}" --epochs 2 --resume "$work/checkpoint" --verify exact
     [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"
+    trained --rank-samples "${uneven/205/204}" --batch-size "$batch" --join --optimizer adamw --steps 9 --resume "$work/checkpoint"
+    grep -q 'note: .*--rank-samples (a fingerprint)' "$work/err" || fail "--resume: no note on other --rank-samples"
+    grep -q 'note: .*with --join (its number) 2, this one has 1' "$work/err" || fail "--resume: no note on another --join"
+
+    # A run that is much shorter than the model's usual warm-up, as none of its flags says.
+    seq 1 2000 >"$work/text"
+    trained --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --epochs 1 --batch-size 60
 
     # Without --join.
     refused "11 batches on rank 0, but only $([ "$ranks" -eq 2 ] && echo 4 || echo 0) on rank 1" "${own[@]}" --epochs 1

@@ -6,7 +6,7 @@
 
 static Options schedule(LrSchedule kind, long warmup_steps)
 {
-    return (Options){.lr = 0.02f, .lr_schedule = kind, .warmup_steps = warmup_steps};
+    return (Options){.lr = 0.02f, .lr_schedule = kind, .warmup_steps = warmup_steps, .warmup_given = true};
 }
 
 static void expect_rate(const Options *options, long step, long total_steps, double expected, const char *hint)
@@ -71,11 +71,24 @@ static void test_short_runs(void **state)
     expect_rate(&options, 3, 4, 0.02, "one step after the warm-up");
 }
 
+/* A warm-up that nobody has asked for is cut to a tenth of the run; one that was asked for stays. */
+static void test_default_warm_up(void **state)
+{
+    (void)state;
+    Options options = schedule(LR_CONSTANT, 4);
+    options.warmup_given = false;
+    expect_rate(&options, 0, 40, 0.005, "a tenth of 40 steps: the warm-up of 4 steps stays");
+    expect_rate(&options, 0, 20, 0.010, "a tenth of 20 steps: 2 of warm-up");
+    expect_rate(&options, 1, 20, 0.020, "a tenth of 20 steps: 2 of warm-up");
+    expect_rate(&options, 0, 9, 0.020, "9 steps leave no warm-up");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_constant),
         cmocka_unit_test(test_warm_up),
+        cmocka_unit_test(test_default_warm_up),
         cmocka_unit_test(test_cosine),
         cmocka_unit_test(test_short_runs),
     };

@@ -99,7 +99,8 @@ static void each_model_has_its_defaults(void **state)
     assert_int_equal(options.model.gpt.context, 1024);
     assert_int_equal(options.batch_size, 4);
     assert_int_equal(options.steps, 20);
-    assert_int_equal(options.warmup_steps, 2); /* a tenth of the steps */
+    assert_int_equal(options.warmup_steps, 100);
+    assert_false(options.warmup_given); /* so that it may be cut to fit the run: test_learning_rate.c */
 }
 
 static void every_flag_reaches_its_field(void **state)
@@ -129,6 +130,7 @@ static void every_flag_reaches_its_field(void **state)
     assert_number(options.lr, 0.5);
     assert_int_equal(options.lr_schedule, LR_COSINE);
     assert_int_equal(options.warmup_steps, 4);
+    assert_true(options.warmup_given);
     assert_number(options.optimizer.momentum, 0.25);
     assert_number(options.optimizer.weight_decay, 0.125);
     assert_number(options.clip_grad_norm, 2);

@@ -18,26 +18,6 @@
 #include "dist/allreduce.h"
 #include "dist/shared_memory.h"
 
-/* The first meeting of every all-reduce. Ranks that came for different ones would write all over each other. */
-static void announce_and_meet(ProcessGroup *pg, const Collective *c, Announcement mine)
-{
-    SharedMemory *shared = pg->shared;
-    int slot = (int)(shared->calls % 2);
-    shared->mailboxes[pg->rank]->announced[slot] = mine;
-    shared_meet(pg, c);
-    for (int rank = 0; rank < pg->world_size; rank++) {
-        Announcement theirs = shared->mailboxes[rank]->announced[slot];
-        CHECK(theirs.count == c->count && theirs.dtype == (uint32_t)c->dtype,
-              "all_reduce number %ld: this rank brings %zu elements of %s (%s), but rank %d brings %zu of %s: all ranks "
-              "must call the same collectives in the same order", c->sequence, c->count, dtype_name(c->dtype),
-              c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
-        CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
-              "all_reduce number %ld (%s): the buffers of this rank and of rank %d lie in different places of the "
-              "shared windows: all ranks must lay their buffers out alike", c->sequence, c->carries, rank);
-    }
-    shared->calls++;
-}
-
 /* note: shm-small */
 static void all_reduce_small(ProcessGroup *pg, const Collective *c)
 {
@@ -45,7 +25,7 @@ static void all_reduce_small(ProcessGroup *pg, const Collective *c)
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->mailboxes[rank]->small[slot];
     memcpy(pg->shared->mailboxes[pg->rank]->small[slot], c->send, c->count * dtype_size(c->dtype));
-    announce_and_meet(pg, c, (Announcement){c->count, c->dtype, 0, 0});
+    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
     combine_parts(&c->receive, 1, pg->shared->parts, pg->world_size, c->count, c->dtype, c->op);
 }
 
@@ -56,7 +36,8 @@ static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const Sh
     size_t mine = offset + chunk_start(c->count, pg->world_size, pg->rank) * dtype_size(c->dtype);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->totals[rank] = window->parts[rank] + mine;
-    announce_and_meet(pg, c, (Announcement){c->count, c->dtype, window->number, offset});
+    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype, .window = window->number,
+                                                   .offset = offset});
     combine_parts(pg->shared->totals, pg->world_size, pg->shared->parts, pg->world_size,
                   chunk_count(c->count, pg->world_size, pg->rank), c->dtype, c->op);
     shared_meet(pg, c); /* every chunk is done, and nobody touches this rank's buffer any more */
@@ -88,7 +69,7 @@ static void reduce_piece(ProcessGroup *pg, const Collective *c, size_t start, si
 static void all_reduce_staged(ProcessGroup *pg, const Collective *c)
 {
     size_t piece = MAILBOX_STAGING / dtype_size(c->dtype);
-    announce_and_meet(pg, c, (Announcement){c->count, c->dtype, 0, 0});
+    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
     for (size_t start = 0; start < c->count; start += piece)
         reduce_piece(pg, c, start, c->count - start < piece ? c->count - start : piece);
 }

@@ -283,15 +283,21 @@ static void run(ProcessGroup *pg, const Collective *c)
         run_on_host(pg, c);
 }
 
+static int launcher_fd; /* the connection to MPICH's launcher; -1: none */
+
 /* note: finalize
  * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in the
  * launcher's barrier, does not take them any more. All ranks have done all they had to do by then, so this
- * one leaves without it. */
+ * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
+ * others. So this one says it: the words are those of PMI-1, the language that MPI_Finalize would speak. */
 static void leave_anyway(int signal_number)
 {
     static const char note[] = "note: MPI_Finalize has not returned for 10 s; all work is done, so this rank leaves\n";
+    static const char goodbye[] = "cmd=finalize\n";
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
+    if (launcher_fd >= 0)
+        written = write(launcher_fd, goodbye, sizeof goodbye - 1);
     (void)written;
     sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
     _exit(job_status());
@@ -301,6 +307,8 @@ static void leave_anyway(int signal_number)
 static void close_mpi(ProcessGroup *pg)
 {
     MpiState *state = pg->state;
+    const char *pmi_fd = getenv("PMI_FD");
+    launcher_fd = pmi_fd != NULL ? atoi(pmi_fd) : -1;
     signal(SIGALRM, leave_anyway);
     alarm(10);
     shared_memory_close(pg);

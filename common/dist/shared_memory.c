@@ -12,6 +12,33 @@
 #define PAGE_BYTES 4096
 #define QUICK_LOOKS 100 /* well under a microsecond: before a look at the clock */
 
+static void check_same_call(const Collective *c, Announcement mine, int rank, Announcement theirs)
+{
+    CHECK(!theirs.frees || mine.frees,
+          "all_reduce number %ld (%s): rank %d gives its shared memory back instead: did it run out of data before the "
+          "others?", c->sequence, c->carries, rank);
+    CHECK(!mine.frees || theirs.frees,
+          "this rank gives its shared memory back, but rank %d has come to an all_reduce of %zu elements: did this rank "
+          "run out of data before the others?", rank, theirs.count);
+    CHECK(theirs.count == mine.count && theirs.dtype == mine.dtype,
+          "all_reduce number %ld: this rank brings %zu elements of %s (%s), but rank %d brings %zu of %s: all ranks "
+          "must call the same collectives in the same order", c->sequence, mine.count, dtype_name(c->dtype),
+          c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
+    CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
+          "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: all "
+          "ranks must lay their buffers out alike", operation_name(c->operation), c->sequence, c->carries, rank);
+}
+
+void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)
+{
+    SharedMemory *shared = pg->shared;
+    int slot = (int)(shared->calls++ % 2);
+    shared->mailboxes[pg->rank]->announced[slot] = mine;
+    shared_meet(pg, collective);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        check_same_call(collective, mine, rank, shared->mailboxes[rank]->announced[slot]);
+}
+
 /* Making and freeing a window are collective: the watchdog shall see who does not come. Ends with watchdog_end(). */
 static void watch(ProcessGroup *pg, const char *what)
 {
@@ -93,6 +120,7 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
+    static const Collective give_back = {.operation = OP_BARRIER, .carries = "giving shared memory back"};
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);
         return;
@@ -107,7 +135,8 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     }
     worker_drain(pg);
     *link = window->next;
-    watch(pg, "freeing shared memory");
+    watch(pg, "giving shared memory back");
+    shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
     window_free(window);
     watchdog_end(pg->watchdog);
 }

@@ -24,8 +24,10 @@ struct SharedWindow {
     SharedWindow *next;
 };
 
-/* Which all-reduce a rank has come for: the ranks compare it before anyone writes into another's memory. */
+/* What a rank has come for, an all-reduce or to give memory back: the ranks compare it before anyone writes into
+ * another's memory. */
 typedef struct Announcement {
+    bool frees;      /* the window; count and offset are 0 then */
     size_t count;
     uint32_t dtype;
     uint32_t window; /* number of the window the buffer lies in; 0: in none */
@@ -37,7 +39,7 @@ typedef struct Announcement {
  * still read; it cannot be two ahead, as each all-reduce has at least one meeting. */
 typedef struct Mailbox {
     _Atomic long arrived;      /* meetings that the owner has come to; on one cache line with what comes next */
-    Announcement announced[2]; /* of all-reduce number n: [n % 2] */
+    Announcement announced[2]; /* of call number n: [n % 2] */
     _Alignas(64) unsigned char small[2][MAILBOX_SMALL];
     unsigned char staging[2][MAILBOX_STAGING];
 } Mailbox;
@@ -49,7 +51,7 @@ typedef struct SharedMemory {
     void **totals;
     uint32_t windows_made;
     long meetings;         /* this rank's, so far */
-    long calls;            /* all-reduces so far */
+    long calls;            /* announcements so far */
     long pieces;           /* staged so far */
 } SharedMemory;
 
@@ -58,6 +60,10 @@ void shared_memory_close(ProcessGroup *pg);
 
 /* The window in which these bytes lie in this rank's part; NULL if in none. Not the mailboxes. */
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes);
+
+/* The first meeting of every all-reduce. A fault if another rank has come for something else: the ranks would write all
+ * over each other. */
+void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine);
 
 /* Returns when every rank has come to this meeting. What others wrote before they came is visible then. */
 void shared_meet(ProcessGroup *pg, const Collective *collective);

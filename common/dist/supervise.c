@@ -54,6 +54,17 @@ static _Noreturn void wait_for_child(const char *rank)
     _exit(1);
 }
 
+/* The rank's own line on the end of its parent: only the rank is left to say it. */
+static char orphaned[120];
+
+static void end_orphaned(int signal_number)
+{
+    (void)signal_number;
+    ssize_t written = write(STDERR_FILENO, orphaned, strlen(orphaned));
+    (void)written;
+    _exit(1);
+}
+
 void supervise_rank(void)
 {
     const char *rank = launched_rank();
@@ -64,7 +75,10 @@ void supervise_rank(void)
     CHECK(child >= 0, "fork: %s", strerror(errno));
     if (child > 0)
         wait_for_child(rank);
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: its parent, process %d, was killed\n", rank,
+             (int)getpid(), (int)parent);
+    signal(SIGUSR2, end_orphaned);
+    prctl(PR_SET_PDEATHSIG, SIGUSR2);
     if (getppid() != parent) /* it died before prctl() could tell us */
         _exit(1);
 }

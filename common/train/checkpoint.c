@@ -123,6 +123,8 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     add_text(metadata, "accumulate", "%ld", state->accumulate);
     add_text(metadata, "world_size", "%ld", state->world_size);
     add_text(metadata, "drop_last", "%ld", state->drop_last);
+    add_text(metadata, "rank_samples", "%ld", state->rank_samples);
+    add_text(metadata, "join", "%ld", state->join);
     add_text(metadata, "precision", "%s", state->precision);
     return metadata;
 }
@@ -234,6 +236,8 @@ static void advise_on_other_run(const SafetensorsFile *file, const CheckpointSta
     advise_if_other(file, "--batch-size", metadata_count(file, "batch_size"), state->batch_size);
     advise_if_other(file, "--accumulate", metadata_count(file, "accumulate"), state->accumulate);
     advise_if_other(file, "--drop-last", metadata_count(file, "drop_last"), state->drop_last);
+    advise_if_other(file, "--rank-samples (a fingerprint)", metadata_count(file, "rank_samples"), state->rank_samples);
+    advise_if_other(file, "--join (its number)", metadata_count(file, "join"), state->join);
     advise_if_other(file, "ranks:", metadata_count(file, "world_size"), state->world_size);
 }
 

@@ -26,6 +26,8 @@ typedef struct CheckpointState {
     long accumulate;
     long world_size;
     long drop_last;    /* 0 or 1 */
+    long rank_samples; /* a fingerprint of the ranks' own numbers of samples; 0: the data set is dealt out */
+    long join;         /* 0: no --join; else its number */
     char precision[8]; /* "fp32", "bf16", "fp16" */
 } CheckpointState;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "train/options_flags.h"
 
@@ -159,8 +160,7 @@ static void fill_training(Options *options, const FlagValues *values)
     options->lr = (float)real_number(values, FLAG_LR);
     options->lr_schedule = (LrSchedule)choice(values, FLAG_LR_SCHEDULE)->value;
     options->warmup_steps = whole_number(values, FLAG_WARMUP_STEPS);
-    if (!values->given[FLAG_WARMUP_STEPS] && options->steps > 0 && options->warmup_steps > options->steps / 10)
-        options->warmup_steps = options->steps / 10; /* a short run should see the full rate, too */
+    options->warmup_given = values->given[FLAG_WARMUP_STEPS];
     options->optimizer.kind = (OptimizerKind)choice(values, FLAG_OPTIMIZER)->value;
     options->optimizer.momentum = (float)real_number(values, FLAG_MOMENTUM);
     options->optimizer.beta1 = 0.9f;
@@ -215,6 +215,12 @@ static void fill_checks_and_files(Options *options, const FlagValues *values)
 const int64_t *options_rank_samples(const Options *options)
 {
     return options->rank_samples_count > 0 ? options->rank_samples : NULL;
+}
+
+uint32_t options_rank_samples_fingerprint(const Options *options)
+{
+    size_t bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
+    return bytes > 0 ? (uint32_t)(fnv1a(FNV1A_START, options->rank_samples, bytes) >> 32) : 0;
 }
 
 bool options_parse(Options *options, int argc, char **argv, int stage)

@@ -36,7 +36,8 @@ typedef struct Options {
 
     float lr;
     LrSchedule lr_schedule; /* cosine: down to a tenth of lr at the last step */
-    long warmup_steps;      /* lr rises linearly over these */
+    long warmup_steps;      /* lr rises linearly over these; see warmup_steps() in replica.h */
+    bool warmup_given;      /* --warmup-steps was typed; else it is the model's default */
     OptimizerOptions optimizer;
     double clip_grad_norm; /* 0: off */
 
@@ -67,6 +68,9 @@ typedef struct Options {
  * what would be right; a flag that this stage does not have names the stage that does. --help prints every flag
  * with its default (rank 0 only) and returns false: the caller leaves with status 0. */
 bool options_parse(Options *options, int argc, char **argv, int stage);
+
+/* 0 without --rank-samples; else a number that most likely differs where the lists do. */
+uint32_t options_rank_samples_fingerprint(const Options *options);
 
 /* What sampler_set_rank_samples() wants: the numbers of --rank-samples, or NULL. */
 const int64_t *options_rank_samples(const Options *options);

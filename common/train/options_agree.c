@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "device/device.h"
 #include "train/options.h"
 
@@ -15,13 +14,6 @@ typedef struct Setting {
 } Setting;
 
 enum { SETTINGS = 34, IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
-
-/* A number that differs, most likely, where the lists do; small enough to be a whole number as a double, too. */
-static double fingerprint_of_rank_samples(const Options *options)
-{
-    size_t bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
-    return (double)(fnv1a(FNV1A_START, options->rank_samples, bytes) >> 32);
-}
 
 static void collect(const Options *o, Setting settings[SETTINGS])
 {
@@ -33,7 +25,7 @@ static void collect(const Options *o, Setting settings[SETTINGS])
         {"--accumulate", o->accumulate},
         {"--seed", (double)o->seed},
         {"--drop-last", o->drop_last},
-        {"--rank-samples (a fingerprint)", fingerprint_of_rank_samples(o)},
+        {"--rank-samples (a fingerprint)", options_rank_samples_fingerprint(o)},
         {"--join (its number)", o->join},
         {"--lr", (double)o->lr},
         {"--lr-schedule (its number)", o->lr_schedule},

@@ -38,7 +38,7 @@ static void check_training(const Options *options, const FlagValues *values, int
 {
     if (values->given[FLAG_STEPS] && values->given[FLAG_EPOCHS])
         die("--epochs: not together with --steps; give one of them");
-    if (options->steps > 0 && options->warmup_steps > options->steps)
+    if (options->warmup_given && options->steps > 0 && options->warmup_steps > options->steps)
         die("--warmup-steps: %ld are more than the %ld steps of the run (--steps)", options->warmup_steps,
             options->steps);
     if (options->drop_last && options->join != JOIN_NONE)

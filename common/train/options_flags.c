@@ -68,7 +68,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
                           "cosine: down to a tenth at the last step"},
     [FLAG_WARMUP_STEPS] = {"warmup-steps", "N", NULL, NULL, 0, 1e9, 1, NULL,
-                           "the learning rate rises over these (default: a tenth of --steps if that is less)"},
+                           "the learning rate rises over these (default: a tenth of the run if that is less)"},
     [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only"},
     [FLAG_WEIGHT_DECAY] = {"weight-decay", "X", NULL, NULL, 0, 100, 1, NULL,
                            "sgd: added to the gradient; adamw: decoupled, matrices only"},

@@ -91,6 +91,8 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
                              .accumulate = options->accumulate,
                              .world_size = world_size,
                              .drop_last = options->drop_last,
+                             .rank_samples = options_rank_samples_fingerprint(options),
+                             .join = options->join,
                              .heads = options->model.kind == MODEL_GPT ? options->model.gpt.heads : 0};
     snprintf(state.model, sizeof state.model, "%s", options->model.name);
     snprintf(state.precision, sizeof state.precision, "%s", precision_name(options->precision));
@@ -117,15 +119,22 @@ const char *precision_name(DType precision)
     return precision == DTYPE_F32 ? "fp32" : precision == DTYPE_BF16 ? "bf16" : "fp16";
 }
 
+long warmup_steps(const Options *options, long total_steps)
+{
+    bool short_run = options->warmup_steps > total_steps / 10;
+    return short_run && !options->warmup_given ? total_steps / 10 : options->warmup_steps;
+}
+
 /* note: learning-rate
  * Linear up to lr over the warm-up steps, then constant, or half a cosine down to a tenth of lr at the last step. */
 float learning_rate(const Options *options, long step, long total_steps)
 {
-    if (step < options->warmup_steps)
-        return options->lr * (float)(step + 1) / (float)options->warmup_steps;
+    long warmup = warmup_steps(options, total_steps);
+    if (step < warmup)
+        return options->lr * (float)(step + 1) / (float)warmup;
     long last = total_steps - 1;
-    if (options->lr_schedule == LR_CONSTANT || last <= options->warmup_steps)
+    if (options->lr_schedule == LR_CONSTANT || last <= warmup)
         return options->lr;
-    double progress = (double)(step - options->warmup_steps) / (double)(last - options->warmup_steps);
+    double progress = (double)(step - warmup) / (double)(last - warmup);
     return options->lr * (float)(0.55 + 0.45 * cos(progress * M_PI));
 }

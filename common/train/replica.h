@@ -52,6 +52,9 @@ void replica_save(const Replica *replica, const char *path, int world_size, long
 
 const char *precision_name(DType precision); /* "fp32", "bf16", "fp16", as --precision has it */
 
+/* Steps over which the rate rises: the model's own number is cut to a tenth of the run, so that a short run sees the full
+ * rate, too; a number that was typed is taken as it is. */
+long warmup_steps(const Options *options, long total_steps);
 float learning_rate(const Options *options, long step, long total_steps);
 
 #endif

@@ -233,7 +233,7 @@ static void set_up(Trainer *trainer)
     if (steps_per_epoch == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
-    if (options->warmup_steps > total_steps)
+    if (options->warmup_given && options->warmup_steps > total_steps)
         die("--warmup-steps: %ld are more than the %ld steps of the run; give fewer", options->warmup_steps, total_steps);
     check_even_end(trainer, total_steps);
 
