@@ -25,6 +25,9 @@
  * less. */
 #define SMALL_BYTES ((size_t)16 << 10)
 
+/* Up to here the ordered algorithm sends everything to everyone, in one exchange instead of two. */
+#define ORDERED_SMALL_BYTES ((size_t)4 << 10)
+
 size_t chunk_start(size_t count, int chunks, int chunk)
 {
     size_t blocks = (count + 31) / 32;
@@ -95,7 +98,9 @@ bool all_reduce_by_hand(ProcessGroup *pg, const Collective *c)
     case ALLREDUCE_DOUBLING:
         in_segments(pg, c, bytes <= SMALL_BYTES ? all_reduce_recursive_doubling : all_reduce_halving_doubling);
         break;
-    case ALLREDUCE_ORDERED: in_segments(pg, c, all_reduce_ordered); break;
+    case ALLREDUCE_ORDERED:
+        in_segments(pg, c, bytes <= ORDERED_SMALL_BYTES ? all_reduce_ordered_small : all_reduce_ordered);
+        break;
     case ALLREDUCE_SHM: all_reduce_shm(pg, c); break;
     case ALLREDUCE_MPI: break;
     }

@@ -18,6 +18,7 @@ void all_reduce_ring(ProcessGroup *pg, const Collective *collective);
 void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collective);
 void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective);
 void all_reduce_ordered(ProcessGroup *pg, const Collective *collective);
+void all_reduce_ordered_small(ProcessGroup *pg, const Collective *collective);
 void all_reduce_shm(ProcessGroup *pg, const Collective *collective);
 
 /* Tags keep messages of one kind apart from those of another between the same two ranks. */

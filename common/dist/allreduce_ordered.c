@@ -75,3 +75,29 @@ void all_reduce_ordered(ProcessGroup *pg, const Collective *c)
     exchange_results(pg, c, requests);
     free(requests);
 }
+
+/* note: ordered-small
+ * Where latency costs more than bytes: every rank gets all that everyone has, and adds all parts for itself. The same additions
+ * in the same order, so the same bits. The parts come by Bruck's all-gather (Bruck et al. 1997): in each step a rank
+ * receives as many parts as it has, from the rank that begins where its own end. So they double, and log2(N) steps, rounded
+ * up, are enough, for any N. */
+void all_reduce_ordered_small(ProcessGroup *pg, const Collective *c)
+{
+    int N = pg->world_size;
+    size_t bytes = c->count * dtype_size(c->dtype);
+    unsigned char *parts = group_scratch(pg, (size_t)N * bytes); /* part i is that of rank pg->rank + i, modulo N */
+    memcpy(parts, c->send, bytes);
+    for (int have = 1; have < N; have *= 2) {
+        int more = have < N - have ? have : N - have, pending = 0;
+        int to = (pg->rank - have + N) % N, from = (pg->rank + have) % N;
+        MPI_Request requests[2];
+        start_receive(pg, c, parts + (size_t)have * bytes, (size_t)more * c->count, from, TAG_PART, requests, &pending);
+        start_send(pg, c, parts, (size_t)more * c->count, to, TAG_PART, requests, &pending);
+        wait_for_messages(pg, c, pending, requests);
+    }
+    const void **part = alloc_or_fault((size_t)N * sizeof *part);
+    for (int rank = 0; rank < N; rank++)
+        part[rank] = parts + (size_t)((rank - pg->rank + N) % N) * bytes;
+    combine_parts(&c->receive, 1, part, N, c->count, c->dtype, c->op);
+    free(part);
+}
