@@ -68,11 +68,13 @@ if [ -z "${MPIEXEC_FLAGS:-}" ]; then
     ranks=3
 fi
 
-# An MPI_Finalize that never returns: all work is done, so the ranks end without it, and the run has succeeded.
+# An MPI_Finalize that never returns: all work is done, so the ranks end without it, and the run has succeeded. (To
+# Open MPI's launcher a rank that ends without it has failed, whatever its status; no hang of its is known to us.)
 # shellcheck disable=SC2086
 timeout -k 2 30 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$fault_rank" finalize "$mark" >"$work/out" 2>"$work/err"
 status=$?
-[ "$status" -eq 0 ] || fail "finalize: the run ended with status $status, though all ranks had done their work"
+[ "$status" -ne 124 ] || fail "finalize: the run was still there after 30 s"
+[ "$status" -eq 0 ] || [ -n "${MPIEXEC_FLAGS:-}" ] || fail "finalize: the run ended with status $status, though all ranks had done their work"
 grep -q 'note: MPI_Finalize has not returned for 10 s; all work is done' "$work/err" || fail "finalize: no rank says so"
 left=$(left_running "$fault_rank" "$mark")
 [ -z "$left" ] || fail "finalize: processes are left: $left"

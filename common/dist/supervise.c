@@ -24,24 +24,30 @@ static const char *launched_rank(void)
 }
 
 static pid_t child;
+static volatile sig_atomic_t ended_by_launcher; /* as another rank has ended with an error: that one has said why */
 
-/* What the launcher tells the parent (to end) is meant for the rank. */
-static void pass_on(int signal_number)
+/* What the parent is told (to end) is meant for the rank. */
+static void pass_on(int signal_number, siginfo_t *info, void *context)
 {
+    (void)context;
+    ended_by_launcher = info->si_pid == getppid();
     kill(child, signal_number);
 }
 
 static _Noreturn void wait_for_child(const char *rank)
 {
+    static const int passed_on[] = {SIGTERM, SIGINT, SIGUSR1};
+    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
     int status = 0;
-    signal(SIGTERM, pass_on);
-    signal(SIGINT, pass_on);
-    signal(SIGUSR1, pass_on);
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        sigaction(passed_on[i], &action, NULL);
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     if (WIFEXITED(status) && code <= 2) /* 0; or 1 or 2, and it has said why */
         _exit(code);
+    if (WIFSIGNALED(status) && ended_by_launcher)
+        _exit(1);
     char line[160];
     int length = WIFEXITED(status)
                      ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d\n", rank,
