@@ -7,7 +7,8 @@ set(LOCKSTEP_CUDA "AUTO" CACHE STRING "build train_cuda: AUTO (where CUDA and NC
 set(NCCL_ROOT "" CACHE PATH "where NCCL is: has include/ and lib/")
 set(LOCKSTEP_WITH_CUDA OFF)
 
-# The compute capabilities of the GPUs in this machine ("90"); empty without one.
+# The compute capabilities of the GPUs in this machine ("90"), from 80 on: before, tensor cores do not know bf16. Empty
+# without one.
 function(lockstep_present_architectures result)
     set(present "")
     find_program(LOCKSTEP_NVIDIA_SMI nvidia-smi)
@@ -17,6 +18,7 @@ function(lockstep_present_architectures result)
                         OUTPUT_VARIABLE lines ERROR_QUIET)
         string(REGEX MATCHALL "[0-9]+\\.[0-9]" capabilities "${lines}")
         string(REPLACE "." "" present "${capabilities}")
+        list(FILTER present EXCLUDE REGEX "^[1-7].$")
     endif()
     set(${result} ${present} PARENT_SCOPE)
 endfunction()

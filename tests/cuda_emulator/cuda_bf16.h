@@ -23,4 +23,13 @@ static inline float __bfloat162float(__nv_bfloat16 x)
     return emulated_half_value(x.bits, 8, 7);
 }
 
+struct alignas(4) __nv_bfloat162 {
+    __nv_bfloat16 x, y; /* x: the lower half */
+};
+
+static inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y)
+{
+    return __nv_bfloat162{__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+
 #endif

@@ -23,4 +23,13 @@ static inline float __half2float(__half x)
     return emulated_half_value(x.bits, 5, 10);
 }
 
+struct alignas(4) __half2 {
+    __half x, y; /* x: the lower half */
+};
+
+static inline __half2 __floats2half2_rn(float x, float y)
+{
+    return __half2{__float2half_rn(x), __float2half_rn(y)};
+}
+
 #endif

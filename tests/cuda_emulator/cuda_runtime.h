@@ -69,7 +69,11 @@ struct EmulatedPlace {
 };
 void emulator_meet_block(EmulatedPlace place);
 void emulator_meet_warp(unsigned mask, EmulatedPlace place);
-/* Exchanges value (at most 8 bytes) for the one that lane `source` of this warp brings. */
+/* Each lane of a warp brings a value; the result is where those of all lanes are, EMULATED_SLOT bytes from one lane's
+ * to the next, until this lane's next exchange. */
+enum { EMULATED_SLOT = 48 };
+const char *emulator_exchange(const void *value, size_t bytes, unsigned mask, EmulatedPlace place);
+/* Exchanges value for the one that lane `source` of this warp brings. */
 void emulator_shuffle(void *value, size_t bytes, int source, unsigned mask, EmulatedPlace place);
 int emulator_lane();
 

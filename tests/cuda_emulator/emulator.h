@@ -5,6 +5,8 @@
  * subset that the project uses, and no more: what is missing does not compile (atomics are missing on purpose).
  *
  *   fibers.cpp   the threads of a block, as fibers on one CPU core: barriers and warp shuffles
+ *   mma.cpp      the tensor cores' instructions
+ *   pipeline.cpp copies to shared memory that run by themselves
  *   memory.cpp   device memory: out of the host's reach, filled with NaN, with guards between the allocations
  *   runtime.cpp  the functions of the runtime API: devices, copies, launches, streams, events
  *   errors.cpp   its errors
@@ -51,6 +53,10 @@ void memory_close(const char *what);
 /* Runs thread() for each thread of each block. */
 void fibers_run(const char *kernel, dim3 grid, dim3 block, const std::function<void()> &thread);
 const char *fibers_kernel(); /* the one that runs now, or NULL */
+
+/* ---- pipeline.cpp ---- */
+/* Fails if a thread of the last block has started copies that are not done. */
+void pipeline_expect_empty();
 
 /* ---- runtime.cpp ---- */
 /* The number in an environment variable, or `otherwise`. */

@@ -50,11 +50,11 @@ struct Fiber {
     void *sanitizer_stack; /* the address sanitizer's own */
 };
 
-/* What lanes of a warp bring to a shuffle. Two of them: a fast lane may be at its next shuffle while a slow one still
+/* What lanes of a warp bring to an exchange. Two of them: a fast lane may be at its next one while a slow one still
  * has to read from this one, but no lane is two ahead. */
 struct Warp {
     int arrived;
-    char exchange[2][WARP][8];
+    alignas(16) char exchange[2][WARP][EMULATED_SLOT];
 };
 
 Fiber fibers[MAX_THREADS];
@@ -284,7 +284,8 @@ CHANGES_PLACES void run_block()
 {
     threads_begun = threads_arrived = fibers_used = 0;
     anyone_met = false;
-    memset(warps, 0, sizeof warps);
+    for (int warp = 0; warp * WARP < thread_count; warp++)
+        warps[warp].arrived = 0;
     memset(threads, 0, (size_t)thread_count * sizeof *threads);
     if (__builtin_setjmp(host) == 0) {
         Fiber *first = next_fiber();
@@ -295,6 +296,7 @@ CHANGES_PLACES void run_block()
     for (int i = 0; i < thread_count; i++)
         if (threads[i].state != LEFT)
             fail_stuck();
+    pipeline_expect_empty();
 }
 
 } // namespace
@@ -345,15 +347,22 @@ void emulator_meet_warp(unsigned mask, EmulatedPlace place)
     meet(AT_WARP, warp * WARP, (warp + 1) * WARP, &warps[warp].arrived, place);
 }
 
-void emulator_shuffle(void *value, size_t bytes, int source, unsigned mask, EmulatedPlace place)
+const char *emulator_exchange(const void *value, size_t bytes, unsigned mask, EmulatedPlace place)
 {
-    if (bytes > sizeof warps[0].exchange[0][0])
-        emulator_fail("%s (%s:%d) of %zu bytes: 8 at most", place.call, place.file, place.line, bytes);
+    if (bytes > EMULATED_SLOT)
+        emulator_fail("%s (%s:%d) of %zu bytes: %d at most", place.call, place.file, place.line, bytes, EMULATED_SLOT);
     const int thread = current->thread;
-    char(*exchange)[8] = warps[thread / WARP].exchange[threads[thread].meetings % 2];
+    char(*exchange)[EMULATED_SLOT] = warps[thread / WARP].exchange[threads[thread].meetings % 2];
     memcpy(exchange[thread % WARP], value, bytes);
     emulator_meet_warp(mask, place);
-    memcpy(value, exchange[source], bytes);
+    return exchange[0];
+}
+
+void emulator_shuffle(void *value, size_t bytes, int source, unsigned mask, EmulatedPlace place)
+{
+    if (bytes > 8)
+        emulator_fail("%s (%s:%d) of %zu bytes: 8 at most", place.call, place.file, place.line, bytes);
+    memcpy(value, emulator_exchange(value, bytes, mask, place) + source * EMULATED_SLOT, bytes);
 }
 
 int emulator_lane()

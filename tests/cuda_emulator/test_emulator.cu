@@ -2,6 +2,10 @@
  * is there to find? (Memory, matrix products: test_emulator_memory.cu.) */
 #include "test_emulator.h"
 
+#include "device/device_cuda_mma.h"
+
+#include <cuda_pipeline.h>
+
 #include <stdlib.h>
 
 #include <thread>
@@ -173,6 +177,50 @@ static void test_divergence_is_reported(void **)
     expect_dies(run_half_a_warp, NULL, 1, "in a block of 48 threads: its last warp lacks lanes");
 }
 
+/* ---- copies to shared memory, tensor cores (what they compute: ../test_device_mma.cu) ---- */
+
+static __global__ void copy_kernel(float *out, const float *x, bool wait)
+{
+    __shared__ __align__(16) float part[128];
+    __pipeline_memcpy_async(&part[4 * threadIdx.x], x + 4 * threadIdx.x, 16);
+    __pipeline_commit();
+    for (int i = 0; i < 4; i++)
+        out[4 * threadIdx.x + i] = part[4 * threadIdx.x + i];
+    if (wait)
+        __pipeline_wait_prior(0);
+}
+
+static __global__ void load_kernel(float *out)
+{
+    __shared__ __align__(16) __half tile[16][20]; /* its second row begins at 40 bytes */
+    out[threadIdx.x] = (float)load_square(&tile[0][0], 20).quarter[0];
+}
+
+static void run_copy(void *wait)
+{
+    setenv("LOCKSTEP_EMULATED_LAZY", "1", 1);
+    float *x = device_floats(counting(128)), *out = device_floats(counting(128));
+    copy_kernel<<<1, 32, 0, cudaStreamPerThread>>>(out, x, wait != NULL);
+    cudaStreamSynchronize(cudaStreamPerThread);
+    std::vector<float> got(128);
+    cudaMemcpyAsync(got.data(), out, 512, cudaMemcpyDeviceToHost, cudaStreamPerThread);
+    cudaStreamSynchronize(cudaStreamPerThread);
+    exit(isnan(got[0]) ? 3 : 0);
+}
+
+static void run_load(void *)
+{
+    load_kernel<<<1, 32, 0, cudaStreamPerThread>>>(device_floats(counting(32)));
+}
+
+static void test_copies_and_loads_are_checked(void **)
+{
+    bool wait = true;
+    expect_dies(run_copy, &wait, 3, ""); /* read too early */
+    expect_dies(run_copy, NULL, 1, "copies to shared memory that no thread has waited for");
+    expect_dies(run_load, NULL, 1, "each row must begin at a multiple of 16 bytes");
+}
+
 /* ---- order ---- */
 
 static void test_wrong_launches_are_refused(void **)
@@ -259,6 +307,7 @@ int main(void)
         cmocka_unit_test(test_shuffles),
         cmocka_unit_test(test_missing_barrier_shows_in_one_order),
         cmocka_unit_test(test_divergence_is_reported),
+        cmocka_unit_test(test_copies_and_loads_are_checked),
         cmocka_unit_test(test_wrong_launches_are_refused),
         cmocka_unit_test(test_events),
         cmocka_unit_test(test_lazy),
