@@ -201,10 +201,11 @@ static void check_attention(int64_t B, int64_t T, int heads, int64_t W, float sc
     free_room(NULL);
 }
 
+static const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+
 static void test_attention(void **state)
 {
     (void)state;
-    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         check_attention(1, 1, 1, 1, 1, precisions[p]);
         check_attention(2, 3, 2, 5, 1, precisions[p]);
@@ -216,6 +217,18 @@ static void test_attention(void **state)
         check_attention(1, 40, 2, 80, 1, precisions[p]);
         check_attention(1, 50, 1, 128, 1, precisions[p]);
     }
+}
+
+/* CUDA takes 16, 32 or 64 rows at a time, and pads heads to 64 or 128: just below, at, and just above each of them. */
+static void test_around_tiles(void **state)
+{
+    (void)state;
+    const int64_t T[] = {1, 15, 16, 17, 63, 64, 65, 130}, widths[] = {8, 16, 40, 64, 80, 128};
+    for (int p = 0; p < 3; p++)
+        for (int i = 0; i < 8; i++) {
+            check_attention(1, T[i], 1, widths[i % 6], 1, precisions[p]);
+            check_attention(1, T[i], 2, widths[(i + 3) % 6], 1, precisions[p]);
+        }
 }
 
 static void test_no_numbers_at_all(void **state)
@@ -233,6 +246,86 @@ static void test_large_scores(void **state)
     (void)state;
     check_attention(1, 40, 1, 20, 5, DTYPE_F32);
     check_attention(1, 70, 2, 64, 8, DTYPE_F32);
+    check_attention(1, 70, 2, 64, 8, DTYPE_BF16);
+}
+
+/* ---- p and the gradient of the scores are rounded, as operands of products; nothing else is ----
+ * Key and value j are the unit vector j, and one row alone has a gradient. Then each of these sums has one term, and
+ * shows the operand: out = p, dq = ds / sqrt(W), dk = ds q / sqrt(W), dv = p dout. sqrt(W), q and dout are powers of
+ * two, which change no fraction. */
+enum { UNIT_T = 40, UNIT_W = 64, UNIT_ROW = 37 };
+
+static float power(int i)
+{
+    return (i * 7 % 3 ? 1.0f : -1.0f) * ldexpf(1, i * 5 % 4 - 2);
+}
+
+static Attention unit_attention(DType precision)
+{
+    float *qkv = room_for_floats(UNIT_T * 3 * UNIT_W), *dout = room_for_floats(UNIT_T * UNIT_W);
+    for (int t = 0; t < UNIT_T; t++) {
+        for (int w = 0; w < UNIT_W; w++)
+            qkv[t * 3 * UNIT_W + w] = 8 * power(t + w);
+        qkv[t * 3 * UNIT_W + UNIT_W + t] = 1;
+        qkv[t * 3 * UNIT_W + 2 * UNIT_W + t] = 1;
+    }
+    for (int w = 0; w < UNIT_W; w++)
+        dout[UNIT_ROW * UNIT_W + w] = power(w + 2);
+    return (Attention){.B = 1,
+                       .T = UNIT_T,
+                       .C = UNIT_W,
+                       .heads = 1,
+                       .precision = precision,
+                       .qkv = qkv,
+                       .dout = dout,
+                       .start = room_for_floats(UNIT_T * 3 * UNIT_W)};
+}
+
+/* x is a number of 16 bits, but for a factor 1 + off. */
+static bool has_16_bits(double x, DType precision, double off)
+{
+    return fabs(x - nearest_in(precision, x)) <= off * fabs(x);
+}
+
+/* How many of the operands of the row that has a gradient are not rounded to `precision`. */
+static int count_unrounded(const Trial *trial, DType precision)
+{
+    const float *out = trial->array[2].result + UNIT_ROW * UNIT_W, *dqkv = trial->array[3].result;
+    const double scale = 1 / sqrt((double)UNIT_W);
+    double largest = 0;
+    int unrounded = 0, unrounded_early = 0; /* p may be rounded before the division by the sum: the largest is 1 then */
+    for (int j = 0; j <= UNIT_ROW; j++)
+        largest = fmax(largest, (double)out[j]);
+    for (int j = 0; j <= UNIT_ROW; j++) {
+        unrounded += !has_16_bits((double)out[j], precision, 0);
+        unrounded_early += !has_16_bits((double)out[j] / largest, precision, 8 * U);
+    }
+    if (unrounded_early < unrounded)
+        unrounded = unrounded_early;
+    for (int j = 0; j <= UNIT_ROW; j++) {
+        const float *dk = dqkv + (j * 3 + 1) * UNIT_W, *dv = dk + UNIT_W;
+        unrounded += !has_16_bits((double)dqkv[UNIT_ROW * 3 * UNIT_W + j] / scale, precision, 0);
+        for (int w = 0; w < UNIT_W; w++) {
+            unrounded += !has_16_bits((double)dk[w] / scale / (8 * (double)power(UNIT_ROW + w)), precision, 0);
+            unrounded += !has_16_bits((double)dv[w] / (double)power(w + 2), precision, 0);
+        }
+    }
+    return unrounded;
+}
+
+static void test_what_is_rounded(void **state)
+{
+    (void)state;
+    const int operands = (UNIT_ROW + 1) * 2 * (1 + UNIT_W);
+    for (int p = 1; p < 3; p++) {
+        const Attention rounding = unit_attention(precisions[p]), exact = unit_attention(DTYPE_F32);
+        const Trial trial = run_attention(&rounding), control = run_attention(&exact);
+        const int unrounded = count_unrounded(&trial, precisions[p]);
+        if (unrounded > 0)
+            fail_msg("%d of %d operands of products are not rounded to %s: p or the gradient of the scores", unrounded,
+                     operands, dtype_name(precisions[p]));
+        assert_true(count_unrounded(&control, precisions[p]) > operands / 2); /* the test can tell */
+    }
 }
 
 /* What comes later in a text does not reach back: the same bits before it. */
@@ -240,17 +333,19 @@ static void test_causality(void **state)
 {
     (void)state;
     const int64_t T = 77, C = 40, changed = 50;
-    Attention a = random_attention(1, T, 2, 20, 1, DTYPE_F32);
-    const Trial before = run_attention(&a);
-    float *qkv = room_for_floats(T * 3 * C);
-    memcpy(qkv, a.qkv, (size_t)(T * 3 * C) * sizeof *qkv);
-    for (int64_t i = changed * 3 * C; i < T * 3 * C; i++)
-        qkv[i] = 3 - qkv[i];
-    a.qkv = qkv;
-    const Trial after = run_attention(&a);
-    expect_bits_equal("rows before the change", after.array[2].result, before.array[2].result, changed * C,
-                      "the mask: key j is seen by rows t >= j only");
-    assert_true(memcmp(after.array[2].result + changed * C, before.array[2].result + changed * C, 40) != 0);
+    for (int p = 0; p < 3; p++) {
+        Attention a = random_attention(1, T, 2, 20, 1, precisions[p]);
+        const Trial before = run_attention(&a);
+        float *qkv = room_for_floats(T * 3 * C);
+        memcpy(qkv, a.qkv, (size_t)(T * 3 * C) * sizeof *qkv);
+        for (int64_t i = changed * 3 * C; i < T * 3 * C; i++)
+            qkv[i] = 3 - qkv[i];
+        a.qkv = qkv;
+        const Trial after = run_attention(&a);
+        expect_bits_equal("rows before the change", after.array[2].result, before.array[2].result, changed * C,
+                          "the mask: key j is seen by rows t >= j only");
+        assert_true(memcmp(after.array[2].result + changed * C, before.array[2].result + changed * C, 40) != 0);
+    }
 }
 
 /* A NaN in a key makes every row NaN that sees it. (fmaxf() drops NaN; the exp() of it must not be dropped.) */
@@ -258,8 +353,9 @@ static void test_nan_is_kept(void **state)
 {
     (void)state;
     const int64_t T = 70, C = 16, key = 37;
-    for (int part = 0; part < 3; part++) {
-        const Attention a = random_attention(1, T, 1, C, 1, DTYPE_F32);
+    for (int i = 0; i < 9; i++) {
+        const int part = i / 3; /* of qkv */
+        const Attention a = random_attention(1, T, 1, C, 1, precisions[i % 3]);
         float *qkv = room_for_floats(T * 3 * C);
         memcpy(qkv, a.qkv, (size_t)(T * 3 * C) * sizeof *qkv);
         qkv[key * 3 * C + part * C] = NAN;
@@ -277,8 +373,10 @@ int main(void)
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_attention, free_room),
+        cmocka_unit_test_teardown(test_around_tiles, free_room),
         cmocka_unit_test_teardown(test_no_numbers_at_all, free_room),
         cmocka_unit_test_teardown(test_large_scores, free_room),
+        cmocka_unit_test_teardown(test_what_is_rounded, free_room),
         cmocka_unit_test_teardown(test_causality, free_room),
         cmocka_unit_test_teardown(test_nan_is_kept, free_room),
     };

@@ -9,9 +9,10 @@
  * score, both sums are scaled down to it ("online softmax"). Forward saves one number per row, log(sum of exp(score)),
  * (B, heads, T): with it, backward computes any tile of p again.
  *
- * Under bf16 or f16 the operands of each product are rounded first; sums and the softmax stay in float32.
+ * The kernels here are those for float32. Under bf16 and f16, others do the same on tensor cores:
+ * device_cuda_attention_half.cu.
  */
-#include "device/device_cuda.h"
+#include "device/device_cuda_attention.h"
 
 /* A block has THREADS_X by THREADS_Y threads. In a tile of scores, thread (x, y) computes rows y, y + THREADS_Y, ...
  * and columns x, x + THREADS_X, ...; so a row is in the hands of 16 threads of one warp. */
@@ -23,13 +24,6 @@ template <int WIDTH> constexpr int TILE = WIDTH == 64 ? 32 : 16;            /* r
 template <int WIDTH> constexpr int ROWS = TILE<WIDTH> / THREADS_Y;          /* how many of them one thread has, */
 template <int WIDTH> constexpr int SCORE_COLUMNS = TILE<WIDTH> / THREADS_X; /* by so many columns of scores, */
 template <int WIDTH> constexpr int HEAD_COLUMNS = WIDTH / THREADS_X;        /* or of a head */
-
-struct Shape {
-    int64_t B, T, C;
-    int heads, width; /* width: of one head, before padding */
-    float scale;
-    DType precision;
-};
 
 /* ---- tiles ---- */
 
@@ -50,36 +44,17 @@ template <int WIDTH> struct ScorePart {
     float at[ROWS<WIDTH>][SCORE_COLUMNS<WIDTH>];
 };
 
-/* Which tile of which head this block has: `first` is its first row, `row` and `column` where the head begins in a
- * batch of rows (B * T, ...). */
-struct Place {
-    int64_t head; /* counted over the batch: b * heads + h */
-    int64_t row, column, first;
-};
-
-/* backwards: the last tiles first. Rows at the end see most keys: what takes longest begins first. */
-static __device__ Place place_of_block(Shape shape, int tile_rows, bool backwards)
-{
-    const int64_t heads = shape.B * shape.heads, tiles = (shape.T + tile_rows - 1) / tile_rows;
-    const int64_t head = blockIdx.x % heads, tile = blockIdx.x / heads;
-    Place place;
-    place.head = head;
-    place.row = head / shape.heads * shape.T;
-    place.column = head % shape.heads * shape.width;
-    place.first = (backwards ? tiles - 1 - tile : tile) * tile_rows;
-    return place;
-}
-
-/* Copies rows first, first + 1, ... of a head, rounded; zeros below row T and right of the head's width. `rows` points
+/* Copies rows first, first + 1, ... of a head; zeros below row T and right of the head's width. `rows` points
  * to the head's first number, `stride` is from one row to the next. */
 template <int WIDTH>
-static __device__ void load_tile(HeadTile<WIDTH> *tile, const float *rows, int64_t stride, int64_t first, Shape shape)
+static __device__ void load_tile(HeadTile<WIDTH> *tile, const float *rows, int64_t stride, int64_t first,
+                                 AttentionShape shape)
 {
     const int thread = threadIdx.y * THREADS_X + threadIdx.x;
     for (int i = thread; i < TILE<WIDTH> * WIDTH; i += THREADS_X * THREADS_Y) {
         const int row = i / WIDTH, column = i % WIDTH;
         const bool inside = first + row < shape.T && column < shape.width;
-        tile->at[row][column] = inside ? nearest(rows[(first + row) * stride + column], shape.precision) : 0;
+        tile->at[row][column] = inside ? rows[(first + row) * stride + column] : 0;
     }
 }
 
@@ -132,7 +107,8 @@ static __device__ void add_product(HeadPart<WIDTH> *sum, const ScoreTile<WIDTH> 
 
 /* Rows first, ... of the gradient of q, k or v (`rows` points to its head): += factor * sum. */
 template <int WIDTH>
-static __device__ void add_to_rows(float *rows, const HeadPart<WIDTH> &sum, float factor, int64_t first, Shape shape)
+static __device__ void add_to_rows(float *rows, const HeadPart<WIDTH> &sum, float factor, int64_t first,
+                                   AttentionShape shape)
 {
     for (int i = 0; i < ROWS<WIDTH>; i++) {
         const int64_t row = first + threadIdx.y + i * THREADS_Y;
@@ -153,7 +129,7 @@ template <int WIDTH> struct Softmax {
 /* Takes one tile of scores in: turns it into exp(score - largest), in p, after scaling the sums so far. */
 template <int WIDTH>
 static __device__ void online_softmax(Softmax<WIDTH> *softmax, ScoreTile<WIDTH> *p, ScorePart<WIDTH> scores,
-                                      int64_t first_query, int64_t first_key, Shape shape)
+                                      int64_t first_query, int64_t first_key, AttentionShape shape)
 {
     for (int i = 0; i < ROWS<WIDTH>; i++) {
         const int row = threadIdx.y + i * THREADS_Y;
@@ -167,7 +143,7 @@ static __device__ void online_softmax(Softmax<WIDTH> *softmax, ScoreTile<WIDTH> 
         for (int j = 0; j < SCORE_COLUMNS<WIDTH>; j++) {
             const float weight = expf(scores.at[i][j] - largest);
             sum += weight;
-            p->at[row][threadIdx.x + j * THREADS_X] = nearest(weight, shape.precision);
+            p->at[row][threadIdx.x + j * THREADS_X] = weight;
         }
         const float shrink = expf(softmax->largest[i] - largest);
         softmax->sum[i] = softmax->sum[i] * shrink + warp_sum(sum, THREADS_X);
@@ -178,7 +154,7 @@ static __device__ void online_softmax(Softmax<WIDTH> *softmax, ScoreTile<WIDTH> 
 }
 
 template <int WIDTH>
-static __global__ void attention_forward_kernel(float *out, float *saved, const float *qkv, Shape shape)
+static __global__ void attention_forward_kernel(float *out, float *saved, const float *qkv, AttentionShape shape)
 {
     __shared__ HeadTile<WIDTH> q, k, v;
     __shared__ ScoreTile<WIDTH> p;
@@ -214,7 +190,7 @@ static __global__ void attention_forward_kernel(float *out, float *saved, const 
  * sum of dout * out over the head's width, which needs no p: `row_dots` (B, heads, T). */
 
 /* A warp takes one row of one head. */
-static __global__ void row_dots_kernel(float *row_dots, const float *dout, const float *out, Shape shape)
+static __global__ void row_dots_kernel(float *row_dots, const float *dout, const float *out, AttentionShape shape)
 {
     const int64_t index = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP; /* as in row_dots */
     if (index >= shape.B * shape.heads * shape.T)
@@ -223,7 +199,7 @@ static __global__ void row_dots_kernel(float *row_dots, const float *dout, const
     const int64_t begin = row * shape.C + head % shape.heads * shape.width;
     float sum = 0;
     for (int i = threadIdx.x % WARP; i < shape.width; i += WARP)
-        sum += nearest(dout[begin + i], shape.precision) * out[begin + i];
+        sum += dout[begin + i] * out[begin + i];
     sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
         row_dots[index] = sum;
@@ -232,7 +208,7 @@ static __global__ void row_dots_kernel(float *row_dots, const float *dout, const
 /* A block has a tile of queries, and walks over the keys that they see. */
 template <int WIDTH>
 static __global__ void attention_dq_kernel(float *dqkv, const float *dout, const float *qkv, const float *saved,
-                                           const float *row_dots, Shape shape)
+                                           const float *row_dots, AttentionShape shape)
 {
     __shared__ HeadTile<WIDTH> q, k, v, d;
     __shared__ ScoreTile<WIDTH> dscores;
@@ -259,7 +235,7 @@ static __global__ void attention_dq_kernel(float *dqkv, const float *dout, const
                 const int column = threadIdx.x + j * THREADS_X;
                 const bool seen = inside && key + column <= first + row;
                 const float p = seen ? expf(scores.at[i][j] * shape.scale - log_sum) : 0;
-                dscores.at[row][column] = nearest(p * (dp.at[i][j] - dot), shape.precision);
+                dscores.at[row][column] = p * (dp.at[i][j] - dot);
             }
         }
         __syncwarp(); /* a warp reads the rows that it wrote, and no others */
@@ -272,7 +248,7 @@ static __global__ void attention_dq_kernel(float *dqkv, const float *dout, const
  * row is a key, a column a query. */
 template <int WIDTH>
 static __global__ void attention_dkv_kernel(float *dqkv, const float *dout, const float *qkv, const float *saved,
-                                            const float *row_dots, Shape shape)
+                                            const float *row_dots, AttentionShape shape)
 {
     __shared__ HeadTile<WIDTH> q, k, v, d;
     __shared__ ScoreTile<WIDTH> p, dscores;
@@ -299,8 +275,8 @@ static __global__ void attention_dkv_kernel(float *dqkv, const float *dout, cons
                 const int row = threadIdx.y + i * THREADS_Y;
                 const bool seen = inside && first + row <= query + column;
                 const float weight = seen ? expf(scores.at[i][j] * shape.scale - log_sum) : 0;
-                p.at[row][column] = nearest(weight, shape.precision);
-                dscores.at[row][column] = nearest(weight * (dp.at[i][j] - dot), shape.precision);
+                p.at[row][column] = weight;
+                dscores.at[row][column] = weight * (dp.at[i][j] - dot);
             }
         }
         __syncwarp();
@@ -314,32 +290,27 @@ static __global__ void attention_dkv_kernel(float *dqkv, const float *dout, cons
 
 /* ---- the interface ---- */
 
-static Shape shape_of(int64_t B, int64_t T, int64_t C, int heads, DType precision)
+static AttentionShape shape_of(int64_t B, int64_t T, int64_t C, int heads)
 {
     const int width = (int)(C / heads);
     CHECK(width <= 128, "attention: heads of %d numbers; the CUDA kernels are made for 128 at most", width);
-    Shape shape = {B, T, C, heads, width, 1 / sqrtf((float)width), precision};
+    AttentionShape shape = {B, T, C, padded_rows(T), heads, width, 1 / sqrtf((float)width)};
     return shape;
-}
-
-static unsigned blocks_of_tiles(Shape shape, int tile_rows)
-{
-    return (unsigned)(shape.B * shape.heads * blocks_for(shape.T, tile_rows));
 }
 
 int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads)
 {
     (void)C;
-    return B * heads * T; /* log(sum of exp(score)) of each row */
+    return B * heads * padded_rows(T); /* log(sum of exp(score)) of each row */
 }
 
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
 {
     (void)C;
-    return B * heads * T; /* row_dots */
+    return B * heads * padded_rows(T); /* row_dots */
 }
 
-template <int WIDTH> static void launch_forward(float *out, float *saved, const float *qkv, Shape shape)
+template <int WIDTH> static void launch_forward(float *out, float *saved, const float *qkv, AttentionShape shape)
 {
     const unsigned blocks = blocks_of_tiles(shape, TILE<WIDTH>);
     attention_forward_kernel<WIDTH><<<blocks, ATTENTION_BLOCK, 0, cudaStreamPerThread>>>(out, saved, qkv, shape);
@@ -349,10 +320,12 @@ template <int WIDTH> static void launch_forward(float *out, float *saved, const 
 void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
                               DType precision)
 {
-    const Shape shape = shape_of(B, T, C, heads, precision);
+    const AttentionShape shape = shape_of(B, T, C, heads);
     if (B * T * C == 0)
         return;
-    if (shape.width <= 64)
+    if (precision != DTYPE_F32)
+        attention_half_forward(out, saved, qkv, shape, precision);
+    else if (shape.width <= 64)
         launch_forward<64>(out, saved, qkv, shape);
     else
         launch_forward<128>(out, saved, qkv, shape);
@@ -360,7 +333,7 @@ void device_attention_forward(float *out, float *saved, const float *qkv, int64_
 
 template <int WIDTH>
 static void launch_backward(float *dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
-                            const float *saved, Shape shape)
+                            const float *saved, AttentionShape shape)
 {
     const unsigned rows = blocks_for(shape.B * shape.heads * shape.T, THREADS / WARP);
     const unsigned blocks = blocks_of_tiles(shape, TILE<WIDTH>);
@@ -377,10 +350,12 @@ static void launch_backward(float *dqkv, float *row_dots, const float *dout, con
 void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
 {
-    const Shape shape = shape_of(B, T, C, heads, precision);
+    const AttentionShape shape = shape_of(B, T, C, heads);
     if (B * T * C == 0)
         return;
-    if (shape.width <= 64)
+    if (precision != DTYPE_F32)
+        attention_half_backward(dqkv, scratch, dout, qkv, out, saved, shape, precision);
+    else if (shape.width <= 64)
         launch_backward<64>(dqkv, scratch, dout, qkv, out, saved, shape);
     else
         launch_backward<128>(dqkv, scratch, dout, qkv, out, saved, shape);
