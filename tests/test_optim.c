@@ -2,6 +2,7 @@
  * time. In the middle one parameter has no gradient for a step: it and its state must stay as they are. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -186,7 +187,9 @@ static double norm_of_gradients(const Setup *setup)
 /* Clips to max_norm and compares every gradient with factor * what it was. */
 static void check_clip(Setup *setup, double max_norm, double factor)
 {
-    float norm = (float)clip_grad_norm(&setup->list, max_norm), expected_norm = (float)norm_of_gradients(setup);
+    clip_grad_norm(&setup->optimizer, max_norm);
+    assert_null(optimizer_end_step(&setup->optimizer));
+    float norm = (float)setup->optimizer.norm, expected_norm = (float)norm_of_gradients(setup);
     expect_close("norm", &norm, &expected_norm, 1, 0, 1e-6, "one norm over all parameters that have a gradient");
     for (int i = 0; i < PARAMETERS; i++) {
         if (i == FROZEN)
@@ -221,22 +224,85 @@ static void test_clip_grad_norm(void **state)
     setup_free(&setup);
 }
 
-static void test_clip_grad_norm_of_zero_and_of_nan(void **state)
+static void test_clip_grad_norm_of_zero(void **state)
 {
     (void)state;
     Setup setup;
+    float actual[LARGEST], zeros[LARGEST] = {0};
     setup_create(&setup, &(OptimizerOptions){.kind = OPTIMIZER_SGD});
     draw_gradients(&setup, 0);
     parameters_zero_gradients(&setup.list);
     for (int i = 0; i < PARAMETERS; i++)
         setup.list.items[i]->has_gradient = i != FROZEN;
-    assert_true(clip_grad_norm(&setup.list, 1) == 0);
-    assert_true(device_sum_of_squares(setup.list.items[0]->tensor.grad, count_of(&setup, 0)) == 0); /* no 0/0 */
-
-    float nan = NAN;
-    device_from_host(setup.list.items[3]->tensor.grad, &nan, sizeof nan);
-    assert_true(isnan(clip_grad_norm(&setup.list, 1))); /* the caller has to see it */
+    clip_grad_norm(&setup.optimizer, 1);
+    assert_null(optimizer_end_step(&setup.optimizer));
+    assert_true(setup.optimizer.norm == 0);
+    device_to_host(actual, setup.list.items[0]->tensor.grad, (size_t)count_of(&setup, 0) * sizeof *actual);
+    expect_bits_equal("gradient of 0, clipped", actual, zeros, count_of(&setup, 0), "0/0 is NaN");
     setup_free(&setup);
+}
+
+/* ---- steps that are left out ---- */
+
+/* Everything that a step changes: weights, state, counts. */
+typedef struct Snapshot {
+    float weight[PARAMETERS][LARGEST], m[PARAMETERS][LARGEST], v[PARAMETERS][LARGEST];
+    long steps[PARAMETERS];
+} Snapshot;
+
+static Snapshot snapshot(const Setup *setup)
+{
+    Snapshot shot;
+    memset(&shot, 0, sizeof shot);
+    for (int i = 0; i < PARAMETERS; i++) {
+        size_t bytes = (size_t)count_of(setup, i) * sizeof(float);
+        device_to_host(shot.weight[i], setup->list.items[i]->tensor.data, bytes);
+        device_to_host(shot.m[i], setup->optimizer.state1[i], bytes);
+        device_to_host(shot.v[i], setup->optimizer.state2[i], bytes);
+        shot.steps[i] = setup->optimizer.steps[i];
+    }
+    return shot;
+}
+
+/* A gradient that is not finite: the step changes nothing, and names the first such parameter. The next is as if there
+ * had been none between. */
+static void check_left_out(float wrong, int first, int second)
+{
+    Setup setup;
+    setup_create(&setup, &(OptimizerOptions){.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f});
+    for (int step = 0; step < STEPS; step++) {
+        draw_gradients(&setup, step);
+        const Snapshot before = snapshot(&setup);
+        const int bad[] = {first, second};
+        for (int i = 0; i < 2; i++) {
+            float *gradient = setup.list.items[bad[i]]->tensor.grad;
+            device_from_host(gradient + count_of(&setup, bad[i]) - 1, &wrong, sizeof wrong);
+        }
+        clip_grad_norm(&setup.optimizer, step % 2 ? 1 : (double)INFINITY);
+        optimizer_step(&setup.optimizer, 0.01f);
+        assert_ptr_equal(optimizer_end_step(&setup.optimizer), setup.list.items[first]);
+        assert_false(isfinite(setup.optimizer.norm));
+        const Snapshot after = snapshot(&setup);
+        assert_memory_equal(&after, &before, sizeof after);
+
+        draw_gradients(&setup, step);
+        clip_grad_norm(&setup.optimizer, INFINITY);
+        optimizer_step(&setup.optimizer, 0.01f);
+        step_in_float64(&setup, (double)0.01f);
+        assert_null(optimizer_end_step(&setup.optimizer));
+        for (int i = 0; i < PARAMETERS; i++)
+            compare(&setup, i, "something of the step that was left out has stayed: in the state, or in the count of "
+                               "steps, on which the bias correction depends");
+    }
+    setup_free(&setup);
+}
+
+static void test_steps_that_are_left_out(void **state)
+{
+    (void)state;
+    check_left_out(NAN, 0, 0);
+    check_left_out(INFINITY, 0, 3);
+    check_left_out(-INFINITY, 3, 3);
 }
 
 int main(void)
@@ -247,7 +313,8 @@ int main(void)
         cmocka_unit_test(test_sgd_with_momentum),
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_clip_grad_norm),
-        cmocka_unit_test(test_clip_grad_norm_of_zero_and_of_nan),
+        cmocka_unit_test(test_clip_grad_norm_of_zero),
+        cmocka_unit_test(test_steps_that_are_left_out),
     };
     return cmocka_run_group_tests_name("optim", tests, NULL, NULL);
 }

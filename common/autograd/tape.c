@@ -121,7 +121,7 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     CHECK(tape->recording, "backward without a recording: tape_begin(tape, true) comes first, and backward only once");
     CHECK(tensor_count(loss) == 1, "backward starts from one number, not %lld", (long long)tensor_count(loss));
     CHECK(loss->requires_grad, "the loss does not depend on any parameter that is trained");
-    device_from_host(tape_gradient(tape, loss), &seed, sizeof seed);
+    device_fill(tape_gradient(tape, loss), seed, 1);
     for (int i = tape->count - 1; i >= 0; i--) {
         Node *node = &tape->nodes[i];
         bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */

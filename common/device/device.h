@@ -45,7 +45,9 @@ void device_free_host(void *memory);
 /* ---- element-wise ---- */
 void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
 void device_accumulate(float *out, const float *x, int64_t n);                 /* out += x */
+void device_fill(float *x, float value, int64_t n);                            /* x = value */
 void device_scale(float *x, float factor, int64_t n);                          /* x *= factor */
+void device_scale_by(float *x, const float *factor, int64_t n);                /* the same; factor: device, one float */
 void device_round(float *out, const float *x, DType precision, int64_t n);     /* to the nearest bf16/f16, as float */
 void device_relu_forward(float *out, const float *x, int64_t n);
 void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n);
@@ -101,16 +103,27 @@ void device_mse_forward(float *loss, const float *prediction, const float *targe
 void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n);
 
-/* ---- optimizers, in place, one call per parameter (formulas: optim/sgd.c, optim/adamw.c) ---- */
-void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
-                float weight_decay, bool first_step, int64_t n); /* momentum_buffer NULL: plain SGD */
-void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float correction1, float correction2, int64_t n);
+/* ---- looking at gradients: the results stay on the device, so that nobody has to wait for them ---- */
+/* *sum is set: in float64, in an order that n alone decides. It is finite exactly if all of x is, as no float32 has a
+ * square that float64 cannot hold. */
+void device_sum_of_squares(double *sum, const float *x, int64_t n);
+/* *factor is set to what gradients are multiplied by so that their norm, the root of the sum of all `sums`, is at most
+ * max_norm (INFINITY: any norm will do): 1 or less. NaN where the norm is not finite. */
+void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm);
 
-/* ---- looking at values (results on the host) ---- */
-double device_sum_of_squares(const float *x, int64_t n); /* in float64, in an order that n alone decides */
-bool device_all_finite(const float *x, int64_t n);
-/* Rows whose largest logit is at the target. */
+/* ---- optimizers, in place, one call per parameter (formulas: optim/sgd.c, optim/adamw.c) ---- */
+typedef struct DeviceUpdate {
+    float *weight;
+    const float *grad;
+    const float *factor; /* what device_clip_factor() has found: NaN: the step is left out, and nothing changes */
+    int64_t n;
+} DeviceUpdate;
+void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
+                bool first_step); /* momentum_buffer NULL: plain SGD */
+void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2);
+
+/* ---- looking at the model's answers: how many rows have their largest logit at the target (result on the host) ---- */
 int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V);
 
 /* ---- half precision on the wire ---- */

@@ -176,11 +176,23 @@ void device_accumulate(float *out, const float *x, int64_t n)
         out[i] += x[i];
 }
 
+void device_fill(float *x, float value, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = value;
+}
+
 void device_scale(float *x, float factor, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         x[i] *= factor;
+}
+
+void device_scale_by(float *x, const float *factor, int64_t n)
+{
+    if (*factor != 1)
+        device_scale(x, *factor, n);
 }
 
 void device_round(float *out, const float *x, DType precision, int64_t n)

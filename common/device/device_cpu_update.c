@@ -1,4 +1,5 @@
-/* device_cpu_update.c: the kernels on the CPU, last part: losses, optimizers, looking at values, half precision. */
+/* device_cpu_update.c: the kernels on the CPU, last part: losses, looking at gradients, optimizers, looking at
+ * answers, half precision. */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
 
@@ -59,46 +60,9 @@ void device_mse_backward(float *dprediction, const float *dloss, const float *pr
     }
 }
 
-/* ---- optimizers ---- */
+/* ---- looking at gradients ---- */
 
-void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
-                float weight_decay, bool first_step, int64_t n)
-{
-    if (momentum_buffer == NULL) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            weight[i] -= lr * (grad[i] + weight_decay * weight[i]);
-        return;
-    }
-    const float keep = first_step ? 0 : momentum;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        const float velocity = keep * momentum_buffer[i] + (grad[i] + weight_decay * weight[i]);
-        momentum_buffer[i] = velocity;
-        weight[i] -= lr * velocity;
-    }
-}
-
-void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float correction1, float correction2, int64_t n)
-{
-    const float keep = 1 - lr * weight_decay;
-    const float step_size = lr / correction1;
-    const float root_correction2 = sqrtf(correction2);
-    /* One pass: each number is read once and written once, which is all that memory allows. */
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        const float mean = beta1 * m[i] + (1 - beta1) * grad[i];
-        const float square = beta2 * v[i] + (1 - beta2) * grad[i] * grad[i];
-        m[i] = mean;
-        v[i] = square;
-        weight[i] = keep * weight[i] - step_size * mean / (sqrtf(square) / root_correction2 + eps);
-    }
-}
-
-/* ---- looking at values ---- */
-
-double device_sum_of_squares(const float *x, int64_t n)
+void device_sum_of_squares(double *sum, const float *x, int64_t n)
 {
     double lane[LANES] = {0};
     int64_t i = 0;
@@ -109,21 +73,66 @@ double device_sum_of_squares(const float *x, int64_t n)
     }
     for (; i < n; i++)
         lane[i % LANES] += (double)x[i] * (double)x[i];
-    double total = 0;
+    *sum = 0;
     for (int l = 0; l < LANES; l++)
-        total += lane[l];
-    return total;
+        *sum += lane[l];
 }
 
-bool device_all_finite(const float *x, int64_t n)
+void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm)
 {
-    const uint32_t exponent = 0x7f800000u; /* all ones: infinite or NaN */
-    uint32_t found = 0;
-#pragma omp simd reduction(| : found)
-    for (int64_t i = 0; i < n; i++)
-        found |= (bits_of(x[i]) & exponent) == exponent ? 1u : 0u;
-    return found == 0;
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += sums[i];
+    const double wanted = max_norm / (sqrt(sum) + 1e-6); /* the 1e-6 is PyTorch's */
+    *factor = !isfinite(sum) ? NAN : wanted < 1 ? (float)wanted : 1;
 }
+
+/* ---- optimizers ---- */
+
+void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
+                bool first_step)
+{
+    float *weight = update->weight;
+    const float *grad = update->grad;
+    if (isnan(*update->factor))
+        return;
+    if (momentum_buffer == NULL) {
+#pragma omp simd
+        for (int64_t i = 0; i < update->n; i++)
+            weight[i] -= lr * (grad[i] + weight_decay * weight[i]);
+        return;
+    }
+    const float keep = first_step ? 0 : momentum;
+#pragma omp simd
+    for (int64_t i = 0; i < update->n; i++) {
+        const float velocity = keep * momentum_buffer[i] + (grad[i] + weight_decay * weight[i]);
+        momentum_buffer[i] = velocity;
+        weight[i] -= lr * velocity;
+    }
+}
+
+void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2)
+{
+    const float keep = 1 - lr * weight_decay;
+    const float step_size = lr / correction1;
+    const float root_correction2 = sqrtf(correction2);
+    float *weight = update->weight;
+    const float *grad = update->grad;
+    if (isnan(*update->factor))
+        return;
+    /* One pass: each number is read once and written once, which is all that memory allows. */
+#pragma omp simd
+    for (int64_t i = 0; i < update->n; i++) {
+        const float mean = beta1 * m[i] + (1 - beta1) * grad[i];
+        const float square = beta2 * v[i] + (1 - beta2) * grad[i] * grad[i];
+        m[i] = mean;
+        v[i] = square;
+        weight[i] = keep * weight[i] - step_size * mean / (sqrtf(square) / root_correction2 + eps);
+    }
+}
+
+/* ---- looking at the model's answers ---- */
 
 /* The first of the largest logits counts as the answer. A row with a NaN is wrong: no comparison holds. */
 static bool row_is_correct(const float *x, int64_t target, int64_t V)

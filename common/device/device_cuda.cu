@@ -202,6 +202,20 @@ void device_accumulate(float *out, const float *x, int64_t n)
     device_add(out, out, x, n);
 }
 
+static __global__ void fill_kernel(float *x, float value, int64_t n)
+{
+    const int64_t i = first_of_four();
+    store_four(x, i, n, Four<float>{{value, value, value, value}});
+}
+
+void device_fill(float *x, float value, int64_t n)
+{
+    if (n == 0)
+        return;
+    fill_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, value, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
 static __global__ void scale_kernel(float *x, float factor, int64_t n)
 {
     const int64_t i = first_of_four();
@@ -216,6 +230,26 @@ void device_scale(float *x, float factor, int64_t n)
     if (n == 0)
         return;
     scale_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, factor, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void scale_by_kernel(float *x, const float *factor, int64_t n)
+{
+    const int64_t i = first_of_four();
+    const float by = *factor;
+    if (by == 1)
+        return; /* all threads alike */
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] *= by;
+    store_four(x, i, n, four);
+}
+
+void device_scale_by(float *x, const float *factor, int64_t n)
+{
+    if (n == 0)
+        return;
+    scale_by_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, factor, n);
     CHECK_CUDA(cudaGetLastError());
 }
 

@@ -1,5 +1,5 @@
-/* device_cuda_update.cu: the kernels on an NVIDIA GPU, last part: losses, optimizers, looking at values, half
- * precision. */
+/* device_cuda_update.cu: the kernels on an NVIDIA GPU, last part: losses, looking at gradients, optimizers,
+ * looking at answers, half precision. */
 #include "device/device_cuda.h"
 
 #include <float.h>
@@ -19,14 +19,15 @@ static unsigned blocks_for_sum(int64_t wanted)
 /* ---- losses ---- */
 
 /* *out = factor * the sum of the `count` partial sums. One block. */
-static __global__ void add_up_kernel(float *out, const double *partial, int64_t count, double factor)
+template <typename Number>
+static __global__ void add_up_kernel(Number *out, const double *partial, int64_t count, double factor)
 {
     double sum = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS)
         sum += partial[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        *out = (float)(factor * sum);
+        *out = (Number)(factor * sum);
 }
 
 /* A block takes one row. The first pass finds the largest logit and the sum of exp(x - largest) together: where a
@@ -78,7 +79,7 @@ void device_cross_entropy_forward(float *loss, float *probabilities, const float
                                                                                   targets, V);
         CHECK_CUDA(cudaGetLastError());
     }
-    add_up_kernel<<<1, THREADS, 0, cudaStreamPerThread>>>(loss, row_loss, rows, 1);
+    add_up_kernel<float><<<1, THREADS, 0, cudaStreamPerThread>>>(loss, row_loss, rows, 1);
     CHECK_CUDA(cudaGetLastError());
 }
 
@@ -129,7 +130,7 @@ void device_mse_forward(float *loss, const float *prediction, const float *targe
     squared_errors_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(partial, prediction, target, rows * n);
     CHECK_CUDA(cudaGetLastError());
     const double factor = n > 0 ? 1.0 / (double)n : 0; /* the mean over each row, summed over rows */
-    add_up_kernel<<<1, THREADS, 0, cudaStreamPerThread>>>(loss, partial, blocks, factor);
+    add_up_kernel<float><<<1, THREADS, 0, cudaStreamPerThread>>>(loss, partial, blocks, factor);
     CHECK_CUDA(cudaGetLastError());
 }
 
@@ -158,82 +159,7 @@ void device_mse_backward(float *dprediction, const float *dloss, const float *pr
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
-
-static __global__ void sgd_kernel(float *weight, const float *grad, float lr, float weight_decay, int64_t n)
-{
-    const int64_t i = first_of_four();
-    Four<float> w = load_four(weight, i, n);
-    const Four<float> g = load_four(grad, i, n);
-    for (int k = 0; k < 4; k++)
-        w.at[k] -= lr * (g.at[k] + weight_decay * w.at[k]);
-    store_four(weight, i, n, w);
-}
-
-static __global__ void sgd_momentum_kernel(float *weight, const float *grad, float *momentum_buffer, float lr,
-                                           float keep, float weight_decay, int64_t n)
-{
-    const int64_t i = first_of_four();
-    Four<float> w = load_four(weight, i, n), velocity = load_four(momentum_buffer, i, n);
-    const Four<float> g = load_four(grad, i, n);
-    for (int k = 0; k < 4; k++) {
-        velocity.at[k] = keep * velocity.at[k] + (g.at[k] + weight_decay * w.at[k]);
-        w.at[k] -= lr * velocity.at[k];
-    }
-    store_four(momentum_buffer, i, n, velocity);
-    store_four(weight, i, n, w);
-}
-
-void device_sgd(float *weight, const float *grad, float *momentum_buffer, float lr, float momentum,
-                float weight_decay, bool first_step, int64_t n)
-{
-    const unsigned blocks = blocks_of_fours(n);
-    const float keep = first_step ? 0 : momentum;
-    if (n == 0)
-        return;
-    if (momentum_buffer == NULL)
-        sgd_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(weight, grad, lr, weight_decay, n);
-    else
-        sgd_momentum_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(weight, grad, momentum_buffer, lr, keep,
-                                                                         weight_decay, n);
-    CHECK_CUDA(cudaGetLastError());
-}
-
-/* What AdamW's kernel needs, derived once on the host. */
-struct AdamW {
-    float beta1, beta2, eps;
-    float keep;             /* of the weight, after decay */
-    float step_size;        /* lr, corrected for the first mean's start at 0 */
-    float root_correction2; /* the same for the second */
-};
-
-static __global__ void adamw_kernel(float *weight, const float *grad, float *m, float *v, AdamW options, int64_t n)
-{
-    const int64_t i = first_of_four();
-    Four<float> w = load_four(weight, i, n), mean = load_four(m, i, n), square = load_four(v, i, n);
-    const Four<float> g = load_four(grad, i, n);
-    for (int k = 0; k < 4; k++) {
-        mean.at[k] = options.beta1 * mean.at[k] + (1 - options.beta1) * g.at[k];
-        square.at[k] = options.beta2 * square.at[k] + (1 - options.beta2) * g.at[k] * g.at[k];
-        w.at[k] = options.keep * w.at[k] -
-                  options.step_size * mean.at[k] / (sqrtf(square.at[k]) / options.root_correction2 + options.eps);
-    }
-    store_four(m, i, n, mean);
-    store_four(v, i, n, square);
-    store_four(weight, i, n, w);
-}
-
-void device_adamw(float *weight, const float *grad, float *m, float *v, float lr, float beta1, float beta2, float eps,
-                  float weight_decay, float correction1, float correction2, int64_t n)
-{
-    if (n == 0)
-        return;
-    const AdamW options = {beta1, beta2, eps, 1 - lr * weight_decay, lr / correction1, sqrtf(correction2)};
-    adamw_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(weight, grad, m, v, options, n);
-    CHECK_CUDA(cudaGetLastError());
-}
-
-/* ---- looking at values: each block leaves one number, and the host adds them up in order ---- */
+/* ---- looking at gradients: the results stay on the device ---- */
 
 static __global__ void sum_of_squares_kernel(double *partial, const float *x, int64_t n)
 {
@@ -248,18 +174,116 @@ static __global__ void sum_of_squares_kernel(double *partial, const float *x, in
         partial[blockIdx.x] = sum;
 }
 
-double device_sum_of_squares(const float *x, int64_t n)
+void device_sum_of_squares(double *sum, const float *x, int64_t n)
 {
-    double partial[SUM_BLOCKS], total = 0;
-    double *on_device = (double *)cuda_scratch(sizeof partial);
+    double *partial = (double *)cuda_scratch(SUM_BLOCKS * sizeof *partial);
     const unsigned blocks = blocks_for_sum(blocks_of_fours(n));
-    sum_of_squares_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(on_device, x, n);
+    sum_of_squares_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(partial, x, n);
     CHECK_CUDA(cudaGetLastError());
-    device_to_host(partial, on_device, blocks * sizeof *partial);
-    for (unsigned i = 0; i < blocks; i++)
-        total += partial[i];
-    return total;
+    add_up_kernel<double><<<1, THREADS, 0, cudaStreamPerThread>>>(sum, partial, blocks, 1);
+    CHECK_CUDA(cudaGetLastError());
 }
+
+/* One block. */
+static __global__ void clip_factor_kernel(float *factor, const double *sums, int64_t count, double max_norm)
+{
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += THREADS)
+        sum += sums[i];
+    sum = block_sum(sum);
+    const double wanted = max_norm / (sqrt(sum) + 1e-6); /* the 1e-6 is PyTorch's */
+    if (threadIdx.x == 0)
+        *factor = !isfinite(sum) ? NAN : wanted < 1 ? (float)wanted : 1;
+}
+
+void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm)
+{
+    clip_factor_kernel<<<1, THREADS, 0, cudaStreamPerThread>>>(factor, sums, count, max_norm);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
+
+static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_decay)
+{
+    const int64_t i = first_of_four(), n = update.n;
+    if (isnan(*update.factor))
+        return; /* all threads alike: the step is left out */
+    Four<float> w = load_four(update.weight, i, n);
+    const Four<float> g = load_four(update.grad, i, n);
+    for (int k = 0; k < 4; k++)
+        w.at[k] -= lr * (g.at[k] + weight_decay * w.at[k]);
+    store_four(update.weight, i, n, w);
+}
+
+static __global__ void sgd_momentum_kernel(DeviceUpdate update, float *momentum_buffer, float lr, float keep,
+                                           float weight_decay)
+{
+    const int64_t i = first_of_four(), n = update.n;
+    if (isnan(*update.factor))
+        return;
+    Four<float> w = load_four(update.weight, i, n), velocity = load_four(momentum_buffer, i, n);
+    const Four<float> g = load_four(update.grad, i, n);
+    for (int k = 0; k < 4; k++) {
+        velocity.at[k] = keep * velocity.at[k] + (g.at[k] + weight_decay * w.at[k]);
+        w.at[k] -= lr * velocity.at[k];
+    }
+    store_four(momentum_buffer, i, n, velocity);
+    store_four(update.weight, i, n, w);
+}
+
+void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
+                bool first_step)
+{
+    const unsigned blocks = blocks_of_fours(update->n);
+    const float keep = first_step ? 0 : momentum;
+    if (update->n == 0)
+        return;
+    if (momentum_buffer == NULL)
+        sgd_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(*update, lr, weight_decay);
+    else
+        sgd_momentum_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(*update, momentum_buffer, lr, keep,
+                                                                         weight_decay);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* What AdamW's kernel needs, derived once on the host. */
+struct AdamW {
+    float beta1, beta2, eps;
+    float keep;             /* of the weight, after decay */
+    float step_size;        /* lr, corrected for the first mean's start at 0 */
+    float root_correction2; /* the same for the second */
+};
+
+static __global__ void adamw_kernel(DeviceUpdate update, float *m, float *v, AdamW options)
+{
+    const int64_t i = first_of_four(), n = update.n;
+    if (isnan(*update.factor))
+        return;
+    Four<float> w = load_four(update.weight, i, n), mean = load_four(m, i, n), square = load_four(v, i, n);
+    const Four<float> g = load_four(update.grad, i, n);
+    for (int k = 0; k < 4; k++) {
+        mean.at[k] = options.beta1 * mean.at[k] + (1 - options.beta1) * g.at[k];
+        square.at[k] = options.beta2 * square.at[k] + (1 - options.beta2) * g.at[k] * g.at[k];
+        w.at[k] = options.keep * w.at[k] -
+                  options.step_size * mean.at[k] / (sqrtf(square.at[k]) / options.root_correction2 + options.eps);
+    }
+    store_four(m, i, n, mean);
+    store_four(v, i, n, square);
+    store_four(update.weight, i, n, w);
+}
+
+void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
+                  float weight_decay, float correction1, float correction2)
+{
+    if (update->n == 0)
+        return;
+    const AdamW options = {beta1, beta2, eps, 1 - lr * weight_decay, lr / correction1, sqrtf(correction2)};
+    adamw_kernel<<<blocks_of_fours(update->n), THREADS, 0, cudaStreamPerThread>>>(*update, m, v, options);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* ---- looking at the model's answers ---- */
 
 /* The sum of what the blocks have counted. */
 static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
@@ -270,29 +294,6 @@ static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
     for (unsigned i = 0; i < blocks; i++)
         total += counts[i];
     return total;
-}
-
-/* Each block: in how many of its threads there is a number that is infinite or NaN. */
-static __global__ void not_finite_kernel(int32_t *counts, const float *x, int64_t n)
-{
-    int32_t found = 0;
-    for (int64_t i = first_of_four(); i < n; i += 4 * gridDim.x * THREADS) {
-        const Four<float> four = load_four(x, i, n);
-        for (int k = 0; k < 4; k++)
-            found |= four.at[k] - four.at[k] != 0; /* infinity - infinity is NaN, and NaN is unequal to all */
-    }
-    found = block_sum(found);
-    if (threadIdx.x == 0)
-        counts[blockIdx.x] = found;
-}
-
-bool device_all_finite(const float *x, int64_t n)
-{
-    int32_t *counts = (int32_t *)cuda_scratch(SUM_BLOCKS * sizeof *counts);
-    const unsigned blocks = blocks_for_sum(blocks_of_fours(n));
-    not_finite_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(counts, x, n);
-    CHECK_CUDA(cudaGetLastError());
-    return total_of_counts(counts, blocks) == 0;
 }
 
 /* Each block: how many of its rows are correct. The first of the largest logits counts as the answer. A row with a NaN

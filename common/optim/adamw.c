@@ -9,17 +9,16 @@
  */
 #include <math.h>
 
-#include "device/device.h"
 #include "optim/optimizer.h"
 
 void adamw_update(Optimizer *optimizer, int i, float lr)
 {
     const OptimizerOptions *options = &optimizer->options;
-    Tensor *tensor = &optimizer->parameters->items[i]->tensor;
+    DeviceUpdate update = optimizer_device_update(optimizer, i);
     double steps = (double)optimizer->steps[i];
     float correction1 = (float)(1 - pow(options->beta1, steps));
     float correction2 = (float)(1 - pow(options->beta2, steps));
-    float weight_decay = tensor->ndim >= 2 ? options->weight_decay : 0;
-    device_adamw(tensor->data, tensor->grad, optimizer->state1[i], optimizer->state2[i], lr, options->beta1,
-                 options->beta2, options->eps, weight_decay, correction1, correction2, tensor_count(tensor));
+    float weight_decay = optimizer->parameters->items[i]->tensor.ndim >= 2 ? options->weight_decay : 0;
+    device_adamw(&update, optimizer->state1[i], optimizer->state2[i], lr, options->beta1, options->beta2, options->eps,
+                 weight_decay, correction1, correction2);
 }

@@ -23,9 +23,9 @@ typedef struct LossScaler {
 /* skip_not_finite is implied by enabled. */
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
-/* Looks at the unscaled, SYNCHRONISED gradients: an infinity on one rank has become one on all, so all ranks
- * decide alike. True: the gradients are good, take the step. False: skip it. Adjusts the scale.
- * Faults, naming the parameter, where skipping is not allowed. */
-bool loss_scaler_check(LossScaler *scaler, const ParameterList *parameters);
+/* Adjusts the scale. not_finite: what optimizer_end_step() has found. It looks at unscaled, SYNCHRONISED gradients: an
+ * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken.
+ * Faults, naming the parameter, where steps may not be left out. */
+bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

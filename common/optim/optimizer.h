@@ -7,6 +7,7 @@
 #define LOCKSTEP_OPTIM_OPTIMIZER_H
 
 #include "autograd/parameter.h"
+#include "device/device.h" /* DeviceUpdate */
 
 typedef enum OptimizerKind { OPTIMIZER_SGD, OPTIMIZER_ADAMW } OptimizerKind;
 
@@ -22,18 +23,30 @@ typedef struct Optimizer {
     ParameterList *parameters; /* not owned */
     float **state1, **state2;  /* per parameter: momentum buffer, or m and v; device memory, NULL if not needed */
     long *steps;               /* per parameter: how many updates it has had */
+    /* Of the step at hand. The first two are device memory: kernels read them, and nobody has to wait. */
+    double *squares; /* per parameter: the sum of its gradient's squares; 0 where it has none */
+    float *factor;   /* what the gradients were multiplied by to clip them. NaN: one is not finite; leave the step out */
+    bool *updated;   /* per parameter: steps counts this step already */
+    double norm;     /* of all gradients before they were clipped; known when the step has ended */
 } Optimizer;
 
 void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, ParameterList *parameters);
-void optimizer_step(Optimizer *optimizer, float lr);
 void optimizer_free(Optimizer *optimizer);
+
+/* A step is three calls. The first two only queue work, on a GPU.
+ *
+ * Looks at all gradients, and scales them so that their common L2 norm is at most max_norm; INFINITY: only looks.
+ * Source: Pascanu et al., 2013; the same formula as torch.nn.utils.clip_grad_norm_. */
+void clip_grad_norm(Optimizer *optimizer, double max_norm);
+/* Updates all parameters; or leaves everything as it is, if clip_grad_norm() has found an infinity or NaN. */
+void optimizer_step(Optimizer *optimizer, float lr);
+/* Waits until all that is done, and says how it went: NULL, or the first parameter whose gradient was not finite. */
+const Parameter *optimizer_end_step(Optimizer *optimizer);
 
 /* One parameter's update; called by optimizer_step(). i is the parameter's index. */
 void sgd_update(Optimizer *optimizer, int i, float lr);
 void adamw_update(Optimizer *optimizer, int i, float lr);
-
-/* Scales all gradients so that their common L2 norm is at most max_norm; returns the norm before that.
- * Source: Pascanu et al., 2013; the same formula as torch.nn.utils.clip_grad_norm_. */
-double clip_grad_norm(ParameterList *parameters, double max_norm);
+/* What the device has to know of parameter i for it. */
+DeviceUpdate optimizer_device_update(const Optimizer *optimizer, int i);
 
 #endif

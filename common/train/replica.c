@@ -67,17 +67,15 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 
 /* note: update-order
  * Gradients arrive here synchronised and unscaled. Clipping any earlier would measure the norm of this rank's
- * share, or of gradients that are multiplied by the loss scale. */
+ * share, or of gradients that are multiplied by the loss scale. Whether a step is left out, the device decides; here it
+ * is learnt at the end, where a GPU has to be waited for anyhow. */
 bool replica_update(Replica *replica, long step)
 {
-    ParameterList *parameters = &replica->model.parameters;
-    bool good = loss_scaler_check(&replica->scaler, parameters);
-    if (good && replica->options->clip_grad_norm > 0)
-        clip_grad_norm(parameters, replica->options->clip_grad_norm);
-    if (good)
-        optimizer_step(&replica->optimizer, learning_rate(replica->options, step, replica->total_steps));
-    parameters_zero_gradients(parameters);
-    return good;
+    const double max_norm = replica->options->clip_grad_norm;
+    clip_grad_norm(&replica->optimizer, max_norm > 0 ? max_norm : (double)INFINITY);
+    optimizer_step(&replica->optimizer, learning_rate(replica->options, step, replica->total_steps));
+    parameters_zero_gradients(&replica->model.parameters);
+    return loss_scaler_update(&replica->scaler, optimizer_end_step(&replica->optimizer));
 }
 
 static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)

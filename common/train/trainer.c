@@ -90,7 +90,6 @@ static double train_step(Trainer *trainer, long step)
     double clock = now_seconds();
     trainer->record.all_samples += trainer->record.global_samples;
     trainer->record.steps_skipped += !replica_update(&trainer->replica, step);
-    device_synchronize();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
     timed(&times, PART_OPTIMIZER, clock);
     timed(&times, PART_STEP, start);

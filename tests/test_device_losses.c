@@ -1,8 +1,6 @@
-/* test_device_update.c: device.h's losses, optimizers, and what looks at values, against float64, on whichever device
- * this is linked with. device_trial.h says what bounds mean. */
+/* test_device_losses.c: device.h's losses, and how many answers are right, against float64, on whichever device this is
+ * linked with. device_trial.h says what bounds mean. */
 #include "device_trial.h"
-
-#include <float.h>
 
 /* ---- losses ---- */
 
@@ -144,177 +142,7 @@ static void test_losses_keep_nan(void **state)
     }
 }
 
-/* ---- optimizers ---- */
-
-typedef struct Sgd {
-    float lr, momentum, weight_decay;
-    bool first_step, has_buffer;
-} Sgd;
-
-static void call_sgd(const Trial *trial, void **array)
-{
-    const Sgd *sgd = trial->extra;
-    device_sgd(array[1], array[0], sgd->has_buffer ? array[2] : NULL, sgd->lr, sgd->momentum, sgd->weight_decay,
-               sgd->first_step, trial->shape[0]);
-}
-
-/* velocity = momentum * velocity + grad + weight_decay * weight: four roundings; weight -= lr * velocity: two more. */
-static void check_sgd(const Sgd *sgd, int64_t n)
-{
-    const float *weight = normals(n), *grad = normals(n), *buffer = normals(n);
-    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *v = room_for_doubles(n),
-           *v_bound = room_for_doubles(n);
-    const double keep = sgd->has_buffer && !sgd->first_step ? (double)sgd->momentum : 0;
-    for (int64_t i = 0; i < n; i++) {
-        const double old = keep * (double)buffer[i], g = (double)grad[i],
-                     decay = (double)sgd->weight_decay * (double)weight[i];
-        v[i] = old + g + decay;
-        v_bound[i] = 4 * U * (fabs(old) + fabs(g) + fabs(decay));
-        w[i] = (double)weight[i] - (double)sgd->lr * v[i];
-        w_bound[i] = (double)sgd->lr * (v_bound[i] + U * fabs(v[i])) + U * fabs(w[i]);
-    }
-    Trial trial = {.name = "sgd", .call = call_sgd, .shape = {n}, .extra = sgd};
-    trial_input(&trial, grad, n), trial_output(&trial, "weight", weight, n);
-    trial_output(&trial, "momentum_buffer", buffer, sgd->has_buffer ? n : 0);
-    trial_run(&trial);
-    trial_expect(&trial, 1, w, w_bound, "optim/sgd.c has the formula; weight decay is part of the gradient");
-    trial_expect(&trial, 2, v, v_bound, "the first step takes the gradient as it is, whatever the buffer holds");
-}
-
-typedef struct AdamW {
-    float lr, beta1, beta2, eps, weight_decay, correction1, correction2;
-} AdamW;
-
-static void call_adamw(const Trial *trial, void **array)
-{
-    const AdamW *a = trial->extra;
-    device_adamw(array[1], array[0], array[2], array[3], a->lr, a->beta1, a->beta2, a->eps, a->weight_decay,
-                 a->correction1, a->correction2, trial->shape[0]);
-}
-
-/* m and v: three and four roundings (beta is exact, and so is 1 - beta). The step, lr / correction1 * m / (sqrt(v) /
- * sqrt(correction2) + eps): half of v's four, and at most eight more beside what m is off by. The weight keeps
- * 1 - lr * weight_decay of itself: three. */
-static void check_adamw(const AdamW *a, float scale, int64_t n)
-{
-    const float *weight = normals(n), *grad = normals_around(0, scale, n), *m0 = normals_around(0, scale, n);
-    float *v0 = normals_around(0, scale, n);
-    double *w = room_for_doubles(n), *w_bound = room_for_doubles(n), *m = room_for_doubles(n),
-           *m_bound = room_for_doubles(n), *v = room_for_doubles(n), *v_bound = room_for_doubles(n);
-    for (int64_t i = 0; i < n; i++) {
-        v0[i] = i % 3 == 0 ? 0 : v0[i] * v0[i];
-        const double g = (double)grad[i], old = (double)a->beta1 * (double)m0[i], new = (1 - (double)a->beta1) * g;
-        m[i] = old + new;
-        m_bound[i] = 3 * U * (fabs(old) + fabs(new));
-        v[i] = (double)a->beta2 * (double)v0[i] + (1 - (double)a->beta2) * g * g;
-        v_bound[i] = 4 * U * v[i] + TINY;
-        const double root = sqrt(v[i]) / sqrt((double)a->correction2) + (double)a->eps;
-        const double factor = (double)a->lr / (double)a->correction1 / root;
-        const double keep = (1 - (double)a->lr * (double)a->weight_decay) * (double)weight[i];
-        w[i] = keep - factor * m[i];
-        w_bound[i] = factor * (m_bound[i] + 10 * U * fabs(m[i])) + 3 * U * fabs((double)weight[i]) + U * fabs(w[i]);
-    }
-    Trial trial = {.name = "adamw", .call = call_adamw, .shape = {n}, .extra = a};
-    trial_input(&trial, grad, n), trial_output(&trial, "weight", weight, n);
-    trial_output(&trial, "m", m0, n), trial_output(&trial, "v", v0, n);
-    trial_run(&trial);
-    trial_expect(&trial, 2, m, m_bound, "m = beta1 m + (1 - beta1) grad");
-    trial_expect(&trial, 3, v, v_bound, "v = beta2 v + (1 - beta2) grad^2");
-    trial_expect(&trial, 1, w, w_bound,
-                 "optim/adamw.c has the formula; weight decay is apart from the gradient, and eps is "
-                 "added after the correction");
-}
-
-static const int64_t sizes[] = {0, 1, 3, 4, 31, 33, 257, 1025, 70001, 300001};
-
-static void test_optimizers(void **state)
-{
-    (void)state;
-    const Sgd sgds[] = {{0.1f, 0.9f, 0.01f, false, false},
-                        {0.1f, 0.9f, 0.01f, true, true},
-                        {0.05f, 0.9f, 0.01f, false, true},
-                        {0.1f, 0, 0, false, true}};
-    const AdamW first = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f},
-                later = {0.01f, 0.9f, 0.999f, 1e-3f, 0, 0.7f, 0.3f};
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        for (int i = 0; i < 4; i++)
-            check_sgd(&sgds[i], sizes[s]);
-        check_adamw(&first, 1, sizes[s]);
-        check_adamw(&first, 1e-3f, sizes[s]);
-        check_adamw(&later, 1, sizes[s]);
-        free_room(NULL);
-    }
-}
-
-/* ---- looking at values ---- */
-
-static double sum_of_squares_of(const float *x, int64_t n)
-{
-    float *memory = device_copy_of(x, (size_t)n * sizeof *x);
-    const double once = device_sum_of_squares(memory, n), again = device_sum_of_squares(memory, n);
-    device_free(memory);
-    if (memcmp(&once, &again, sizeof once) != 0)
-        fail_msg("device_sum_of_squares of %lld numbers: %.17g, and asked again %.17g", (long long)n, once, again);
-    return once;
-}
-
-static void test_sum_of_squares(void **state)
-{
-    (void)state;
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        const int64_t n = sizes[s];
-        const float scales[] = {1, 1e30f, 1e-30f}; /* the squares fit into float64 only */
-        for (int i = 0; i < 3; i++) {
-            float *x = normals_around(0, scales[i], n);
-            long double expected = 0;
-            for (int64_t k = 0; k < n; k++)
-                expected += (long double)x[k] * (long double)x[k];
-            const double got = sum_of_squares_of(x, n), off = fabs((double)(got - expected));
-            if (!(off <= (double)(n + 1) * 0x1p-53 * (double)expected))
-                fail_msg("device_sum_of_squares of %lld numbers: %.17g, not %.17g: is it summed in float64?",
-                         (long long)n, got, (double)expected);
-        }
-    }
-    float *x = normals(300);
-    x[299] = NAN;
-    assert_true(isnan(sum_of_squares_of(x, 300)));
-    x[299] = -INFINITY;
-    assert_true(isinf(sum_of_squares_of(x, 300)));
-}
-
-static bool all_finite(const float *x, int64_t n)
-{
-    float *memory = device_copy_of(x, (size_t)n * sizeof *x);
-    const bool answer = device_all_finite(memory, n);
-    device_free(memory);
-    return answer;
-}
-
-static void test_all_finite(void **state)
-{
-    (void)state;
-    const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY};
-    for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        const int64_t n = sizes[s];
-        float *x = normals(n + 1);
-        x[n] = NAN; /* behind the end: nobody asked */
-        for (int64_t i = 0; i < n; i += 5)
-            x[i] = i % 2 ? FLT_MAX : -FLT_MIN / 4;
-        float *memory = device_copy_of(x, (size_t)(n + 1) * sizeof *x);
-        assert_true(device_all_finite(memory, n));
-        assert_false(device_all_finite(memory, n + 1));
-        device_free(memory);
-        const int64_t places[] = {0, n / 2, n - 1};
-        for (int k = 0; k < 12 && n > 0; k++) {
-            const float kept = x[places[k / 4]];
-            x[places[k / 4]] = wrong[k % 4];
-            if (all_finite(x, n))
-                fail_msg("device_all_finite: %g at %lld of %lld numbers was not seen", (double)wrong[k % 4],
-                         (long long)places[k / 4], (long long)n);
-            x[places[k / 4]] = kept;
-        }
-    }
-}
+/* ---- looking at the model's answers ---- */
 
 /* The first of the largest logits counts. A row with a NaN is wrong. */
 static int64_t correct_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t V)
@@ -371,9 +199,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_losses, free_room),
         cmocka_unit_test_teardown(test_losses_keep_nan, free_room),
-        cmocka_unit_test_teardown(test_optimizers, free_room),
-        cmocka_unit_test_teardown(test_sum_of_squares, free_room),
-        cmocka_unit_test_teardown(test_all_finite, free_room),
         cmocka_unit_test_teardown(test_count_correct, free_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
