@@ -142,6 +142,30 @@ static void test_gradients_lie_on_cache_lines(void **state)
     setup_free(&setup);
 }
 
+/* In 16 bits: the weights' copies are allocated once, beside the tape, and reported. */
+static void test_copies_of_weights(void **state)
+{
+    (void)state;
+    Setup setup;
+    setup_create(&setup, &small_mlp);
+    ParameterList *list = &setup.model.parameters;
+    step(&setup, 2);
+    assert_int_equal(parameters_operand_bytes(list), 0); /* float32 needs none */
+    setup.tape.precision = DTYPE_BF16;
+    step(&setup, 2);
+    assert_int_equal(parameters_operand_bytes(list), device_operand_bytes(DTYPE_BF16, 6 * 9 + 9 * 5 + 5 * 4));
+    const void *copies[3];
+    for (int layer = 0; layer < 3; layer++)
+        copies[layer] = setup.model.fc_weight[layer]->operand;
+    Places second = places_after_a_step(&setup, 2);
+    parameters_changed(list); /* made anew, in the same memory */
+    Places third = places_after_a_step(&setup, 2);
+    assert_memory_equal(&third, &second, sizeof third);
+    for (int layer = 0; layer < 3; layer++)
+        assert_ptr_equal(setup.model.fc_weight[layer]->operand, copies[layer]);
+    setup_free(&setup);
+}
+
 static void test_hash_sees_every_bit(void **state)
 {
     (void)state;
@@ -176,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_later_steps_need_no_new_memory),
         cmocka_unit_test(test_arena_pieces_are_aligned_and_apart),
         cmocka_unit_test(test_gradients_lie_on_cache_lines),
+        cmocka_unit_test(test_copies_of_weights),
         cmocka_unit_test(test_hash_sees_every_bit),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

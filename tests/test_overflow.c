@@ -24,6 +24,14 @@ typedef struct Run {
     float *inputs, *targets;
 } Run;
 
+static void expect_fresh_copies(const Run *run)
+{
+    const Parameter *stale = parameters_find_stale(&run->replica.model.parameters);
+    if (stale != NULL)
+        fail_msg("rank %d of %d: the 16-bit copy of %s is stale; usual cause: weights that came by broadcast were not "
+                 "reported by parameters_changed()", pg_rank(pg), pg_world_size(pg), stale->name);
+}
+
 static Run *run_create(DType grad_dtype)
 {
     Run *run = alloc_or_fault(sizeof *run);
@@ -34,7 +42,11 @@ static Run *run_create(DType grad_dtype)
     run->options.ddp.grad_dtype = grad_dtype;
     run->dataset = toy_dataset(&run->options, 100);
     replica_create(&run->replica, &run->options, 3 + (uint64_t)pg_rank(pg), 10);
+    replica_load(&run->replica, &run->dataset, NULL, NULL, 0);
+    tape_begin(&run->replica.tape, false);
+    model_forward(&run->replica.model, &run->replica.tape, run->replica.inputs, 0, 1); /* 16-bit copies of own weights */
     run->ddp = ddp_create(pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
+    expect_fresh_copies(run);
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
     run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
     return run;
@@ -64,7 +76,9 @@ static bool take_step(Run *run, long step, int culprit)
     ddp_before_backward(run->ddp, loss);
     replica_backward(&run->replica, loss);
     ddp_after_backward(run->ddp, replica_gradient_scale(&run->replica, SAMPLES * pg_world_size(pg)));
-    return replica_update(&run->replica, step);
+    bool taken = replica_update(&run->replica, step);
+    expect_fresh_copies(run);
+    return taken;
 }
 
 static float *copy_weights(const Run *run)

@@ -156,8 +156,8 @@ static void test_every_key_is_there(void **unused)
         "data_ms", "comm_ms", "exposed_comm_ms", "hidden_fraction", "samples_per_s", "tokens_per_s", "peak_rss_mb",
         "weights_hash", "verify.mode", "verify.max_abs_diff", "verify.worst_parameter", "verify.passed",
         "stage_name", "steps_skipped", "loss_scale", "micro_batches", "warmup_steps_excluded", "first_step_ms.step",
-        "first_step_ms.forward", "first_step_ms.exposed_comm", "memory.weights_mb", "memory.gradients_mb",
-        "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb", "join", "rank_samples"};
+        "first_step_ms.forward", "first_step_ms.exposed_comm", "memory.weights_mb", "memory.operands_mb",
+        "memory.gradients_mb", "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb", "join", "rank_samples"};
     Summary summary = filled_summary();
     cJSON *object = written_and_parsed(&summary);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)

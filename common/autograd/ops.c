@@ -28,6 +28,14 @@ static const void *operand(Tape *tape, const float *values, int64_t count)
     return rounded;
 }
 
+/* The same for a weight: a parameter keeps its copy. */
+static const void *weight_operand(Tape *tape, const Tensor *weight)
+{
+    if (weight->parameter != NULL)
+        return parameter_operand(weight->parameter, tape->precision);
+    return operand(tape, weight->data, tensor_count(weight));
+}
+
 /* ---- linear: out = x weight^T + bias ----
  * saved[0]: x as it was multiplied, saved[1]: weight as it was multiplied. */
 
@@ -52,13 +60,13 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
     Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
     const void *x_operand = operand(tape, x->data, tensor_count(x));
-    const void *weight_operand = operand(tape, weight->data, tensor_count(weight));
-    device_linear_forward(out->data, x_operand, weight_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
+    const void *w_operand = weight_operand(tape, weight);
+    device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
                           n_out, tape->precision);
     Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = x_operand;
-        node->saved[1] = weight_operand;
+        node->saved[1] = w_operand;
     }
     return out;
 }

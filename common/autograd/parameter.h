@@ -16,6 +16,9 @@ typedef struct Parameter {
     int uses;      /* tape: how often this step's forward pass used it and backward has not come to yet */
     bool contributed;  /* tape: one of those uses has added to the gradient in this backward pass */
     bool has_gradient; /* a complete gradient has landed since the gradients were zeroed */
+    void *operand;     /* the value as matrix products read it in 16 bits; NULL until one does; owned by the list */
+    DType operand_dtype;
+    bool operand_is_stale; /* the value has changed since */
 } Parameter;
 
 typedef struct ParameterList {
@@ -30,6 +33,19 @@ void parameters_free(ParameterList *list);
 int64_t parameters_total(const ParameterList *list);                            /* elements in all */
 size_t parameters_largest(const ParameterList *list);                           /* elements of the largest one */
 Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
+
+/* note: weight-operands
+ * The value as an operand of matrix products (device.h): in float32 the value itself. In 16 bits a rounded copy, which
+ * is made at the first product and kept: every micro-batch reads it, and the optimizer, which has each weight at hand
+ * when it changes it, writes the copy in the same pass. Whoever else changes values has to say so: parameters_changed().
+ * Rounding anew at each use could never be stale, but costs a pass over all weights per micro-batch. */
+const void *parameter_operand(Parameter *parameter, DType precision);
+/* Somebody other than the optimizer has written values: copies are made anew when they are needed next. */
+void parameters_changed(ParameterList *list);
+/* The first parameter whose copy, though not called stale, is not what its value rounds to: whoever wrote the value did
+ * not say so. NULL: there is none. Looks at all numbers. */
+const Parameter *parameters_find_stale(const ParameterList *list);
+size_t parameters_operand_bytes(const ParameterList *list); /* of all copies that are kept */
 
 /* Bytes of one gradient, rounded up so that the next one starts on a 64-byte boundary. */
 size_t parameter_gradient_bytes(const Parameter *parameter);

@@ -46,6 +46,7 @@ void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters
 
 void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters)
 {
+    parameters_changed(parameters);
     for (int i = 0; i < parameters->count; i++) {
         Parameter *parameter = parameters->items[i];
         pg_broadcast(pg, parameter->tensor.data, (size_t)tensor_count(&parameter->tensor), DTYPE_F32, 0,

@@ -116,6 +116,8 @@ typedef struct DeviceUpdate {
     float *weight;
     const float *grad;
     const float *factor; /* what device_clip_factor() has found: NaN: the step is left out, and nothing changes */
+    void *operand;       /* set to the new weights as an operand in `precision`; NULL: none is kept */
+    DType precision;
     int64_t n;
 } DeviceUpdate;
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,

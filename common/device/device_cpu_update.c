@@ -89,6 +89,13 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
 
 /* ---- optimizers ---- */
 
+/* A pass of its own: emulated rounding costs more than reading again. */
+static void update_operand(const DeviceUpdate *update)
+{
+    if (update->operand != NULL)
+        device_operand(update->operand, update->weight, update->precision, update->n);
+}
+
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
                 bool first_step)
 {
@@ -100,6 +107,7 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
 #pragma omp simd
         for (int64_t i = 0; i < update->n; i++)
             weight[i] -= lr * (grad[i] + weight_decay * weight[i]);
+        update_operand(update);
         return;
     }
     const float keep = first_step ? 0 : momentum;
@@ -109,6 +117,7 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
         momentum_buffer[i] = velocity;
         weight[i] -= lr * velocity;
     }
+    update_operand(update);
 }
 
 void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
@@ -130,6 +139,7 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
         v[i] = square;
         weight[i] = keep * weight[i] - step_size * mean / (sqrtf(square) / root_correction2 + eps);
     }
+    update_operand(update);
 }
 
 /* ---- looking at the model's answers ---- */

@@ -131,6 +131,15 @@ template <typename Number> static __device__ inline void store_four(Number *x, i
             x[i + k] = four.at[k];
 }
 
+/* The same, rounded to what `x` has. */
+template <typename Number> static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Four<float> four)
+{
+    Four<Number> rounded;
+    for (int k = 0; k < 4; k++)
+        from_float(&rounded.at[k], four.at[k]);
+    store_four(x, i, n, rounded);
+}
+
 /* ---- sums over threads, in a fixed order; every thread that takes part gets the result ---- */
 
 /* All 32 threads of a warp take part. threads: a power of two, to sum over each group of so many neighbours alone. */

@@ -204,6 +204,16 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
 
 /* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
 
+/* The last line of each: new weights, also as an operand where one is kept. */
+static __device__ inline void store_weights(DeviceUpdate update, int64_t i, Four<float> weights)
+{
+    store_four(update.weight, i, update.n, weights);
+    if (update.operand != NULL && update.precision == DTYPE_BF16)
+        store_rounded((__nv_bfloat16 *)update.operand, i, update.n, weights);
+    else if (update.operand != NULL)
+        store_rounded((__half *)update.operand, i, update.n, weights);
+}
+
 static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_decay)
 {
     const int64_t i = first_of_four(), n = update.n;
@@ -213,7 +223,7 @@ static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_de
     const Four<float> g = load_four(update.grad, i, n);
     for (int k = 0; k < 4; k++)
         w.at[k] -= lr * (g.at[k] + weight_decay * w.at[k]);
-    store_four(update.weight, i, n, w);
+    store_weights(update, i, w);
 }
 
 static __global__ void sgd_momentum_kernel(DeviceUpdate update, float *momentum_buffer, float lr, float keep,
@@ -229,7 +239,7 @@ static __global__ void sgd_momentum_kernel(DeviceUpdate update, float *momentum_
         w.at[k] -= lr * velocity.at[k];
     }
     store_four(momentum_buffer, i, n, velocity);
-    store_four(update.weight, i, n, w);
+    store_weights(update, i, w);
 }
 
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
@@ -270,7 +280,7 @@ static __global__ void adamw_kernel(DeviceUpdate update, float *m, float *v, Ada
     }
     store_four(m, i, n, mean);
     store_four(v, i, n, square);
-    store_four(update.weight, i, n, w);
+    store_weights(update, i, w);
 }
 
 void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
@@ -329,11 +339,7 @@ int64_t device_count_correct(const float *logits, const int32_t *targets, int64_
 template <typename Half> static __global__ void to_half_kernel(Half *to, const float *x, int64_t n)
 {
     const int64_t i = first_of_four();
-    const Four<float> four = load_four(x, i, n);
-    Four<Half> rounded;
-    for (int k = 0; k < 4; k++)
-        from_float(&rounded.at[k], four.at[k]);
-    store_four(to, i, n, rounded);
+    store_rounded(to, i, n, load_four(x, i, n));
 }
 
 void device_to_half(void *to, const float *x, DType dtype, int64_t n)

@@ -65,9 +65,13 @@ const Parameter *optimizer_end_step(Optimizer *optimizer)
 
 DeviceUpdate optimizer_device_update(const Optimizer *optimizer, int i)
 {
-    const Tensor *tensor = &optimizer->parameters->items[i]->tensor;
-    return (DeviceUpdate){
-        .weight = tensor->data, .grad = tensor->grad, .factor = optimizer->factor, .n = tensor_count(tensor)};
+    const Parameter *parameter = optimizer->parameters->items[i];
+    return (DeviceUpdate){.weight = parameter->tensor.data,
+                          .grad = parameter->tensor.grad,
+                          .factor = optimizer->factor,
+                          .operand = parameter->operand,
+                          .precision = parameter->operand_dtype,
+                          .n = tensor_count(&parameter->tensor)};
 }
 
 void optimizer_free(Optimizer *optimizer)

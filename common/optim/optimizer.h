@@ -25,7 +25,7 @@ typedef struct Optimizer {
     long *steps;               /* per parameter: how many updates it has had */
     /* Of the step at hand. The first two are device memory: kernels read them, and nobody has to wait. */
     double *squares; /* per parameter: the sum of its gradient's squares; 0 where it has none */
-    float *factor;   /* what the gradients were multiplied by to clip them. NaN: one is not finite; leave the step out */
+    float *factor;   /* what gradients were multiplied by to clip them. NaN: one is not finite, leave the step out */
     bool *updated;   /* per parameter: steps counts this step already */
     double norm;     /* of all gradients before they were clipped; known when the step has ended */
 } Optimizer;

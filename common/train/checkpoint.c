@@ -353,6 +353,7 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
             load_tensor(&file, entry, buffer, table.memory[i]);
         }
     }
+    parameters_changed(parameters);
     free(buffer);
     table_free(&table);
     safetensors_close(&file);

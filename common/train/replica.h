@@ -41,8 +41,8 @@ void replica_backward(Replica *replica, Tensor *loss);
  * global_samples: what all ranks together have in this step. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 
-/* Clipping, optimizer step, zeroing of gradients; waits until that is done. step counts from 0. Returns false if the step
- * was left out, as a gradient was infinite or NaN. */
+/* Clipping, optimizer step, zeroing of gradients; waits until that is done. step counts from 0. Returns false if the
+ * step was left out, as a gradient was infinite or NaN. */
 bool replica_update(Replica *replica, long step);
 
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only).

@@ -70,6 +70,7 @@ static MemoryUse memory_use(const Replica *replica, const RunRecord *record)
     const Optimizer *optimizer = &replica->optimizer;
     double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
     return (MemoryUse){.weights_mb = weights,
+                       .operands_mb = (double)parameters_operand_bytes(&replica->model.parameters) / 1e6,
                        .gradients_mb = weights,
                        .optimizer_mb = states * weights,
                        .activations_mb = (double)replica->tape.arena.peak / 1e6,

@@ -26,7 +26,7 @@ void summary_init(Summary *summary)
         summary->first_step_ms[part] = NAN;
     }
     summary->samples_per_s = summary->tokens_per_s = summary->peak_rss_mb = NAN;
-    summary->memory = (MemoryUse){NAN, NAN, NAN, NAN, NAN};
+    summary->memory = (MemoryUse){NAN, NAN, NAN, NAN, NAN, NAN};
     summary->verify.max_abs_diff = NAN;
 }
 
@@ -148,6 +148,7 @@ static void add_memory(cJSON *object, const Summary *summary)
     add_number(object, "peak_rss_mb", summary->peak_rss_mb);
     cJSON *memory = cJSON_AddObjectToObject(object, "memory");
     add_number(memory, "weights_mb", summary->memory.weights_mb);
+    add_number(memory, "operands_mb", summary->memory.operands_mb);
     add_number(memory, "gradients_mb", summary->memory.gradients_mb);
     add_number(memory, "optimizer_mb", summary->memory.optimizer_mb);
     add_number(memory, "activations_mb", summary->memory.activations_mb);
@@ -240,7 +241,11 @@ static void print_memory(const Summary *summary)
     const MemoryUse *memory = &summary->memory;
     printf("  memory      peak %.1f MB per rank", summary->peak_rss_mb);
     if (!isnan(memory->weights_mb)) {
-        printf(": weights %.1f, gradients %.1f, optimizer %.1f, activations %.1f, before the model %.1f", memory->weights_mb,
+        printf(": weights %.1f, ", memory->weights_mb);
+        if (memory->operands_mb > 0) {
+            printf("rounded weights %.1f, ", memory->operands_mb);
+        }
+        printf("gradients %.1f, optimizer %.1f, activations %.1f, before the model %.1f",
                memory->gradients_mb, memory->optimizer_mb, memory->activations_mb, memory->base_mb);
     }
     printf("\n");

@@ -23,9 +23,10 @@ typedef struct VerifyResult {
     bool passed;
 } VerifyResult;
 
-/* Of rank 0, in MB (10^6 bytes). base: the peak without the other four: program, libraries, data set, buffers. */
+/* Of rank 0, in MB (10^6 bytes). operands: the weights once more, as products read them in 16 bits. base: what there
+ * was before the model: program, libraries, data set. */
 typedef struct MemoryUse {
-    double weights_mb, gradients_mb, optimizer_mb, activations_mb, base_mb;
+    double weights_mb, operands_mb, gradients_mb, optimizer_mb, activations_mb, base_mb;
 } MemoryUse;
 
 typedef struct Summary {

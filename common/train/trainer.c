@@ -119,10 +119,14 @@ static bool is_due(long step, long every)
     return every > 0 && (step + 1) % every == 0;
 }
 
-static void compare_ranks(Trainer *trainer)
+/* The weights of all ranks are the same, and so are the copies of them that products read. */
+static void compare_weights(Trainer *trainer)
 {
     pg_set_measuring(trainer->pg, false);
     replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
+    const Parameter *stale = parameters_find_stale(&trainer->replica.model.parameters);
+    CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: somebody has changed the weights and "
+          "did not call parameters_changed()", stale->name);
     pg_set_measuring(trainer->pg, true);
 }
 
@@ -147,14 +151,14 @@ static void run_steps(Trainer *trainer)
         progress_step(&trainer->progress, step, record->final_loss,
                       (double)(record->global_samples * trainer->replica.time), times->seconds[PART_EXPOSED]);
         if (is_due(step, options->check_every))
-            compare_ranks(trainer);
+            compare_weights(trainer);
         if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)
             replica_save(&trainer->replica, options->save, pg_world_size(trainer->pg), step + 1);
     }
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
-    compare_ranks(trainer);
+    compare_weights(trainer);
 }
 
 /* ---- before and after ---- */

@@ -1,0 +1,244 @@
+/* test_operands.c: the 16-bit copies of weights that matrix products read. Each is made once, kept up to date by the
+ * optimizer, and made anew where somebody else has written weights. A copy that is stale all the same is noticed. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "expect.h"
+#include "toy_data.h"
+#include "train/replica.h"
+
+enum { SAMPLES = 6 };
+
+/* ---- how often weights are rounded: the linker puts this before the device's function (-Wl,--wrap) ---- */
+
+static const ParameterList *watched;
+static int rounded_weights;
+
+void __real_device_operand(void *operand, const float *x, DType precision, int64_t n);
+
+void __wrap_device_operand(void *operand, const float *x, DType precision, int64_t n)
+{
+    for (int i = 0; watched != NULL && i < watched->count; i++)
+        rounded_weights += watched->items[i]->tensor.data == x;
+    __real_device_operand(operand, x, precision, n);
+}
+
+/* ---- one process that trains ---- */
+
+typedef struct Run {
+    Options options;
+    Dataset dataset;
+    Replica replica;
+    void *gradients, *inputs, *targets;
+} Run;
+
+static void run_create(Run *run, DType precision, OptimizerKind kind, uint64_t seed)
+{
+    memset(run, 0, sizeof *run);
+    run->options = toy_options("gpt");
+    run->options.precision = precision;
+    run->options.optimizer.kind = kind;
+    run->options.lr = 0.01f;
+    run->options.initial_loss_scale = 64;
+    run->options.on_nan = ON_NAN_SKIP;
+    run->dataset = toy_dataset(&run->options, 100);
+    replica_create(&run->replica, &run->options, seed, 10);
+    run->gradients = parameters_allocate_gradients(&run->replica.model.parameters);
+    run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
+    run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
+    const int64_t indices[SAMPLES] = {7, 1, 4, 50, 23, 99};
+    dataset_get(&run->dataset, 0, indices, SAMPLES, run->inputs, run->targets);
+}
+
+static void run_free(Run *run)
+{
+    device_free(run->gradients);
+    free(run->inputs);
+    free(run->targets);
+    replica_free(&run->replica);
+    dataset_close(&run->dataset);
+}
+
+/* Forward and backward; returns the loss. */
+static float micro_batch(Run *run)
+{
+    float value = 0;
+    watched = &run->replica.model.parameters;
+    rounded_weights = 0;
+    Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    device_to_host(&value, loss->data, sizeof value);
+    replica_backward(&run->replica, loss);
+    watched = NULL;
+    return value;
+}
+
+static void update(Run *run, long step)
+{
+    ParameterList *parameters = &run->replica.model.parameters;
+    for (int i = 0; i < parameters->count; i++) /* ddp.c's part */
+        device_scale(parameters->items[i]->tensor.grad, replica_gradient_scale(&run->replica, SAMPLES),
+                     tensor_count(&parameters->items[i]->tensor));
+    replica_update(&run->replica, step);
+}
+
+/* Matrices that are multiplied have copies, and nothing else has. Returns how many. */
+static int expect_copies(const Run *run, const char *when)
+{
+    const ParameterList *parameters = &run->replica.model.parameters;
+    const DType precision = run->options.precision;
+    size_t bytes = 0;
+    int copies = 0;
+    for (int i = 0; i < parameters->count; i++) {
+        const Parameter *parameter = parameters->items[i];
+        const bool multiplied = parameter->tensor.ndim == 2 && parameter != run->replica.model.wpe;
+        const bool expected = multiplied && precision != DTYPE_F32;
+        if ((parameter->operand != NULL) != expected)
+            fail_msg("%s, %s: %s has %s copy", dtype_name(precision), when, parameter->name, expected ? "no" : "a");
+        copies += expected;
+        bytes += expected ? device_operand_bytes(precision, tensor_count(&parameter->tensor)) : 0;
+    }
+    assert_int_equal(parameters_operand_bytes(parameters), bytes);
+    const Parameter *stale = parameters_find_stale(parameters);
+    if (stale != NULL)
+        fail_msg("%s, %s: the copy of %s is stale; usual cause: an optimizer that does not write it",
+                 dtype_name(precision), when, stale->name);
+    return copies;
+}
+
+static void check_training(DType precision, OptimizerKind kind)
+{
+    Run run;
+    run_create(&run, precision, kind, 1);
+    assert_int_equal(parameters_operand_bytes(&run.replica.model.parameters), 0); /* not before they are needed */
+    for (long step = 0; step < 4; step++) {
+        micro_batch(&run);
+        const int copies = expect_copies(&run, "after a forward pass"), first = rounded_weights;
+        micro_batch(&run);
+        if (first != (step == 0 ? copies : 0) || rounded_weights != 0)
+            fail_msg("%s, step %ld: %d of %d weights were rounded for the first micro-batch, %d for the second; each "
+                     "should be rounded for the first of the run only", dtype_name(precision), step, first, copies,
+                     rounded_weights);
+        if (step == 2) /* an infinity: the step is left out */
+            device_fill(run.replica.model.wpe->tensor.grad, INFINITY, 1);
+        update(&run, step);
+        expect_copies(&run, step == 2 ? "after a step that was left out" : "after a step");
+    }
+    run_free(&run);
+}
+
+static void test_copies_follow_training(void **state)
+{
+    (void)state;
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int p = 0; p < 3; p++) {
+        check_training(precisions[p], OPTIMIZER_SGD);
+        check_training(precisions[p], OPTIMIZER_ADAMW);
+    }
+}
+
+/* The loss of another model's weights, once that model has seen them in its own way. */
+static float expected_loss(const Run *source)
+{
+    Run fresh;
+    const size_t total = (size_t)parameters_total(&source->replica.model.parameters);
+    float *values = alloc_or_fault(total * sizeof *values);
+    run_create(&fresh, DTYPE_BF16, OPTIMIZER_ADAMW, 99);
+    parameters_to_host(&source->replica.model.parameters, values);
+    parameters_from_host(&fresh.replica.model.parameters, values); /* before there is any copy */
+    float loss = micro_batch(&fresh);
+    run_free(&fresh);
+    free(values);
+    return loss;
+}
+
+/* Weights that somebody else writes, in a model that has copies: all ways there are. */
+static void test_copies_are_made_anew(void **state)
+{
+    (void)state;
+    Run source, run;
+    const char *parent = getenv("TMPDIR");
+    char path[200];
+    snprintf(path, sizeof path, "%s/lockstep_operands_XXXXXX", parent != NULL ? parent : "/tmp");
+    int file = mkstemp(path);
+    assert_true(file >= 0);
+    close(file);
+    run_create(&source, DTYPE_BF16, OPTIMIZER_ADAMW, 5);
+    const float expected = expected_loss(&source);
+    replica_save(&source.replica, path, 1, 1);
+    for (int way = 0; way < 2; way++) {
+        run_create(&run, DTYPE_BF16, OPTIMIZER_ADAMW, 6);
+        assert_true(micro_batch(&run) != expected);
+        if (way == 0) {
+            const size_t total = (size_t)parameters_total(&run.replica.model.parameters);
+            float *values = alloc_or_fault(total * sizeof *values);
+            parameters_to_host(&source.replica.model.parameters, values);
+            parameters_from_host(&run.replica.model.parameters, values);
+            free(values);
+        } else {
+            replica_resume(&run.replica, path, 1);
+        }
+        const float got = micro_batch(&run);
+        if (got != expected)
+            fail_msg("%s: loss %.9g, expected %.9g; usual cause: products still read the copies of the weights before",
+                     way == 0 ? "parameters_from_host()" : "--resume", (double)got, (double)expected);
+        expect_copies(&run, "after weights came from elsewhere");
+        run_free(&run);
+    }
+    unlink(path);
+    run_free(&source);
+}
+
+/* Who writes a weight and does not say so is found out, at the first number as at the last. */
+static void test_stale_copies_are_noticed(void **state)
+{
+    (void)state;
+    Run run;
+    run_create(&run, DTYPE_F16, OPTIMIZER_SGD, 1);
+    micro_batch(&run);
+    ParameterList *parameters = &run.replica.model.parameters;
+    for (int i = 0; i < parameters->count; i++) {
+        const Parameter *parameter = parameters->items[i];
+        const int64_t places[] = {0, tensor_count(&parameter->tensor) - 1};
+        for (int k = 0; k < 2 && parameter->operand != NULL; k++) {
+            float *weight = (float *)parameter->tensor.data + places[k], before = 0, after = 3;
+            device_to_host(&before, weight, sizeof before);
+            device_from_host(weight, &after, sizeof after);
+            assert_ptr_equal(parameters_find_stale(parameters), parameter);
+            device_from_host(weight, &before, sizeof before);
+            assert_null(parameters_find_stale(parameters));
+        }
+    }
+    run_free(&run);
+}
+
+/* One model, two precisions in turn: the copies change with them. */
+static void test_copies_follow_the_precision(void **state)
+{
+    (void)state;
+    Run run;
+    run_create(&run, DTYPE_BF16, OPTIMIZER_SGD, 1);
+    const float in_bf16 = micro_batch(&run);
+    run.replica.tape.precision = DTYPE_F16;
+    const float in_f16 = micro_batch(&run);
+    run.replica.tape.precision = DTYPE_BF16;
+    assert_true(in_f16 != in_bf16);
+    assert_true(micro_batch(&run) == in_bf16);
+    run_free(&run);
+}
+
+int main(void)
+{
+    device_init(0, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copies_follow_training),
+        cmocka_unit_test(test_copies_are_made_anew),
+        cmocka_unit_test(test_stale_copies_are_noticed),
+        cmocka_unit_test(test_copies_follow_the_precision),
+    };
+    return cmocka_run_group_tests_name("operands", tests, NULL, NULL);
+}
