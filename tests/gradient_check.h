@@ -14,7 +14,7 @@
 
 #include "autograd/ops.h"
 
-#define MAX_OPERANDS 3
+#define MAX_OPERANDS 4
 
 typedef struct Problem Problem;
 struct Problem {

@@ -56,6 +56,38 @@ static void check_layernorm(float middle, float scale, int64_t rows, int64_t n)
     trial_expect(&trial, 5, rstd, rstd_bound, layernorm_hint);
 }
 
+static void call_add_layernorm(const Trial *trial, void **array)
+{
+    device_add_layernorm_forward(array[4], array[5], array[6], array[7], array[0], array[1], array[2], array[3],
+                                 trial->shape[0], trial->shape[1]);
+}
+
+/* To the bit what the layernorm of the sum is, which check_layernorm() compares with float64. */
+static void check_add_layernorm(int64_t rows, int64_t n)
+{
+    const float *a = normals(rows * n), *b = normals_around(1, 3, rows * n), *weight = normals(n), *bias = normals(n);
+    float *sum = room_for_floats(rows * n);
+    for (int64_t i = 0; i < rows * n; i++)
+        sum[i] = a[i] + b[i];
+    Trial two = {.name = "layernorm", .call = call_layernorm, .shape = {rows, n}};
+    trial_input(&two, sum, rows * n), trial_input(&two, weight, n), trial_input(&two, bias, n);
+    Trial one = {.name = "add and layernorm", .call = call_add_layernorm, .shape = {rows, n}};
+    trial_input(&one, a, rows * n), trial_input(&one, b, rows * n), trial_input(&one, weight, n);
+    trial_input(&one, bias, n);
+    const char *names[] = {"out", "sum", "mean", "rstd"};
+    const int64_t counts[] = {rows * n, rows * n, rows, rows};
+    for (int i = 0; i < 4; i++)
+        trial_output(&one, names[i], NULL, counts[i]);
+    trial_output(&two, "out", NULL, rows * n), trial_output(&two, "mean", NULL, rows);
+    trial_output(&two, "rstd", NULL, rows);
+    trial_run(&one);
+    trial_run(&two);
+    const float *expected[] = {two.array[3].result, sum, two.array[4].result, two.array[5].result};
+    for (int i = 0; i < 4 && rows * n > 0; i++)
+        expect_bits_equal(names[i], one.array[4 + i].result, expected[i], counts[i],
+                          "sum = a + b, rounded once, and then the arithmetic of device_layernorm_forward()");
+}
+
 static void call_layernorm_backward(const Trial *trial, void **array)
 {
     device_layernorm_backward(array[5], array[6], array[7], array[0], array[1], array[2], array[3], array[4],
@@ -166,6 +198,7 @@ static void test_layernorm(void **state)
         const int64_t rows = norm_shapes[s][0], n = norm_shapes[s][1];
         if (n > 0) /* the mean of no numbers is nobody's business; but it must not crash, see below */
             check_layernorm(0.5f, 1, rows, n);
+        check_add_layernorm(rows, n);
         check_layernorm_backward(rows, n, 7);
         free_room(NULL);
     }

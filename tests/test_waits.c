@@ -35,8 +35,8 @@ void __wrap_device_synchronize(void)
 static void expect_waits(const char *what, int expected)
 {
     if (waits != expected)
-        fail_msg("%s: the host waits for the device %d time(s), not %d; usual cause: something is looked at on the host "
-                 "that the next kernel could read on the device", what, waits, expected);
+        fail_msg("%s: the host waits for the device %d time(s), not %d; usual cause: something is looked at on the "
+                 "host that the next kernel could read on the device", what, waits, expected);
     waits = 0;
 }
 

@@ -48,25 +48,61 @@ static void linear_backward(Tape *tape, Node *node)
                            tape->precision);
 }
 
-Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+/* The output of a linear layer, in which no numbers are yet: x (rows, in) -> (rows, out). */
+static Tensor *linear_output(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias)
 {
     int64_t n_in = tensor_last(x), n_out = weight->shape[0];
     CHECK(weight->ndim == 2 && weight->shape[1] == n_in, "linear: the input has %lld columns, the weight takes %lld",
           (long long)n_in, (long long)weight->shape[1]);
     CHECK(bias == NULL || tensor_count(bias) == n_out, "linear: the bias must have %lld elements", (long long)n_out);
-
     int64_t shape[TENSOR_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
-    Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+    return tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+}
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    Tensor *out = linear_output(tape, x, weight, bias);
     const void *x_operand = operand(tape, x->data, tensor_count(x));
     const void *w_operand = weight_operand(tape, weight);
-    device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
-                          n_out, tape->precision);
+    device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x),
+                          tensor_last(x), tensor_last(out), tape->precision);
     Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = x_operand;
         node->saved[1] = w_operand;
+    }
+    return out;
+}
+
+/* ---- linear and gelu: out = gelu(x weight^T + bias) ----
+ * saved[0] and saved[1] as for linear; saved[2]: the device's choice. */
+
+static void linear_gelu_backward(Tape *tape, Node *node)
+{
+    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2], *out = node->output;
+    void *dlinear = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, tensor_count(out)));
+    device_linear_gelu_backward(dlinear, out->grad, node->saved[2], bias->data, tensor_rows(out), tensor_last(out),
+                                tape->precision);
+    device_linear_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias), dlinear,
+                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0],
+                           tape->precision);
+}
+
+Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    Tensor *out = linear_output(tape, x, weight, bias);
+    float *saved = tape_floats(tape, tensor_count(out));
+    const void *x_operand = operand(tape, x->data, tensor_count(x));
+    const void *w_operand = weight_operand(tape, weight);
+    device_linear_gelu_forward(out->data, saved, x_operand, w_operand, bias->data, tensor_rows(x), tensor_last(x),
+                               tensor_last(out), tape->precision);
+    Node *node = tape_record(tape, "linear-gelu", linear_gelu_backward, out, x, weight, bias);
+    if (node != NULL) {
+        node->saved[0] = x_operand;
+        node->saved[1] = w_operand;
+        node->saved[2] = saved;
     }
     return out;
 }
@@ -105,21 +141,37 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 
 /* ---- add: out = a + b ---- */
 
+/* note: moved-gradient
+ * forward: out = a + b, so both get out's gradient as it is. The first contribution to a gradient need not be added to
+ * zeros: for b it is copied. And as all who used out come later on the tape, and are done, nobody reads out's gradient
+ * after this: its memory becomes that of a's. */
 static void add_backward(Tape *tape, Node *node)
 {
-    for (int i = 0; i < 2; i++) {
-        float *dx = tape_gradient(tape, node->inputs[i]);
-        if (dx != NULL)
-            device_accumulate(dx, node->output->grad, tensor_count(node->output));
+    Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
+    const int64_t count = tensor_count(out);
+    if (b->requires_grad && b->grad == NULL && b->parameter == NULL) {
+        b->grad = tape_floats(tape, count);
+        device_copy(b->grad, out->grad, (size_t)count * sizeof(float));
+    } else if (b->requires_grad) {
+        device_accumulate(tape_gradient(tape, b), out->grad, count);
     }
+    if (a->requires_grad && a->grad == NULL && a->parameter == NULL)
+        a->grad = out->grad;
+    else if (a->requires_grad)
+        device_accumulate(tape_gradient(tape, a), out->grad, count);
 }
 
-Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
+static void check_same_shape(const Tensor *a, const Tensor *b)
 {
     char shape_a[80], shape_b[80];
     tensor_describe(a, shape_a, sizeof shape_a);
     tensor_describe(b, shape_b, sizeof shape_b);
     CHECK(strcmp(shape_a, shape_b) == 0, "add: %s and %s do not fit", shape_a, shape_b);
+}
+
+Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
+{
+    check_same_shape(a, b);
     Tensor *out = same_shape(tape, a, any_requires_grad(a, b, NULL));
     device_add(out->data, a->data, b->data, tensor_count(a));
     tape_record(tape, "add", add_backward, out, a, b, NULL);
@@ -137,19 +189,48 @@ static void layernorm_backward(Tape *tape, Node *node)
                               tensor_rows(x), tensor_last(x));
 }
 
-Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+static void record_layernorm(Tape *tape, Tensor *out, Tensor *x, Tensor *weight, Tensor *bias, const float *mean,
+                             const float *rstd)
 {
-    int64_t rows = tensor_rows(x), n = tensor_last(x);
-    CHECK(tensor_count(weight) == n && tensor_count(bias) == n, "layernorm: weight and bias must have %lld elements",
-          (long long)n);
-    Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
-    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
-    device_layernorm_forward(out->data, mean, rstd, x->data, weight->data, bias->data, rows, n);
     Node *node = tape_record(tape, "layernorm", layernorm_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = mean;
         node->saved[1] = rstd;
     }
+}
+
+static void check_layernorm(const Tensor *x, const Tensor *weight, const Tensor *bias)
+{
+    int64_t n = tensor_last(x);
+    CHECK(tensor_count(weight) == n && tensor_count(bias) == n, "layernorm: weight and bias must have %lld elements",
+          (long long)n);
+}
+
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
+{
+    int64_t rows = tensor_rows(x), n = tensor_last(x);
+    check_layernorm(x, weight, bias);
+    Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
+    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    device_layernorm_forward(out->data, mean, rstd, x->data, weight->data, bias->data, rows, n);
+    record_layernorm(tape, out, x, weight, bias, mean, rstd);
+    return out;
+}
+
+/* ---- add and layernorm: computed together, but to the tape they are two operations ---- */
+
+Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tensor *bias, Tensor **sum)
+{
+    int64_t rows = tensor_rows(a), n = tensor_last(a);
+    check_same_shape(a, b);
+    check_layernorm(a, weight, bias);
+    *sum = same_shape(tape, a, any_requires_grad(a, b, NULL));
+    Tensor *out = same_shape(tape, a, any_requires_grad(*sum, weight, bias));
+    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    device_add_layernorm_forward(out->data, (*sum)->data, mean, rstd, a->data, b->data, weight->data, bias->data, rows,
+                                 n);
+    tape_record(tape, "add", add_backward, *sum, a, b, NULL);
+    record_layernorm(tape, out, *sum, weight, bias, mean, rstd);
     return out;
 }
 

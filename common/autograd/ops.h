@@ -14,12 +14,17 @@
  * multiplied; products are summed in float32. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
+/* op_gelu(op_linear(...)) with fewer passes over memory; to the bit the same on the CPU. bias is not NULL. */
+Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
+
 Tensor *op_relu(Tape *tape, Tensor *x);             /* max(x, 0) */
 Tensor *op_gelu(Tape *tape, Tensor *x);             /* GPT-2's tanh form (Hendrycks and Gimpel, 2016) */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);   /* same shapes: the residual connection */
 
 /* Over the last dimension, eps 1e-5, biased variance, as torch.nn.LayerNorm. weight (C), bias (C). */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
+/* op_layernorm() of *sum = op_add(a, b), in one pass over memory. The bits are the same. */
+Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tensor *bias, Tensor **sum);
 
 /* tokens (B, T) int32 -> (B, T, C) = token_table[token] + position_table[t]. token_table (V, C),
  * position_table (at least T, C). Tokens must be in [0, V): the data set guarantees it. */

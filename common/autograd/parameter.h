@@ -37,7 +37,7 @@ Parameter *parameters_find(const ParameterList *list, const char *name);        
 /* note: weight-operands
  * The value as an operand of matrix products (device.h): in float32 the value itself. In 16 bits a rounded copy, which
  * is made at the first product and kept: every micro-batch reads it, and the optimizer, which has each weight at hand
- * when it changes it, writes the copy in the same pass. Whoever else changes values has to say so: parameters_changed().
+ * when it changes it, writes the copy in the same pass. Whoever else changes values must say so: parameters_changed().
  * Rounding anew at each use could never be stale, but costs a pass over all weights per micro-batch. */
 const void *parameter_operand(Parameter *parameter, DType precision);
 /* Somebody other than the optimizer has written values: copies are made anew when they are needed next. */

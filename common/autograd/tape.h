@@ -27,7 +27,7 @@ struct Node {
     void (*backward)(Tape *tape, Node *node); /* adds to the inputs' gradients, given output->grad */
     Tensor *inputs[NODE_MAX_INPUTS];          /* NULL where unused */
     Tensor *output;
-    const void *saved[2];   /* what forward keeps for backward; each operation says what */
+    const void *saved[3];   /* what forward keeps for backward; each operation says what */
     const int32_t *indices; /* tokens or targets, where the operation has them */
     int heads;              /* attention only */
 };

@@ -69,9 +69,20 @@ void device_linear_forward(float *out, const void *x, const void *weight, const 
 void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 
+/* ---- linear and gelu in one: out = gelu(x weight^T + bias) ----
+ * saved (rows, n_out): what forward keeps for backward; whether the bias is in it is the device's choice. Backward sets
+ * dlinear, as an operand, to the gradient of what gelu is applied to: it is device_linear_backward()'s dout. */
+void device_linear_gelu_forward(float *out, float *saved, const void *x, const void *weight, const float *bias,
+                                int64_t rows, int64_t n_in, int64_t n_out, DType precision);
+void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
+                                 int64_t n_out, DType precision);
+
 /* ---- layernorm over rows of n; mean and rstd (rows) are kept for backward ---- */
 void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
                               const float *bias, int64_t rows, int64_t n);
+/* The residual connection and the layernorm after it in one: sum = a + b, out = layernorm(sum). */
+void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
+                                  const float *weight, const float *bias, int64_t rows, int64_t n);
 /* dx, dweight, dbias may be NULL each. */
 void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n);
@@ -125,7 +136,7 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
 void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
                   float weight_decay, float correction1, float correction2);
 
-/* ---- looking at the model's answers: how many rows have their largest logit at the target (result on the host) ---- */
+/* ---- looking at the model's answers: rows whose largest logit is at the target (result on the host) ---- */
 int64_t device_count_correct(const float *logits, const int32_t *targets, int64_t rows, int64_t V);
 
 /* ---- half precision on the wire ---- */

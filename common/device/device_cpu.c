@@ -1,5 +1,6 @@
-/* device_cpu.c: the kernels on the CPU, first part: memory, element-wise operations, linear, layernorm, embedding.
- * (Attention: device_cpu_attention.c. Losses, optimizers and the rest: device_cpu_update.c.)
+/* device_cpu.c: the kernels on the CPU, first part: memory, element-wise operations, linear.
+ * (Layernorm and embedding: device_cpu_layernorm.c. Attention: device_cpu_attention.c. Losses, optimizers and the rest:
+ * device_cpu_update.c.)
  *
  * Matrix products are OpenBLAS's; all else is plain loops, written so that the compiler vectorises them. For that
  * it needs -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math (nobody reads errno or the exception
@@ -297,104 +298,20 @@ void device_linear_backward(float *dx, float *dweight, float *dbias, const void 
             device_accumulate(dbias, (const float *)dout + row * n_out, n_out);
 }
 
-/* ---- layernorm ---- */
+/* ---- linear and gelu: one after the other, and so to the bit what the two give. BLAS has no place for a gelu. ---- */
 
-static const float LAYERNORM_EPS = 1e-5f;
-
-/* The sum of (x - mean)^2. */
-static float sum_of_squared_distances(const float *x, float mean, int64_t n)
+void device_linear_gelu_forward(float *out, float *saved, const void *x, const void *weight, const float *bias,
+                                int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
-    float lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-        for (int l = 0; l < LANES; l++)
-            lane[l] += (x[i + l] - mean) * (x[i + l] - mean);
-    }
-    for (; i < n; i++)
-        lane[i % LANES] += (x[i] - mean) * (x[i] - mean);
-    return sum_of_lanes(lane);
+    device_linear_forward(saved, x, weight, bias, rows, n_in, n_out, precision);
+    device_gelu_forward(out, saved, rows * n_out);
 }
 
-void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n)
+void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
+                                 int64_t n_out, DType precision)
 {
-    for (int64_t row = 0; row < rows && n > 0; row++, x += n, out += n) {
-        const float m = sum_of(x, n) / (float)n;
-        const float variance = sum_of_squared_distances(x, m, n) / (float)n;
-        const float r = 1 / sqrtf(variance + LAYERNORM_EPS);
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            out[i] = (x[i] - m) * r * weight[i] + bias[i];
-        mean[row] = m;
-        rstd[row] = r;
-    }
-}
-
-/* dx of one row. With norm = (x - mean) rstd and dnorm = dout weight:
- * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
-static void layernorm_row_backward(float *dx, const float *dout, const float *x, float mean, float rstd,
-                                   const float *weight, int64_t n)
-{
-    float lane[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-#pragma omp simd
-        for (int l = 0; l < LANES; l++)
-            lane[l] += dout[i + l] * weight[i + l] * ((x[i + l] - mean) * rstd);
-    }
-    for (; i < n; i++)
-        lane[i % LANES] += dout[i] * weight[i] * ((x[i] - mean) * rstd);
-    const float mean_dnorm = dot_of(dout, weight, n) / (float)n;
-    const float mean_dnorm_norm = sum_of_lanes(lane) / (float)n;
-#pragma omp simd
-    for (int64_t j = 0; j < n; j++) {
-        const float norm = (x[j] - mean) * rstd;
-        /* forward: out = norm * weight + bias */
-        dx[j] += rstd * (dout[j] * weight[j] - mean_dnorm - norm * mean_dnorm_norm);
-    }
-}
-
-void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
-                               const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n)
-{
-    for (int64_t row = 0; row < rows; row++, x += n, dout += n) {
-        const float m = mean[row], r = rstd[row];
-        if (dx != NULL)
-            layernorm_row_backward(dx + row * n, dout, x, m, r, weight, n);
-        if (dweight != NULL) {
-#pragma omp simd
-            for (int64_t i = 0; i < n; i++) {
-                /* forward: out = (x - mean) * rstd * weight + bias */
-                dweight[i] += dout[i] * ((x[i] - m) * r);
-            }
-        }
-        if (dbias != NULL)
-            device_accumulate(dbias, dout, n);
-    }
-}
-
-/* ---- embedding ---- */
-
-void device_embedding_forward(float *out, const int32_t *tokens, const float *token_table,
-                              const float *position_table, int64_t B, int64_t T, int64_t C)
-{
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t t = 0; t < T; t++)
-            device_add(out + (b * T + t) * C, token_table + tokens[b * T + t] * C, position_table + t * C, C);
-}
-
-void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
-                               int64_t B, int64_t T, int64_t C)
-{
-    /* One token may occur many times: its gradients are added in the order of the text. */
-    for (int64_t b = 0; b < B; b++) {
-        for (int64_t t = 0; t < T; t++, dout += C) {
-            /* forward: out = token_table[token] + position_table[t] */
-            if (dtoken_table != NULL)
-                device_accumulate(dtoken_table + tokens[b * T + t] * C, dout, C);
-            if (dposition_table != NULL)
-                device_accumulate(dposition_table + t * C, dout, C);
-        }
-    }
+    (void)bias; /* is in `saved` */
+    device_zero(dlinear, (size_t)(rows * n_out) * sizeof(float));
+    device_gelu_backward(dlinear, saved, dout, rows * n_out);
+    device_round(dlinear, dlinear, precision, rows * n_out);
 }

@@ -1,6 +1,6 @@
 /* device_cuda.cu: the kernels on an NVIDIA GPU, first part: the device, memory, element-wise operations, operands.
- * (Linear, layernorm, embedding: device_cuda_layers.cu. Attention: device_cuda_attention.cu. Losses, optimizers and
- * the rest: device_cuda_update.cu.) How all of them are written: device_cuda.h.
+ * (Linear: device_cuda_layers.cu. Layernorm, embedding: device_cuda_layernorm.cu. Attention: device_cuda_attention.cu.
+ * Losses, optimizers and the rest: device_cuda_update.cu.) How all of them are written: device_cuda.h.
  */
 #include "device/device_cuda.h"
 
@@ -307,20 +307,12 @@ void device_relu_backward(float *dx, const float *x, const float *dout, int64_t 
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u),
- * it is x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
-constexpr float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
-constexpr float GELU_CUBIC = 0.044715f;
-
 static __global__ void gelu_forward_kernel(float *out, const float *x, int64_t n)
 {
     const int64_t i = first_of_four();
     Four<float> four = load_four(x, i, n);
-    for (int k = 0; k < 4; k++) {
-        const float in = four.at[k];
-        const float two_u = GELU_SLOPE * in * (1 + GELU_CUBIC * in * in);
-        four.at[k] = in * (1 / (1 + expf(-two_u)));
-    }
+    for (int k = 0; k < 4; k++)
+        four.at[k] = gelu(four.at[k]);
     store_four(out, i, n, four);
 }
 
@@ -338,12 +330,8 @@ static __global__ void gelu_backward_kernel(float *dx, const float *x, const flo
     Four<float> sum = load_four(dx, i, n);
     const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
     for (int k = 0; k < 4; k++) {
-        const float square = in.at[k] * in.at[k];
-        const float two_u = GELU_SLOPE * in.at[k] * (1 + GELU_CUBIC * square);
-        const float dtwo_u = GELU_SLOPE * (1 + 3 * GELU_CUBIC * square); /* d(2u) / dx */
-        const float sigmoid = 1 / (1 + expf(-two_u));
-        /* forward: out = x * sigmoid(2u), and sigmoid' = sigmoid (1 - sigmoid) */
-        sum.at[k] += d.at[k] * (sigmoid + in.at[k] * sigmoid * (1 - sigmoid) * dtwo_u);
+        /* forward: out = gelu(x) */
+        sum.at[k] += d.at[k] * gelu_derivative(in.at[k]);
     }
     store_four(dx, i, n, sum);
 }

@@ -85,6 +85,27 @@ static __device__ inline float nearest(float x, DType precision)
     return x;
 }
 
+/* ---- gelu ----
+ * GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u),
+ * it is x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
+constexpr float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
+constexpr float GELU_CUBIC = 0.044715f;
+
+static __device__ inline float gelu(float x)
+{
+    const float two_u = GELU_SLOPE * x * (1 + GELU_CUBIC * x * x);
+    return x * (1 / (1 + expf(-two_u)));
+}
+
+static __device__ inline float gelu_derivative(float x)
+{
+    const float square = x * x;
+    const float two_u = GELU_SLOPE * x * (1 + GELU_CUBIC * square);
+    const float dtwo_u = GELU_SLOPE * (1 + 3 * GELU_CUBIC * square); /* d(2u) / dx */
+    const float sigmoid = 1 / (1 + expf(-two_u));
+    return sigmoid + x * sigmoid * (1 - sigmoid) * dtwo_u; /* sigmoid' = sigmoid (1 - sigmoid) */
+}
+
 /* ---- four neighbours at once: one wide load or store instead of four ---- */
 
 template <typename Number> struct alignas(4 * sizeof(Number)) Four {
@@ -132,7 +153,8 @@ template <typename Number> static __device__ inline void store_four(Number *x, i
 }
 
 /* The same, rounded to what `x` has. */
-template <typename Number> static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Four<float> four)
+template <typename Number>
+static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Four<float> four)
 {
     Four<Number> rounded;
     for (int k = 0; k < 4; k++)
@@ -185,5 +207,28 @@ static __device__ inline float block_max(float x)
         largest = fmaxf(largest, of_warp[warp]);
     return largest;
 }
+
+/* ---- sums over the rows of a matrix (rows, n): out[column] ----
+ * A block takes a tile: WARP columns, which are neighbours in memory, by SUM_ROWS rows, of which each of its SUM_LANES
+ * warps takes every SUM_LANES-th. The first stage leaves one partial sum per tile and column: a smaller matrix
+ * (tiles, n), which the second stage sums in the same way. */
+enum { SUM_LANES = 8, SUM_ROWS = 128 };
+static const dim3 SUM_BLOCK(WARP, SUM_LANES);
+
+/* The sum of what the warps of a block have for this thread's column. Thread (x, 0) gets the right one. */
+static __device__ inline float sum_of_lanes(float x)
+{
+    __shared__ float of_lane[SUM_LANES][WARP];
+    __syncthreads(); /* the last call's results have been read */
+    of_lane[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+    float sum = 0;
+    for (int lane = 0; lane < SUM_LANES; lane++)
+        sum += of_lane[lane][threadIdx.x];
+    return sum;
+}
+
+/* Second stage: out (n) += the sum of the rows of partial (tiles, n). */
+void cuda_add_partial_sums(float *out, const float *partial, int64_t tiles, int64_t n);
 
 #endif

@@ -64,27 +64,31 @@ void gpt_create(Model *model, Rng *rng)
     model->ln_f_bias = add(model, "", "ln_f.bias", sizes->width, 0);
 }
 
-/* x (B, T, C) -> (B, T, C) */
-static Tensor *block_forward(const GptBlock *block, Tape *tape, Tensor *x, int heads)
+/* The residual stream x and what the block is applied to, layernorm(x), both (B, T, C). Returns what the block's second
+ * half adds to *x: the caller does so, as the next layernorm follows, and a sum and its layernorm are one pass. */
+static Tensor *block_forward(const GptBlock *block, Tape *tape, Tensor **x, Tensor *normalized, int heads)
 {
-    Tensor *h = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
-    h = op_linear(tape, h, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor); /* (B, T, 3C) */
+    /* (B, T, 3C) */
+    Tensor *h = op_linear(tape, normalized, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor);
     h = op_attention(tape, h, heads);
     h = op_linear(tape, h, &block->attn_proj_weight->tensor, &block->attn_proj_bias->tensor);
-    x = op_add(tape, x, h);
 
-    h = op_layernorm(tape, x, &block->ln_2_weight->tensor, &block->ln_2_bias->tensor);
-    h = op_linear(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor); /* (B, T, 4C) */
-    h = op_gelu(tape, h);
-    h = op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor);
-    return op_add(tape, x, h);
+    h = op_add_layernorm(tape, *x, h, &block->ln_2_weight->tensor, &block->ln_2_bias->tensor, x); /* *x = *x + h */
+    h = op_linear_gelu(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor); /* (B, T, 4C) */
+    return op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor);
 }
 
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time)
 {
+    const GptBlock *block = model->blocks, *end = model->blocks + model->spec.gpt.layers;
     Tensor *x = op_embedding(tape, inputs, samples, time, &model->wte->tensor, &model->wpe->tensor);
-    for (int layer = 0; layer < model->spec.gpt.layers; layer++)
-        x = block_forward(&model->blocks[layer], tape, x, model->spec.gpt.heads);
-    x = op_layernorm(tape, x, &model->ln_f_weight->tensor, &model->ln_f_bias->tensor);
-    return op_linear(tape, x, &model->wte->tensor, NULL); /* tied: wte's second use */
+    Tensor *normalized = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
+    for (; block < end; block++) {
+        const bool last = block + 1 == end;
+        Parameter *weight = last ? model->ln_f_weight : block[1].ln_1_weight;
+        Parameter *bias = last ? model->ln_f_bias : block[1].ln_1_bias;
+        Tensor *h = block_forward(block, tape, &x, normalized, model->spec.gpt.heads);
+        normalized = op_add_layernorm(tape, x, h, &weight->tensor, &bias->tensor, &x); /* x = x + h */
+    }
+    return op_linear(tape, normalized, &model->wte->tensor, NULL); /* tied: wte's second use */
 }
