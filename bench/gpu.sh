@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Speed on one GPU: tokens per second of gpt and gpt2, in float32 and bf16, and the share of what this GPU multiplies at
-# best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
+# Speed on one GPU: tokens per second of gpt and gpt2, in float32, TF32 and bf16, and the share of what this GPU
+# multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--steps N] [--gpt-batch N] [--gpt2-batch N]
 #
@@ -41,8 +41,10 @@ busy=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | g
 [ "$busy" -eq 0 ] || echo "note: $busy other process(es) use a GPU here, and blur every figure"
 "$build/bench/matmul_peak" >"$results/peak"
 bf16_peak=$(value "$results/peak" bf16_tflops)
+tf32_peak=$(value "$results/peak" tf32_tflops)
 fp32_peak=$(value "$results/peak" fp32_tflops)
-echo "GPU: $(head -n 1 <<<"$gpus"); matrix products by cuBLAS: bf16 $bf16_peak, fp32 $fp32_peak TFLOP/s"
+echo "GPU: $(head -n 1 <<<"$gpus")"
+echo "matrix products by cuBLAS: bf16 $bf16_peak, TF32 $tf32_peak, fp32 $fp32_peak TFLOP/s"
 
 torch=no
 if "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null; then
@@ -63,8 +65,8 @@ tflops() {
 
 # line MODEL PRECISION PROGRAM BATCH MILLISECONDS TOKENS_PER_S: one line of the table
 line() {
-    local peak=$fp32_peak speed
-    [ "$2" = fp32 ] || peak=$bf16_peak
+    local peak=${2}_peak speed
+    peak=${!peak}
     speed=$(tflops "$1" "$6")
     awk -v model="$1" -v precision="$2" -v program="$3" -v batch="$4" -v ms="$5" -v rate="$6" -v speed="$speed" \
         -v peak="$peak" 'BEGIN {
@@ -72,13 +74,20 @@ line() {
             100 * speed / peak }'
 }
 
+# precision_flags PRECISION: the words for lockstep and for torch_gpu.py.
+precision_flags() {
+    if [ "$1" = tf32 ]; then echo "--precision fp32 --tf32"; else echo "--precision $1"; fi
+}
+
 lockstep() { # MODEL PRECISION BATCH FILE
-    "$train" --model "$1" --precision "$2" --batch-size "$3" --steps $((steps + 3)) --eval-samples 1 "${text[@]}" \
-        --json "$4" >"$4.log" 2>&1
+    # shellcheck disable=SC2046 # words on purpose, here and below
+    "$train" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps $((steps + 3)) --eval-samples 1 \
+        "${text[@]}" --json "$4" >"$4.log" 2>&1
 }
 
 pytorch() { # MODEL PRECISION BATCH FILE [--compile]
-    "$python" bench/torch_gpu.py --model "$1" --precision "$2" --batch-size "$3" --steps "$steps" "${@:5}" \
+    # shellcheck disable=SC2046
+    "$python" bench/torch_gpu.py --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$steps" "${@:5}" \
         >"$4" 2>"$4.log"
 }
 
@@ -133,7 +142,7 @@ cost_of_ddp() { # MODEL PRECISION BATCH
 echo
 printf '%-6s %-6s %-18s %6s %10s %12s %9s %9s\n' model prec. program batch "step (ms)" tokens/s TFLOP/s "of peak"
 failed=0
-for precision in fp32 bf16; do
+for precision in fp32 tf32 bf16; do
     compare gpt "$precision" "$gpt_batch" || failed=1
     compare gpt2 "$precision" "$gpt2_batch" || failed=1
 done

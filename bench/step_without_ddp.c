@@ -55,6 +55,7 @@ int main(int argc, char **argv)
     if (options.steps == 0 || options.accumulate > 1)
         die("--steps: give a number of them; and --accumulate is not for this program");
     device_init(0, options.threads);
+    device_allow_tf32(options.tf32);
     open_dataset(&dataset, &options);
     sampler_create(&sampler, dataset.size, 1, options.batch_size, options.seed, true, options.drop_last);
     replica_create(&replica, &options, options.seed, options.steps);

@@ -5,8 +5,8 @@
 
 The same work as `train_cuda --model gpt|gpt2`: shapes, tied embeddings, GELU's tanh form, pre-layernorm, AdamW with decay
 on matrices only, gradients clipped to norm 1. Written as one would write it for speed: fused attention, the fused AdamW,
-autocast for bf16 (float32 master weights, as lockstep has them), no TF32 unless asked for (lockstep has none), gradients
-set to None. It is given every advantage that lockstep does not take: its batches lie on the GPU already, the loss is
+autocast for bf16 (float32 master weights, as lockstep has them), no TF32 unless --tf32 asks for it (as in lockstep),
+gradients set to None. It is given every advantage that lockstep does not take: its batches lie on the GPU already, the loss is
 never read back, and the time is that of all steps together, without a stop in between.
 """
 import argparse

@@ -105,6 +105,9 @@ done
 check "stage4_accumulation, 2 ranks, fp16, steps left out: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" \
     --precision fp16 --loss-scale 131072 --clip-grad-norm 0.1 --allreduce ordered --verify exact
 
+check "stage4_accumulation, 2 ranks, TF32, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" --tf32 \
+    --accumulate 2 --allreduce ordered --verify exact
+
 # ---- the GPU against the CPU ----
 
 gpu_equals_cpu() {
@@ -129,6 +132,7 @@ same_bits_twice() {
     [ -n "${hashes[0]}" ] && [ "${hashes[0]}" = "${hashes[1]}" ]
 }
 check "two runs give the same bits, fp32, AdamW" same_bits_twice
+check "two runs give the same bits, TF32, AdamW" same_bits_twice --tf32
 check "two runs give the same bits, bf16, AdamW" same_bits_twice --precision bf16
 
 # ---- NCCL ----

@@ -134,6 +134,8 @@ refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; the other one: test_cuda_cli.sh
 refused --share-gpu --share-gpu=yes
+refused train_cuda --model mlp-toy --tf32
+refused --tf32 --tf32=yes
 refused --batch-size --model mlp-toy --batch-size 3 --accumulate 4
 
 # ---- flags of later stages ----

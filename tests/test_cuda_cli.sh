@@ -13,7 +13,9 @@ program=train_cuda
 run 1 --help
 ended 0 --help
 head -1 "$scratch/out" | grep -q '^train_cuda: .*stage [1-4]' || fail "the help does not begin with train_cuda" --help
-grep -q -e '--share-gpu' "$scratch/out" || fail "the help does not name --share-gpu" --help
+for flag in share-gpu tf32; do
+    grep -q -e "^ *--$flag " "$scratch/out" || fail "the help does not name --$flag" --help
+done
 [ ! -s "$scratch/err" ] || fail "--help wrote to stderr" --help
 
 tiny="--model mlp-toy --steps 1"
@@ -32,6 +34,11 @@ refused '--backend mpi' $tiny --backend nccl --allreduce ring
 refused --allreduce $tiny --backend mpi --allreduce shm
 refused --device $tiny --device cpu
 refused --share-gpu $tiny --share-gpu=1
+refused 'no CUDA device' $tiny --tf32
+refused --tf32 $tiny --tf32=1
+for precision in bf16 fp16; do # (before stage 4 that is refused by itself)
+    refused "--precision" $tiny --tf32 --precision $precision
+done
 refused --lr $tiny --lr nan
 }
 

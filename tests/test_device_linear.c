@@ -240,6 +240,37 @@ static void test_linear_gelu(void **state)
     }
 }
 
+/* TF32 keeps 11 significant bits: a factor that is rounded is off by 2^-11 of itself, one that is cut off by 2^-10. It
+ * is in force on CUDA alone, where float32's own bound is then too narrow, and until it is forbidden again. */
+static void test_tf32(void **state)
+{
+    (void)state;
+    const int64_t n = 128;
+    const bool cuda = strcmp(device_name(), "cuda") == 0;
+    Trial trial = {.name = "linear, TF32 allowed", .call = call_linear, .shape = {n, n, n}, .precision = DTYPE_F32};
+    const float *x = normals(n * n), *weight = normals(n * n);
+    trial_input(&trial, x, n * n);
+    trial_input(&trial, weight, n * n);
+    trial_null(&trial);
+    trial_output(&trial, "out", NULL, n * n);
+    device_allow_tf32(true);
+    trial_run(&trial);
+    device_allow_tf32(false);
+
+    double *out = room_for_doubles(n * n), *bound = room_for_doubles(n * n), *tf32_bound = room_for_doubles(n * n);
+    add_product(out, bound, (Matrix){x, n, 1}, (Matrix){weight, 1, n}, NULL, n, n, n);
+    int64_t beyond = 0;
+    for (int64_t i = 0; i < n * n; i++) {
+        tf32_bound[i] = bound[i] * (1 + (2 * 0x1p-10 + 0x1p-20) / ((double)(n + 2) * U));
+        beyond += !(fabs((double)trial.array[3].result[i] - out[i]) <= bound[i]);
+    }
+    trial_expect(&trial, 3, out, cuda ? tf32_bound : bound, "are more than the 13 bits lost that TF32 leaves out?");
+    if (cuda && beyond == 0)
+        fail_msg("TF32 is allowed, but all is as exact as float32 is: is cuBLAS asked for another compute type? (Or does "
+                 "the environment say NVIDIA_TF32_OVERRIDE=0?)");
+    check_linear(n, n, n, false, DTYPE_F32); /* it is forbidden again */
+}
+
 static void test_operand_bytes(void **state)
 {
     (void)state;
@@ -258,6 +289,7 @@ int main(void)
         cmocka_unit_test_teardown(test_operand_bytes, free_room),
         cmocka_unit_test_teardown(test_linear, free_room),
         cmocka_unit_test_teardown(test_linear_gelu, free_room),
+        cmocka_unit_test_teardown(test_tf32, free_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }

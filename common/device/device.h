@@ -23,6 +23,10 @@ const char *device_description(void); /* the model, and for the CPU the BLAS ker
 /* At most 63 characters, equal for two processes only if they compute on one and the same device. CUDA: its UUID in hex.
  * CPU: "", as any number of processes may share it. */
 const char *device_identity(void);
+/* CUDA: from now on float32 matrix products may round what they multiply to TF32 (--tf32), as the tensor cores take it:
+ * float32's exponent, but 11 significant bits instead of 24. Sums and attention stay float32. A CPU has no TF32, and
+ * multiplies as before. */
+void device_allow_tf32(bool allow);
 
 /* ---- order: a kernel may return before its work is done. Each host thread's work is done in the order of its calls, but
  * the work of two threads side by side, unless an event puts one after the other. (The CPU does all work at once.) ---- */

@@ -94,6 +94,11 @@ const char *device_identity(void)
     return "";
 }
 
+void device_allow_tf32(bool allow)
+{
+    (void)allow;
+}
+
 void device_synchronize(void)
 {
     /* every kernel has done its work when it returns */

@@ -12,6 +12,7 @@
 static int device_number = 0; /* among the devices that this process sees */
 static char description[320] = "cuda";
 static char identity[64] = "";
+static bool tf32_allowed = false;
 
 /* What usually helps, or "". */
 static const char *hint_for(cudaError_t status)
@@ -81,6 +82,20 @@ const char *device_description(void)
 const char *device_identity(void)
 {
     return identity;
+}
+
+void device_allow_tf32(bool allow)
+{
+    int major = 0;
+    CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_number));
+    if (allow && major < 8)
+        die("--tf32: this GPU has none (%s; TF32 came with 8.0); leave the flag out", description);
+    tf32_allowed = allow;
+}
+
+bool cuda_tf32_allowed(void)
+{
+    return tf32_allowed;
 }
 
 void device_synchronize(void)

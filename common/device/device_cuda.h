@@ -35,6 +35,8 @@ void check_cublas(cublasStatus_t status, const char *call, const char *file, int
  * training thread may ask. It grows during the first step, and stays until the process ends. */
 void *cuda_scratch(size_t bytes);
 
+bool cuda_tf32_allowed(void); /* see device_allow_tf32() */
+
 enum { THREADS = 256, WARP = 32 }; /* threads of a block, unless a kernel says otherwise */
 
 /* How many blocks have room for `count` items, if each takes `per_block`. */

@@ -64,7 +64,6 @@ static cublasHandle_t cublas(void)
         CHECK_CUBLAS(cublasCreate(&handle));
         CHECK_CUBLAS(cublasSetStream(handle, cudaStreamPerThread)); /* before the workspace, which it would reset */
         CHECK_CUBLAS(cublasSetWorkspace(handle, device_alloc(workspace_bytes), workspace_bytes));
-        CHECK_CUBLAS(cublasSetMathMode(handle, CUBLAS_DEFAULT_MATH)); /* float32 is float32: no TF32 */
     }
     return handle;
 }
@@ -87,9 +86,11 @@ static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t 
         return;
     const float alpha = 1;
     const cudaDataType_t type = cuda_type(precision);
+    /* float32 is float32, unless --tf32 allows less */
+    const bool tf32 = precision == DTYPE_F32 && cuda_tf32_allowed();
     CHECK_CUBLAS(cublasGemmEx(cublas(), b_transposed, a_transposed, (int)n, (int)m, (int)k, &alpha, b, type,
-                              (int)b_stride, a, type, (int)a_stride, &beta, c, CUDA_R_32F, (int)n, CUBLAS_COMPUTE_32F,
-                              CUBLAS_GEMM_DEFAULT));
+                              (int)b_stride, a, type, (int)a_stride, &beta, c, CUDA_R_32F, (int)n,
+                              tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
 /* A block writes one row: the bias, or zeros. */

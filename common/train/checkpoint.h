@@ -28,7 +28,7 @@ typedef struct CheckpointState {
     long drop_last;    /* 0 or 1 */
     long rank_samples; /* a fingerprint of the ranks' own numbers of samples; 0: the data set is dealt out */
     long join;         /* 0: no --join; else its number */
-    char precision[8]; /* "fp32", "bf16", "fp16" */
+    char precision[16]; /* "fp32", "fp32 --tf32", "bf16", "fp16" */
 } CheckpointState;
 
 /* Writes the checkpoint; the old file stays until the new one is complete. Rank 0 alone calls it. */

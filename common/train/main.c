@@ -18,6 +18,7 @@ int main(int argc, char **argv)
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});
     if (asked_to_train) {
         device_init(pg_local_rank(pg), options.threads); /* first: every collective asks whose memory it is given */
+        device_allow_tf32(options.tf32);
         options_check_agreement(&options, pg);
         pg_set_options(pg, &options.group);
         options_check_world(&options, pg_world_size(pg));

@@ -169,6 +169,7 @@ static void fill_training(Options *options, const FlagValues *values)
     options->optimizer.weight_decay = (float)real_number(values, FLAG_WEIGHT_DECAY);
     options->clip_grad_norm = real_number(values, FLAG_CLIP_GRAD_NORM);
     options->precision = (DType)choice(values, FLAG_PRECISION)->value;
+    options->tf32 = values->given[FLAG_TF32];
     options->initial_loss_scale = (float)real_number(values, FLAG_LOSS_SCALE);
 }
 

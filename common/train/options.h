@@ -49,6 +49,7 @@ typedef struct Options {
     const char *allreduce; /* the algorithm's name, for the summary; NCCL chooses by itself: "nccl" */
     DdpOptions ddp;
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
+    bool tf32;             /* float32 matrix products may round what they multiply to TF32 (CUDA) */
     float initial_loss_scale; /* fp16 only */
 
     OnNan on_nan; /* what to do about a loss or gradient that is not finite */

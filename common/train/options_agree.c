@@ -13,7 +13,7 @@ typedef struct Setting {
     double value;
 } Setting;
 
-enum { SETTINGS = 34, IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
+enum { SETTINGS = 35, IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
 
 static void collect(const Options *o, Setting settings[SETTINGS])
 {
@@ -35,6 +35,7 @@ static void collect(const Options *o, Setting settings[SETTINGS])
         {"--weight-decay", (double)o->optimizer.weight_decay},
         {"--clip-grad-norm", o->clip_grad_norm},
         {"--precision (its number)", o->precision},
+        {"--tf32", o->tf32},
         {"--loss-scale", (double)o->initial_loss_scale},
         {"--on-nan (its number)", o->on_nan},
         {"--grad-dtype (its number)", o->ddp.grad_dtype},

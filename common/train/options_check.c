@@ -61,6 +61,11 @@ static void check_device(const Options *options, const FlagValues *values)
     bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
     if (options->share_gpu && !cuda)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
+    if (options->tf32 && !cuda)
+        die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
+    if (options->tf32 && options->precision != DTYPE_F32)
+        die("--tf32: is about matrix products in fp32, and --precision %s leaves none; give one of the two",
+            values->text[FLAG_PRECISION]);
     if (nccl && !cuda)
         die("--backend: nccl carries GPU memory only and needs train_cuda; give mpi");
     if (nccl && !pg_has_nccl())

@@ -76,6 +76,8 @@ const Flag flags[FLAG_COUNT] = {
                              "scale gradients down to this norm (0: never)"},
     [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
                         "of matrix products (bf16, fp16: stage 4 only)"},
+    [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
+                   "train_cuda: fp32 matrix products on tensor cores, which round what they multiply to TF32"},
     [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
                          "the first scale, with --precision fp16"},
 

@@ -93,7 +93,8 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
                              .join = options->join,
                              .heads = options->model.kind == MODEL_GPT ? options->model.gpt.heads : 0};
     snprintf(state.model, sizeof state.model, "%s", options->model.name);
-    snprintf(state.precision, sizeof state.precision, "%s", precision_name(options->precision));
+    snprintf(state.precision, sizeof state.precision, "%s%s", precision_name(options->precision),
+             options->tf32 ? " --tf32" : "");
     return state;
 }
 

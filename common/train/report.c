@@ -59,6 +59,8 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     if (options->precision != DTYPE_F32)
         printf("precision: operands of matrix products rounded to %s%s, sums in float32\n",
                dtype_name(options->precision), strcmp(device_name(), "cpu") == 0 ? " (emulated)" : "");
+    if (options->tf32)
+        printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
     fflush(stdout);
@@ -92,6 +94,7 @@ static void fill_settings(Summary *summary, const Options *options, ProcessGroup
     summary->join = options->join == JOIN_NONE ? NULL : options->join == JOIN_INITIAL ? "initial" : "actual";
     summary->rank_samples = options_rank_samples(options);
     summary->precision = precision_name(options->precision);
+    summary->tf32 = options->tf32;
     summary->loss_scale = (double)replica->scaler.scale;
     summary->allreduce = options->allreduce;
     if (ddp_stage_number >= 2)

@@ -106,6 +106,7 @@ static void add_setup(cJSON *object, const Summary *summary)
     add_rank_samples(object, summary);
     add_number(object, "micro_batches", (double)summary->micro_batches);
     add_text(object, "precision", summary->precision);
+    cJSON_AddBoolToObject(object, "tf32", summary->tf32);
     add_number(object, "loss_scale", summary->loss_scale);
     add_text(object, "allreduce", summary->allreduce);
     add_number(object, "bucket_cap_mb", summary->bucket_cap_mb);
@@ -272,10 +273,10 @@ void summary_print(const Summary *summary)
     if (job_rank() != 0) {
         return;
     }
-    printf("stage %d (%s): %s, %lld parameters, %ld steps of %lld samples, %d rank%s, %s, %s\n", summary->stage,
+    printf("stage %d (%s): %s, %lld parameters, %ld steps of %lld samples, %d rank%s, %s, %s%s\n", summary->stage,
            summary->stage_name, summary->model, (long long)summary->parameters, summary->steps,
            (long long)summary->global_batch, summary->world_size, summary->world_size == 1 ? "" : "s",
-           summary->device, summary->precision);
+           summary->device, summary->precision, summary->tf32 ? " (TF32)" : "");
     print_result(summary);
     print_speed(summary);
     print_communication(summary);

@@ -42,6 +42,7 @@ typedef struct Summary {
     const int64_t *rank_samples; /* (world_size), each rank's own of an epoch; NULL: dealt out equally */
     long micro_batches; /* in all, per rank */
     const char *precision;
+    bool tf32;
     double loss_scale;
     const char *allreduce;
     double bucket_cap_mb;                      /* NAN where there are no buckets */

@@ -158,7 +158,8 @@ static void compare(const Options *options, const ParameterList *trained, const 
     parameters_to_host(expected, want);
     result->passed = true;
     result->tolerance = options->verify == VERIFY_EXACT            ? 0
-                        : options->precision == DTYPE_F32 ? VERIFY_TOLERANCE : VERIFY_TOLERANCE_HALF;
+                        : options->precision == DTYPE_F32 && !options->tf32 ? VERIFY_TOLERANCE
+                                                                            : VERIFY_TOLERANCE_HALF;
     printf("\nWeights of %d rank(s) against one process, %s:\n", world_size,
            options->verify == VERIFY_EXACT ? "every bit (the ranks' shares one after the other)" : "on whole batches");
     printf("  %-40s %12s   verdict\n", "parameter", "max |diff|");

@@ -10,7 +10,7 @@
 #include "train/replica.h"
 
 #define VERIFY_TOLERANCE 1e-5 /* largest difference between two weights, whole-batch mode, float32 */
-#define VERIFY_TOLERANCE_HALF 1e-4 /* the same for bf16 and fp16: see notes/equality.md */
+#define VERIFY_TOLERANCE_HALF 1e-4 /* the same for bf16, fp16, TF32: see notes/equality.md */
 
 typedef struct Verification {
     double max_abs_diff;

@@ -49,12 +49,6 @@ cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t
     return is_there && (uintptr_t)workspace % 256 == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode)
-{
-    (void)mode; /* products here are in float32, whatever the mode */
-    return handles.count(handle) == 0 ? CUBLAS_STATUS_NOT_INITIALIZED : CUBLAS_STATUS_SUCCESS;
-}
-
 namespace
 {
 
@@ -71,11 +65,28 @@ struct Matrix {
     }
 };
 
-/* Its numbers as float32: where they are, or as a copy in `room`. */
-const float *as_floats(const Matrix &matrix, std::vector<float> &room)
+/* To 11 significant bits, ties away from zero, as the tensor cores' own conversion does. */
+float nearest_tf32(float x)
 {
-    if (matrix.type == CUDA_R_32F)
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x1000u) & ~0x1fffu; /* a carry reaches the exponent: right */
+    if (!isnan(x))
+        memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Its numbers as float32: where they are, or as a copy in `room`. */
+const float *as_floats(const Matrix &matrix, std::vector<float> &room, bool tf32)
+{
+    if (matrix.type == CUDA_R_32F && !tf32)
         return (const float *)matrix.values;
+    if (matrix.type == CUDA_R_32F) {
+        room.resize(matrix.bytes() / 4 + 1);
+        for (size_t i = 0; i < matrix.bytes() / 4; i++)
+            room[i] = nearest_tf32(((const float *)matrix.values)[i]);
+        return room.data();
+    }
     room.resize(matrix.bytes() / 2 + 1);
     for (size_t i = 0; i < matrix.bytes() / 2; i++) {
         if (matrix.type == CUDA_R_16BF)
@@ -128,6 +139,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
             return CUBLAS_STATUS_INVALID_VALUE;
         }
     }
+    const bool tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     const float alpha_now = *(const float *)alpha, beta_now = *(const float *)beta;
     if (m == 0 || n == 0)
         return CUBLAS_STATUS_SUCCESS;
@@ -135,7 +147,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
         std::vector<float> a_room, b_room;
         memory_open();
         cblas_sgemm(CblasColMajor, a_as_is ? CblasNoTrans : CblasTrans, b_as_is ? CblasNoTrans : CblasTrans, m, n, k,
-                    alpha_now, as_floats(A, a_room), lda, as_floats(B, b_room), ldb, beta_now, (float *)c, ldc);
+                    alpha_now, as_floats(A, a_room, tf32), lda, as_floats(B, b_room, tf32), ldb, beta_now, (float *)c,
+                    ldc);
         memory_close("cublasGemmEx");
     });
     return CUBLAS_STATUS_SUCCESS;

@@ -18,6 +18,7 @@
  *
  * Environment:
  *   LOCKSTEP_EMULATED_DEVICES=N       how many devices there are (1); they share one memory
+ *   LOCKSTEP_EMULATED_CAPABILITY=N    their compute capability, times ten (80)
  *   LOCKSTEP_EMULATED_MEMORY_MB=N     how much memory they have (1024)
  *   LOCKSTEP_EMULATED_ORDER=reverse   blocks and threads run from the last to the first: a missing barrier shows in
  *                                     one order if it does not in the other

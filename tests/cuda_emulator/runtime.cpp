@@ -83,6 +83,11 @@ int device_count()
     return (int)emulator_setting("LOCKSTEP_EMULATED_DEVICES", 1);
 }
 
+int capability()
+{
+    return (int)emulator_setting("LOCKSTEP_EMULATED_CAPABILITY", 80);
+}
+
 /* Any work but kernels: it has the memory to itself. */
 void submit_on_memory(const char *what, std::function<void()> work)
 {
@@ -143,7 +148,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
 {
     if (device < 0 || device >= device_count())
         return error_result(cudaErrorInvalidDevice);
-    *properties = cudaDeviceProp{"emulated on the CPU", {{0}}, memory_size(), 1, 0, 0};
+    *properties = cudaDeviceProp{"emulated on the CPU", {{0}}, memory_size(), 1, capability() / 10, capability() % 10};
     properties->uuid.bytes[15] = (char)(device + 1);
     return cudaSuccess;
 }
@@ -152,7 +157,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 {
     if (device < 0 || device >= device_count())
         return error_result(cudaErrorInvalidDevice);
-    *value = attribute == cudaDevAttrMultiProcessorCount ? 1 : 0;
+    switch (attribute) {
+    case cudaDevAttrMultiProcessorCount: *value = 1; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = capability() / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = capability() % 10; break;
+    }
     return cudaSuccess;
 }
 

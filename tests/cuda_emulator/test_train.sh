@@ -62,6 +62,23 @@ for model in toy gpt; do
     runs "$model, exact" 2 "$emulated" $shared --allreduce ordered --verify exact
 done
 
+# --tf32: the same bits as one process that multiplies so, other ones than in float32; all ranks, or none.
+# shellcheck disable=SC2086
+{
+    shared="$gpt --backend mpi --share-gpu --allreduce ordered"
+    runs "TF32" 2 "$emulated" $shared --tf32 --verify exact --save "$scratch/tf32" --json "$scratch/json"
+    grep -q '"tf32":[[:space:]]*true' "$scratch/json" || fail "TF32: the summary does not say it"
+    runs "TF32, whole batches" 2 "$emulated" $shared --tf32 --verify
+    runs "float32" 2 "$emulated" $shared --save "$scratch/fp32" --json "$scratch/json"
+    grep -q '"tf32":[[:space:]]*false' "$scratch/json" || fail "float32: the summary takes it for TF32"
+    equal "TF32 against float32" fp32 tf32 1e-3
+    if "$build/tests/compare_weights" "$scratch/fp32" "$scratch/tf32" 0 >"$scratch/out" 2>&1; then
+        fail "--tf32 changes no bit: does it reach the products?"
+    fi
+    refused "--tf32 on one rank" 2 "differently: --tf32" $shared : -n 1 "$emulated" $shared --tf32
+    LOCKSTEP_EMULATED_CAPABILITY=75 refused "TF32 on an old GPU" 2 "compute capability 7.5" $shared --tf32
+}
+
 # shellcheck disable=SC2086
 if [ "$stage" -eq 4 ]; then
     mixed="${gpt/sgd --lr 0.1 --momentum 0/adamw} --backend mpi --share-gpu --accumulate 2 --allreduce ordered"
