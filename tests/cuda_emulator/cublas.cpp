@@ -43,6 +43,7 @@ cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream)
 
 cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void *workspace, size_t bytes)
 {
+    Guard guard(emulator_mutex);
     if (handles.count(handle) == 0)
         return CUBLAS_STATUS_NOT_INITIALIZED;
     const bool is_there = workspace == nullptr || memory_bytes_behind(workspace) >= (long)bytes;
@@ -118,6 +119,7 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
                             cudaDataType b_type, int ldb, const void *beta, void *c, cudaDataType c_type, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t algorithm)
 {
+    Guard guard(emulator_mutex);
     (void)algorithm;
     if (handles.count(handle) == 0)
         return CUBLAS_STATUS_NOT_INITIALIZED;

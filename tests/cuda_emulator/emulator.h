@@ -29,6 +29,8 @@
 
 #include "cuda_runtime.h"
 
+#include <mutex>
+
 /* ---- errors.cpp ---- */
 /* Prints "emulated CUDA: ...", and while a kernel runs also its name and the block. Ends the program with status 1. */
 [[noreturn]] void emulator_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -60,6 +62,10 @@ const char *fibers_kernel(); /* the one that runs now, or NULL */
 void pipeline_expect_empty();
 
 /* ---- runtime.cpp ---- */
+/* Held in every function that looks at device memory or adds work, so one thing is done at a time. Recursive: a test
+ * that jumped out of a crashed kernel may go on. */
+extern std::recursive_mutex emulator_mutex;
+typedef std::lock_guard<std::recursive_mutex> Guard;
 /* The number in an environment variable, or `otherwise`. */
 long emulator_setting(const char *name, long otherwise);
 /* Adds to the calling thread's stream: work() runs now, or, if the emulator is lazy, when somebody waits for it. */

@@ -13,7 +13,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 
 struct EmulatedStream {
@@ -26,11 +25,10 @@ struct EmulatedEvent {
     long position;                          /* the event has happened when the stream has done so much */
 };
 
+std::recursive_mutex emulator_mutex;
+
 namespace
 {
-
-std::recursive_mutex mutex; /* recursive: a test that jumped out of a crashed kernel may go on */
-typedef std::lock_guard<std::recursive_mutex> Guard;
 
 std::set<EmulatedStream *> streams;
 std::set<cudaEvent_t> events; /* that exist */
@@ -66,7 +64,7 @@ struct OwnStream {
     }
     ~OwnStream()
     {
-        Guard guard(mutex);
+        Guard guard(emulator_mutex);
         run_until(stream.get(), stream->submitted);
         streams.erase(stream.get());
     }
@@ -169,7 +167,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (device_count() == 0)
         return error_result(cudaErrorNoDevice);
     *memory = bytes > 0 ? memory_allocate(bytes) : nullptr;
@@ -178,7 +176,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 
 cudaError_t cudaFree(void *memory)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     run_all();
     if (memory != nullptr && !memory_release(memory))
         return error_explained(cudaErrorInvalidValue, "cudaFree", "no allocation begins there: freed twice?");
@@ -187,7 +185,7 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t cudaMallocHost(void **memory, size_t bytes)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     *memory = nullptr;
     if (bytes > 0 && posix_memalign(memory, 4096, bytes) != 0)
         return error_result(cudaErrorMemoryAllocation);
@@ -200,7 +198,7 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes)
 
 cudaError_t cudaFreeHost(void *memory)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     run_all();
     if (memory == nullptr)
         return cudaSuccess;
@@ -212,7 +210,7 @@ cudaError_t cudaFreeHost(void *memory)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     *free_bytes = memory_free_bytes();
     *total = memory_size();
     return cudaSuccess;
@@ -220,7 +218,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *pointer)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     void *p = (void *)pointer;
     *attributes = cudaPointerAttributes{cudaMemoryTypeUnregistered, -1, nullptr, p};
     auto next = host_memory.upper_bound(p);
@@ -244,7 +242,7 @@ static const char *wrong_side(const void *pointer, size_t bytes, bool wants_devi
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (!is_own_stream(stream))
         return error_explained(cudaErrorInvalidResourceHandle, "cudaMemcpyAsync",
                                "only cudaStreamPerThread is emulated");
@@ -267,7 +265,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (!is_own_stream(stream))
         return error_explained(cudaErrorInvalidResourceHandle, "cudaMemsetAsync",
                                "only cudaStreamPerThread is emulated");
@@ -282,7 +280,7 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
 
 void emulator_check_pointer(const char *kernel, int argument, const void *pointer)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (pointer != nullptr && memory_bytes_behind(pointer) < 0)
         emulator_fail("kernel %s: argument %d is %p, which points into no allocation of device memory", kernel,
                       argument + 1, pointer);
@@ -291,7 +289,7 @@ void emulator_check_pointer(const char *kernel, int argument, const void *pointe
 void emulator_launch(const char *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                      std::function<void()> thread)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (shared != 0 || !is_own_stream(stream))
         emulator_fail("kernel %s: launches must be <<<grid, block, 0, cudaStreamPerThread>>>", kernel);
     const bool no_grid =
@@ -311,14 +309,14 @@ void emulator_launch(const char *kernel, dim3 grid, dim3 block, size_t shared, c
 
 cudaError_t cudaDeviceSynchronize()
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     run_all();
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (!is_own_stream(stream))
         return error_result(cudaErrorInvalidResourceHandle);
     run_until(own_stream().get(), own_stream()->submitted);
@@ -335,7 +333,7 @@ static cudaError_t query(EmulatedStream *stream, long position)
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (!is_own_stream(stream))
         return error_result(cudaErrorInvalidResourceHandle);
     return query(own_stream().get(), own_stream()->submitted);
@@ -343,7 +341,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     (void)flags;
     *event = new EmulatedEvent{nullptr, 0};
     events.insert(*event);
@@ -352,7 +350,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (events.count(event) == 0 || !is_own_stream(stream))
         return error_explained(cudaErrorInvalidResourceHandle, "cudaEventRecord",
                                "no such event or stream: destroyed?");
@@ -363,7 +361,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (events.count(event) == 0 || !is_own_stream(stream) || flags != 0)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent",
                                "no such event or stream: destroyed?");
@@ -376,7 +374,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (events.count(event) == 0)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaEventQuery", "no such event: destroyed?");
     return event->stream == nullptr ? cudaSuccess : query(event->stream.get(), event->position);
@@ -384,7 +382,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (events.count(event) == 0)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaEventSynchronize", "no such event: destroyed?");
     if (event->stream != nullptr)
@@ -394,7 +392,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
-    Guard guard(mutex);
+    Guard guard(emulator_mutex);
     if (events.erase(event) == 0)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "no such event: destroyed twice?");
     delete event;

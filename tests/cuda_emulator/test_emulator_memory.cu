@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "test_emulator.h"
 
 extern "C" {
@@ -266,6 +268,29 @@ static void test_products(void **)
         check_product(which & 1, which & 2, which & 4);
 }
 
+/* One thread multiplies, the other copies: device memory is open while either does, and neither may close it under the
+ * other. */
+static void test_products_beside_copies(void **)
+{
+    const int n = 64;
+    const float one = 1, zero = 0;
+    float *a = device_floats(std::vector<float>(n * n, 1)), *c = device_floats(counting(n * n));
+    std::thread copying([=] {
+        for (int i = 0; i < 300; i++)
+            take_floats(device_floats(counting(n * n)), n * n);
+    });
+    cublasHandle_t handle;
+    cublasCreate(&handle);
+    cublasSetStream(handle, cudaStreamPerThread);
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(cublasSgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, n, n, n, &one, a, n, a, n, &zero, c, n),
+                         CUBLAS_STATUS_SUCCESS);
+    copying.join();
+    assert_true(take_floats(c, n * n)[n] == n);
+    take_floats(a, n * n);
+    cublasDestroy(handle);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_wrong_copies_are_refused),
         cmocka_unit_test(test_halves),
         cmocka_unit_test(test_products),
+        cmocka_unit_test(test_products_beside_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
