@@ -170,6 +170,22 @@ for tool in memcheck racecheck; do
     fi
 done
 
+# ---- what a profiler is told ----
+
+nsys_sees_ranges() {
+    local range
+    nsys profile --trace=nvtx --stats=true --force-overwrite=true --output "$logs/profile" "$train" "${small[@]}" |
+        tee "$logs/ranges" || return
+    for range in 'step 1' 'block 0' 'backward' 'attention' 'all_reduce bucket 0'; do
+        grep -q -e "$range" "$logs/ranges" || { echo "no range '$range'"; return 1; }
+    done
+}
+if command -v nsys >/dev/null; then
+    check "nsys sees steps, layers and buckets" nsys_sees_ranges
+else
+    not_run "NVTX ranges in nsys" "nsys is not installed"
+fi
+
 # ---- speed ----
 
 if [ "$bench" = yes ]; then

@@ -111,9 +111,22 @@ static void count_down(Tape *tape, Node *node, bool contributed)
             continue;
         parameter->contributed = false;
         parameter->has_gradient = true;
+        device_mark("gradient-ready %s", parameter->name);
         if (tape->on_gradient_ready != NULL)
             tape->on_gradient_ready(tape->listener, parameter);
     }
+}
+
+/* The operation, and the first parameter that it used, which says where in the model it stands. */
+static void begin_range(const Node *node)
+{
+    const Parameter *parameter = NULL;
+    for (int i = 0; i < NODE_MAX_INPUTS && parameter == NULL; i++)
+        parameter = node->inputs[i] != NULL ? node->inputs[i]->parameter : NULL;
+    if (parameter != NULL)
+        device_range_begin("%s %s", node->name, parameter->name);
+    else
+        device_range_begin("%s", node->name);
 }
 
 void tape_backward(Tape *tape, Tensor *loss, float seed)
@@ -125,8 +138,11 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     for (int i = tape->count - 1; i >= 0; i--) {
         Node *node = &tape->nodes[i];
         bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */
-        if (contributes)
+        if (contributes) {
+            begin_range(node);
             node->backward(tape, node);
+            device_range_end();
+        }
         count_down(tape, node, contributes);
     }
     tape->recording = false;

@@ -35,6 +35,12 @@ void device_synchronize(void);              /* returns when all work that this t
 DeviceEvent *device_event_record(void);     /* marks the work that this thread has queued so far; CPU: NULL */
 void device_event_wait(DeviceEvent *event); /* what this thread queues from now on comes after it. Frees the event */
 
+/* ---- ranges: which part of training a thread's work belongs to. They nest, and a name is printf's. CUDA: for
+ * profilers (NVTX); where none looks, a range costs one test. CPU: nothing. ---- */
+void device_range_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void device_range_end(void);
+void device_mark(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a moment */
+
 /* ---- memory ---- */
 void *device_alloc(size_t bytes); /* zeroed, 64-byte aligned; device_free() it */
 void device_free(void *memory);

@@ -1,6 +1,7 @@
 /* device_cuda.cu: the kernels on an NVIDIA GPU, first part: the device, memory, element-wise operations, operands.
  * (Linear: device_cuda_layers.cu. Layernorm, embedding: device_cuda_layernorm.cu. Attention: device_cuda_attention.cu.
- * Losses, optimizers and the rest: device_cuda_update.cu.) How all of them are written: device_cuda.h.
+ * Losses, optimizers and the rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) How all of them are written:
+ * device_cuda.h.
  */
 #include "device/device_cuda.h"
 

@@ -108,7 +108,9 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
         device_event_wait(collective->ready);
     device_synchronize(); /* what is sent has been computed: from here on, time is communication's, real or emulated */
     double start = now_seconds();
+    device_range_begin("%s %s", operation_name(collective->operation), collective->carries);
     pg->backend->run(pg, collective);
+    device_range_end();
     watchdog_end(pg->watchdog);
     if (!pg->measuring)
         return;

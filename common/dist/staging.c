@@ -55,13 +55,19 @@ void staging_run(Staging *staging, ProcessGroup *pg, const Collective *collectiv
     if (device_owns(collective->send)) {
         size_t bytes = bytes_sent(pg, collective);
         void *copy = in_place ? on_host.receive : grow(&staging->send, &staging->send_bytes, bytes);
-        if (collective->operation != OP_BROADCAST || collective->root == pg->rank)
+        if (collective->operation != OP_BROADCAST || collective->root == pg->rank) {
+            device_range_begin("copy to host");
             device_to_host(copy, collective->send, bytes);
+            device_range_end();
+        }
         on_host.send = copy;
     }
     run(pg, &on_host);
-    if (copy_back)
+    if (copy_back) {
+        device_range_begin("copy to device");
         device_from_host(collective->receive, on_host.receive, bytes_received(pg, collective));
+        device_range_end();
+    }
 }
 
 void staging_free(Staging *staging)

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "device/device.h"
 #include "nn/layers.h"
 
 static Parameter *add(Model *model, const char *prefix, const char *name, int64_t rows, int64_t columns)
@@ -81,14 +82,21 @@ static Tensor *block_forward(const GptBlock *block, Tape *tape, Tensor **x, Tens
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time)
 {
     const GptBlock *block = model->blocks, *end = model->blocks + model->spec.gpt.layers;
+    device_range_begin("embedding");
     Tensor *x = op_embedding(tape, inputs, samples, time, &model->wte->tensor, &model->wpe->tensor);
     Tensor *normalized = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
+    device_range_end();
     for (; block < end; block++) {
         const bool last = block + 1 == end;
         Parameter *weight = last ? model->ln_f_weight : block[1].ln_1_weight;
         Parameter *bias = last ? model->ln_f_bias : block[1].ln_1_bias;
+        device_range_begin("block %d", (int)(block - model->blocks));
         Tensor *h = block_forward(block, tape, &x, normalized, model->spec.gpt.heads);
         normalized = op_add_layernorm(tape, x, h, &weight->tensor, &bias->tensor, &x); /* x = x + h */
+        device_range_end();
     }
-    return op_linear(tape, normalized, &model->wte->tensor, NULL); /* tied: wte's second use */
+    device_range_begin("output layer");
+    Tensor *logits = op_linear(tape, normalized, &model->wte->tensor, NULL); /* tied: wte's second use */
+    device_range_end();
+    return logits;
 }

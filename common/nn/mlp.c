@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "device/device.h"
 #include "nn/layers.h"
 
 /* One layer's weight (outputs, inputs) and bias (outputs), drawn as torch.nn.Linear draws them. */
@@ -32,9 +33,11 @@ Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
     Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
     for (int layer = 0; layer < 3; layer++) {
         Parameter *bias = model->fc_bias[layer];
+        device_range_begin("fc%d", layer + 1);
         x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
         if (layer < 2)
             x = op_relu(tape, x);
+        device_range_end();
     }
     return x;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "nn/layers.h"
 
 static const ModelSpec known_models[] = {
@@ -51,9 +52,11 @@ Tensor *model_forward(Model *model, Tape *tape, void *inputs, int64_t samples, i
 Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_t samples, int64_t time)
 {
     Tensor *output = model_forward(model, tape, inputs, samples, time);
-    if (model->spec.loss == LOSS_MSE)
-        return op_mse(tape, output, targets);
-    return op_cross_entropy(tape, output, targets);
+    device_range_begin("loss");
+    Tensor *loss = model->spec.loss == LOSS_MSE ? op_mse(tape, output, targets)
+                                                : op_cross_entropy(tape, output, targets);
+    device_range_end();
+    return loss;
 }
 
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time)

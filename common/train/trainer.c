@@ -56,15 +56,19 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     const Batch *batch = loader_next(trainer->loader);
     clock = timed(times, PART_DATA, clock);
 
+    device_range_begin("forward");
     ddp_before_forward(trainer->ddp, last);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     float loss_value = 0;
     device_to_host(&loss_value, loss->data, sizeof loss_value);
     ddp_before_backward(trainer->ddp, loss);
+    device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "forward");
     clock = timed(times, PART_FORWARD, clock);
 
+    device_range_begin("backward");
     replica_backward(&trainer->replica, loss);
+    device_range_end();
     device_synchronize(); /* a GPU is done later than the calls that started it */
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "backward");
     clock = timed(times, PART_BACKWARD, clock);
@@ -84,15 +88,19 @@ static double train_step(Trainer *trainer, long step)
     job_set_step(step);
     timeline_set_step((int)step);
     pg_reset_counters(trainer->pg);
+    device_range_begin("step %ld", step);
     for (int k = 0; k < trainer->options->accumulate; k++)
         loss += train_micro_batch(trainer, k + 1 == trainer->options->accumulate, &times);
 
     double clock = now_seconds();
+    device_range_begin("optimizer");
     trainer->record.all_samples += trainer->record.global_samples;
     trainer->record.steps_skipped += !replica_update(&trainer->replica, step);
+    device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
     timed(&times, PART_OPTIMIZER, clock);
     timed(&times, PART_STEP, start);
+    device_range_end(); /* of the step */
 
     CommCounters comm = pg_counters(trainer->pg);
     times.seconds[PART_COMM] = comm.in_flight;

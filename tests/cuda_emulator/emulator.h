@@ -11,6 +11,7 @@
  *   runtime.cpp  the functions of the runtime API: devices, copies, launches, streams, events
  *   errors.cpp   its errors
  *   cublas.cpp   cuBLAS's functions, over OpenBLAS
+ *   profiler.cpp NVTX's functions, and a profiler that listens
  *
  * What a GPU leaves undefined ends the program here, with a line that begins with "emulated CUDA:": threads that do
  * not meet at a barrier, writes outside an allocation, a pointer to host memory handed to a kernel. What the host does
@@ -22,6 +23,8 @@
  *   LOCKSTEP_EMULATED_MEMORY_MB=N     how much memory they have (1024)
  *   LOCKSTEP_EMULATED_ORDER=reverse   blocks and threads run from the last to the first: a missing barrier shows in
  *                                     one order if it does not in the other
+ *   LOCKSTEP_EMULATED_PROFILER=FILE   a profiler is there, and adds to FILE a line for each thing that it is told: the
+ *                                     thread's number, push, pop or mark, and the name
  *   LOCKSTEP_EMULATED_LAZY=1          nothing runs before somebody waits for it: a missing synchronisation shows
  */
 #ifndef LOCKSTEP_TESTS_EMULATOR_H
@@ -60,6 +63,9 @@ const char *fibers_kernel(); /* the one that runs now, or NULL */
 /* ---- pipeline.cpp ---- */
 /* Fails if a thread of the last block has started copies that are not done. */
 void pipeline_expect_empty();
+
+/* ---- profiler.cpp ---- */
+bool profiler_note(const char *what, const char *message); /* false: there is no profiler */
 
 /* ---- runtime.cpp ---- */
 /* Held in every function that looks at device memory or adds work, so one thing is done at a time. Recursive: a test
