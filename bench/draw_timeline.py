@@ -14,10 +14,11 @@ COLOURS = {"forward": "#9ecae1", "backward": "#4292c6", "optimizer": "#c7b8e0", 
 
 
 def read_step(path, step):
-    """Events of rank 0 in that step: (name, row, start, end) in ms from the step's beginning."""
+    """Events of rank 0 in that step, as the host saw them: (name, row, start, end) in ms from the step's beginning."""
     with open(path) as file:
         trace = json.load(file)
-    events = [e for e in trace if e["pid"] == 0 and e.get("args", {}).get("step") == step and e["ph"] in "Xi"]
+    events = [e for e in trace if e["pid"] == 0 and e.get("args", {}).get("step") == step and e["ph"] in "Xi" and
+              e["tid"] <= 1]
     if not events:
         sys.exit(f"draw_timeline: error: {path} has no events of rank 0 in step {step}")
     begin = min(e["ts"] for e in events)

@@ -170,7 +170,17 @@ for tool in memcheck racecheck; do
     fi
 done
 
-# ---- what a profiler is told ----
+# ---- the GPU's own times in a trace, and what a profiler is told ----
+
+trace_has_gpu_times() {
+    local name
+    run_ranks 2 "$train" "${small[@]}" --share-gpu --trace "$logs/trace.json" || return
+    for name in '"step 1","pid":1,"tid":2' '"block 0","pid":0,"tid":2' '"backward","pid":0,"tid":2' \
+        '"copy to host","pid":0,"tid":3'; do
+        grep -q -e "{\"name\":$name" "$logs/trace.json" || { echo "no event with $name"; return 1; }
+    done
+}
+check "--trace has the GPU's own times" trace_has_gpu_times
 
 nsys_sees_ranges() {
     local range

@@ -8,7 +8,9 @@
 
 #include <stdbool.h>
 
-typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION } TimelineRow;
+/* The host's view: a GPU's work stands where the host queued it or waited for it. The last two are a GPU's own view: of
+ * the training thread's stream, and of all others. */
+typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION } TimelineRow;
 
 typedef struct TimelineEvent {
     char name[56];     /* "forward", "all_reduce bucket 2", "gradient-ready fc1.weight" */

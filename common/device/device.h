@@ -36,10 +36,16 @@ DeviceEvent *device_event_record(void);     /* marks the work that this thread h
 void device_event_wait(DeviceEvent *event); /* what this thread queues from now on comes after it. Frees the event */
 
 /* ---- ranges: which part of training a thread's work belongs to. They nest, and a name is printf's. CUDA: for
- * profilers (NVTX); where none looks, a range costs one test. CPU: nothing. ---- */
+ * profilers (NVTX), and for the timeline; where nobody looks, a range costs one test. CPU: nothing. ---- */
 void device_range_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void device_range_begin_on(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3))); /* CUDA's */
 void device_range_end(void);
 void device_mark(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a moment */
+/* Around a step, while base/timeline.h is on (else they do nothing): ranges in between enter the timeline with the times
+ * by the GPU's clock, as intervals in which the GPU works for them. begin() and end() wait for the GPU; in between
+ * nobody does. */
+void device_timeline_begin(void);
+void device_timeline_end(void);
 
 /* ---- memory ---- */
 void *device_alloc(size_t bytes); /* zeroed, 64-byte aligned; device_free() it */

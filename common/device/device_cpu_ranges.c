@@ -7,6 +7,12 @@ void device_range_begin(const char *format, ...)
     (void)format;
 }
 
+void device_range_begin_on(void *stream, const char *format, ...)
+{
+    (void)stream;
+    (void)format;
+}
+
 void device_range_end(void)
 {
 }
@@ -14,4 +20,12 @@ void device_range_end(void)
 void device_mark(const char *format, ...)
 {
     (void)format;
+}
+
+void device_timeline_begin(void)
+{
+}
+
+void device_timeline_end(void)
+{
 }

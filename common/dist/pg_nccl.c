@@ -144,12 +144,17 @@ static void wait_until_done(ProcessGroup *pg, const Collective *c)
 {
     Collective foreground = *c;
     Waiting waiting = {0};
+    bool queued = false;
     foreground.background = false;
     for (;;) {
         ncclResult_t state = communicator_state();
         CHECK(state == ncclSuccess || state == ncclInProgress, "NCCL: %s number %ld (%s): %s (%s); %s",
               operation_name(c->operation), c->sequence, c->carries, ncclGetErrorString(state), ncclGetLastError(NULL),
               hint_for(state));
+        if (state == ncclSuccess && !queued) {
+            device_range_end();
+            queued = true;
+        }
         /* In progress: not even queued, so an empty stream would mean nothing. */
         cudaError_t status = state == ncclSuccess ? cudaStreamQuery(nccl.stream) : cudaErrorNotReady;
         if (status == cudaSuccess)
@@ -167,6 +172,7 @@ static void run(ProcessGroup *pg, const Collective *c)
         nccl.mpi->run(pg, c);
         return;
     }
+    device_range_begin_on(nccl.stream, "NCCL"); /* ends when all is queued */
     start(c);
     wait_until_done(pg, c);
 }

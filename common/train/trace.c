@@ -150,6 +150,10 @@ static void write_names(AtomicFile *file, int ranks)
         write_name(file, rank, -1, name, rank == 0);
         write_name(file, rank, ROW_COMPUTE, "compute", false);
         write_name(file, rank, ROW_COMMUNICATION, "communication", false);
+        if (strcmp(device_name(), "cuda") == 0) {
+            write_name(file, rank, ROW_GPU, "GPU", false);
+            write_name(file, rank, ROW_GPU_COMMUNICATION, "GPU, communication", false);
+        }
     }
 }
 

@@ -12,8 +12,9 @@
 void trace_start(ProcessGroup *pg);
 
 /* Gathers all timelines on rank 0, which writes them to path as a JSON array of trace events: a process per rank
- * with two rows, "compute" and "communication"; times in microseconds since the earliest event of all ranks. Call it
- * while pg_set_measuring() is off: the gathering is no part of training. */
+ * with two rows, "compute" and "communication", and with CUDA two more, "GPU" and "GPU, communication"; times in
+ * microseconds since the earliest event of all ranks. Call it while pg_set_measuring() is off: the gathering is no part
+ * of training. */
 void trace_write(ProcessGroup *pg, const char *path);
 
 #endif

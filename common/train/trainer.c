@@ -83,6 +83,7 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
  * rank's summed loss. */
 static double train_step(Trainer *trainer, long step)
 {
+    device_timeline_begin();
     StepTimes times = {{0}};
     double start = now_seconds(), loss = 0;
     job_set_step(step);
@@ -101,6 +102,7 @@ static double train_step(Trainer *trainer, long step)
     timed(&times, PART_OPTIMIZER, clock);
     timed(&times, PART_STEP, start);
     device_range_end(); /* of the step */
+    device_timeline_end();
 
     CommCounters comm = pg_counters(trainer->pg);
     times.seconds[PART_COMM] = comm.in_flight;

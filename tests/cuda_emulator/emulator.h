@@ -8,7 +8,8 @@
  *   mma.cpp      the tensor cores' instructions
  *   pipeline.cpp copies to shared memory that run by themselves
  *   memory.cpp   device memory: out of the host's reach, filled with NaN, with guards between the allocations
- *   runtime.cpp  the functions of the runtime API: devices, copies, launches, streams, events
+ *   runtime.cpp  the functions of the runtime API: devices, copies, launches
+ *   streams.cpp  the rest of them: streams, events
  *   errors.cpp   its errors
  *   cublas.cpp   cuBLAS's functions, over OpenBLAS
  *   profiler.cpp NVTX's functions, and a profiler that listens
@@ -24,7 +25,8 @@
  *   LOCKSTEP_EMULATED_ORDER=reverse   blocks and threads run from the last to the first: a missing barrier shows in
  *                                     one order if it does not in the other
  *   LOCKSTEP_EMULATED_PROFILER=FILE   a profiler is there, and adds to FILE a line for each thing that it is told: the
- *                                     thread's number, push, pop or mark, and the name
+ *                                     thread's number; push, pop or mark, and the name; or event, where an event for
+ *                                     timing is recorded
  *   LOCKSTEP_EMULATED_LAZY=1          nothing runs before somebody waits for it: a missing synchronisation shows
  */
 #ifndef LOCKSTEP_TESTS_EMULATOR_H
@@ -68,13 +70,17 @@ void pipeline_expect_empty();
 bool profiler_note(const char *what, const char *message); /* false: there is no profiler */
 
 /* ---- runtime.cpp ---- */
+/* The number in an environment variable, or `otherwise`. */
+long emulator_setting(const char *name, long otherwise);
+
+/* ---- streams.cpp ---- */
 /* Held in every function that looks at device memory or adds work, so one thing is done at a time. Recursive: a test
  * that jumped out of a crashed kernel may go on. */
 extern std::recursive_mutex emulator_mutex;
 typedef std::lock_guard<std::recursive_mutex> Guard;
-/* The number in an environment variable, or `otherwise`. */
-long emulator_setting(const char *name, long otherwise);
 /* Adds to the calling thread's stream: work() runs now, or, if the emulator is lazy, when somebody waits for it. */
 void stream_submit(std::function<void()> work);
+void streams_run_all();
+bool stream_is_own(cudaStream_t stream); /* cudaStreamPerThread: there is no other */
 
 #endif

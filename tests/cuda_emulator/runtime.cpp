@@ -1,80 +1,18 @@
-/* runtime.cpp: the functions of the CUDA runtime API that the project uses: devices, memory, launches, streams,
- * events.
- *
- * Every host thread has one stream (cudaStreamPerThread), a queue of work. Work is done when it is submitted; or, if
- * LOCKSTEP_EMULATED_LAZY is set, as late as CUDA allows: when somebody waits for it. One lock is held in every
- * function, so that one kernel runs at a time, whichever thread has submitted it.
+/* runtime.cpp: the functions of the CUDA runtime API that the project uses: devices, memory, launches. (Streams, events:
+ * streams.cpp.)
  */
 #include "emulator.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <deque>
 #include <map>
-#include <memory>
-#include <set>
-
-struct EmulatedStream {
-    std::deque<std::function<void()>> queue;
-    long submitted = 0, done = 0;
-};
-
-struct EmulatedEvent {
-    std::shared_ptr<EmulatedStream> stream; /* NULL: never recorded */
-    long position;                          /* the event has happened when the stream has done so much */
-};
-
-std::recursive_mutex emulator_mutex;
 
 namespace
 {
 
-std::set<EmulatedStream *> streams;
-std::set<cudaEvent_t> events; /* that exist */
 std::map<void *, size_t> host_memory;
 thread_local int current_device = 0;
-
-void run_one(EmulatedStream *stream)
-{
-    auto work = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    work();
-    stream->done++;
-}
-
-void run_until(EmulatedStream *stream, long position)
-{
-    while (stream->done < position)
-        run_one(stream);
-}
-
-void run_all()
-{
-    for (EmulatedStream *stream : streams)
-        run_until(stream, stream->submitted);
-}
-
-/* The calling thread's stream. When the thread ends, its work is done first: an event may count on it. */
-struct OwnStream {
-    std::shared_ptr<EmulatedStream> stream = std::make_shared<EmulatedStream>();
-    OwnStream()
-    {
-        streams.insert(stream.get());
-    }
-    ~OwnStream()
-    {
-        Guard guard(emulator_mutex);
-        run_until(stream.get(), stream->submitted);
-        streams.erase(stream.get());
-    }
-};
-
-std::shared_ptr<EmulatedStream> own_stream()
-{
-    static thread_local OwnStream own;
-    return own.stream;
-}
 
 int device_count()
 {
@@ -96,26 +34,12 @@ void submit_on_memory(const char *what, std::function<void()> work)
     });
 }
 
-bool is_own_stream(cudaStream_t stream)
-{
-    return stream == cudaStreamPerThread;
-}
-
 } // namespace
 
 long emulator_setting(const char *name, long otherwise)
 {
     const char *text = getenv(name);
     return text != nullptr && *text != '\0' ? atol(text) : otherwise;
-}
-
-void stream_submit(std::function<void()> work)
-{
-    auto stream = own_stream();
-    stream->queue.push_back(std::move(work));
-    stream->submitted++;
-    if (emulator_setting("LOCKSTEP_EMULATED_LAZY", 0) == 0)
-        run_until(stream.get(), stream->submitted);
 }
 
 /* ---- devices ---- */
@@ -177,7 +101,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
 cudaError_t cudaFree(void *memory)
 {
     Guard guard(emulator_mutex);
-    run_all();
+    streams_run_all();
     if (memory != nullptr && !memory_release(memory))
         return error_explained(cudaErrorInvalidValue, "cudaFree", "no allocation begins there: freed twice?");
     return cudaSuccess;
@@ -199,7 +123,7 @@ cudaError_t cudaMallocHost(void **memory, size_t bytes)
 cudaError_t cudaFreeHost(void *memory)
 {
     Guard guard(emulator_mutex);
-    run_all();
+    streams_run_all();
     if (memory == nullptr)
         return cudaSuccess;
     if (host_memory.erase(memory) == 0)
@@ -243,7 +167,7 @@ static const char *wrong_side(const void *pointer, size_t bytes, bool wants_devi
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream)
 {
     Guard guard(emulator_mutex);
-    if (!is_own_stream(stream))
+    if (!stream_is_own(stream))
         return error_explained(cudaErrorInvalidResourceHandle, "cudaMemcpyAsync",
                                "only cudaStreamPerThread is emulated");
     if (bytes == 0)
@@ -266,7 +190,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
 {
     Guard guard(emulator_mutex);
-    if (!is_own_stream(stream))
+    if (!stream_is_own(stream))
         return error_explained(cudaErrorInvalidResourceHandle, "cudaMemsetAsync",
                                "only cudaStreamPerThread is emulated");
     const char *wrong = bytes > 0 ? wrong_side(memory, bytes, true) : nullptr;
@@ -290,7 +214,7 @@ void emulator_launch(const char *kernel, dim3 grid, dim3 block, size_t shared, c
                      std::function<void()> thread)
 {
     Guard guard(emulator_mutex);
-    if (shared != 0 || !is_own_stream(stream))
+    if (shared != 0 || !stream_is_own(stream))
         emulator_fail("kernel %s: launches must be <<<grid, block, 0, cudaStreamPerThread>>>", kernel);
     const bool no_grid =
         grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535;
@@ -303,98 +227,4 @@ void emulator_launch(const char *kernel, dim3 grid, dim3 block, size_t shared, c
         return;
     }
     submit_on_memory(kernel, [=] { fibers_run(kernel, grid, block, thread); });
-}
-
-/* ---- streams and events ---- */
-
-cudaError_t cudaDeviceSynchronize()
-{
-    Guard guard(emulator_mutex);
-    run_all();
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamSynchronize(cudaStream_t stream)
-{
-    Guard guard(emulator_mutex);
-    if (!is_own_stream(stream))
-        return error_result(cudaErrorInvalidResourceHandle);
-    run_until(own_stream().get(), own_stream()->submitted);
-    return cudaSuccess;
-}
-
-/* Does a piece of the work, so that one who asks again and again sees it end. */
-static cudaError_t query(EmulatedStream *stream, long position)
-{
-    if (stream->done < position)
-        run_one(stream);
-    return stream->done < position ? cudaErrorNotReady : cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream)
-{
-    Guard guard(emulator_mutex);
-    if (!is_own_stream(stream))
-        return error_result(cudaErrorInvalidResourceHandle);
-    return query(own_stream().get(), own_stream()->submitted);
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-    Guard guard(emulator_mutex);
-    (void)flags;
-    *event = new EmulatedEvent{nullptr, 0};
-    events.insert(*event);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    Guard guard(emulator_mutex);
-    if (events.count(event) == 0 || !is_own_stream(stream))
-        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventRecord",
-                               "no such event or stream: destroyed?");
-    event->stream = own_stream();
-    event->position = event->stream->submitted;
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
-{
-    Guard guard(emulator_mutex);
-    if (events.count(event) == 0 || !is_own_stream(stream) || flags != 0)
-        return error_explained(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent",
-                               "no such event or stream: destroyed?");
-    auto other = event->stream; /* the event may be recorded anew, or destroyed: this wait is for what it is now */
-    const long position = event->position;
-    if (other != nullptr && other != own_stream())
-        stream_submit([=] { run_until(other.get(), position); });
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-    Guard guard(emulator_mutex);
-    if (events.count(event) == 0)
-        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventQuery", "no such event: destroyed?");
-    return event->stream == nullptr ? cudaSuccess : query(event->stream.get(), event->position);
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event)
-{
-    Guard guard(emulator_mutex);
-    if (events.count(event) == 0)
-        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventSynchronize", "no such event: destroyed?");
-    if (event->stream != nullptr)
-        run_until(event->stream.get(), event->position);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event)
-{
-    Guard guard(emulator_mutex);
-    if (events.erase(event) == 0)
-        return error_explained(cudaErrorInvalidResourceHandle, "cudaEventDestroy", "no such event: destroyed twice?");
-    delete event;
-    return cudaSuccess;
 }

@@ -249,6 +249,45 @@ static void test_events(void **)
     assert_string_equal(cudaGetErrorName(cudaGetLastError()), "cudaErrorInvalidResourceHandle");
 }
 
+/* The stream writes an event's time down when it comes by, not the host when it asks for that. */
+static void test_times(void **)
+{
+    cudaEvent_t events[3], without;
+    float first = 0, second = 0, both = 0;
+    float *x = device_floats(counting(2));
+    assert_int_equal(cudaEventCreateWithFlags(&without, cudaEventDisableTiming), cudaSuccess);
+    for (cudaEvent_t &event : events)
+        assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDefault), cudaSuccess);
+    assert_int_equal(cudaEventElapsedTime(&first, events[0], events[1]), cudaErrorInvalidResourceHandle);
+    setenv("LOCKSTEP_EMULATED_LAZY", "1", 1);
+    cudaEventRecord(events[0], cudaStreamPerThread);
+    unsetenv("LOCKSTEP_EMULATED_LAZY");
+    std::thread([=] { cudaEventRecord(events[1], cudaStreamPerThread); }).join(); /* its stream comes by at once */
+    cudaStreamSynchronize(cudaStreamPerThread);
+    assert_int_equal(cudaEventElapsedTime(&first, events[0], events[1]), cudaSuccess);
+    assert_true(first < 0);
+
+    setenv("LOCKSTEP_EMULATED_LAZY", "1", 1);
+    for (cudaEvent_t event : events) {
+        add_kernel<<<1, 32, 0, cudaStreamPerThread>>>(x, 1, 2);
+        cudaEventRecord(event, cudaStreamPerThread);
+    }
+    cudaEventRecord(without, cudaStreamPerThread);
+    cudaEventSynchronize(events[1]);
+    assert_int_equal(cudaEventElapsedTime(&first, events[0], events[1]), cudaSuccess);
+    assert_int_equal(cudaEventElapsedTime(&both, events[0], events[2]), cudaErrorNotReady);
+    cudaStreamSynchronize(cudaStreamPerThread);
+    unsetenv("LOCKSTEP_EMULATED_LAZY");
+    cudaEventElapsedTime(&second, events[1], events[2]);
+    cudaEventElapsedTime(&both, events[0], events[2]);
+    assert_true(first > 0 && second > 0 && fabsf(both - first - second) <= 1e-6f * both);
+    assert_int_equal(cudaEventElapsedTime(&both, events[0], without), cudaErrorInvalidResourceHandle);
+    for (cudaEvent_t event : {events[0], events[1], events[2], without})
+        assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+    take_floats(x, 2);
+    cudaGetLastError();
+}
+
 /* Lazy: a host that does not wait sees the old numbers; an event carries the order from thread to thread. */
 static void test_lazy(void **)
 {
@@ -310,6 +349,7 @@ int main(void)
         cmocka_unit_test(test_copies_and_loads_are_checked),
         cmocka_unit_test(test_wrong_launches_are_refused),
         cmocka_unit_test(test_events),
+        cmocka_unit_test(test_times),
         cmocka_unit_test(test_lazy),
         cmocka_unit_test(test_devices),
     };

@@ -1,22 +1,29 @@
 #!/usr/bin/env bash
-# test_ranges.sh: what a profiler is told about a step on the emulated GPU (NVTX).
+# test_ranges.sh: on the emulated GPU, what a profiler is told about a step (NVTX), and what --trace shows of the GPU's
+# own times. Both must tell the same story.
 #
-# usage: test_ranges.sh BUILD STAGE      BUILD: the build's directory; STAGE: 1 or 4
+# usage: test_ranges.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
 set -u
 build=$1 stage=$2
-emulated=$build/tests/cuda_emulator/train_stage${stage}_emulated
+shift 2
+launcher=("$@")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# runs NAME WORDS...: one rank, which goes the same ways as several.
+# Buckets of one parameter: all-reduces begin while backward is at another place.
+command=("$build/tests/cuda_emulator/train_stage${stage}_emulated" --model mlp-toy --steps 2 --eval-samples 8
+    --backend mpi --share-gpu)
+[ "$stage" -eq 1 ] || command+=(--bucket-cap-mb 0 --first-bucket-mb 0)
+
+# runs NAME WORDS...: the words end well.
 runs() {
     local name=$1 status=0
     shift
-    "$emulated" --backend mpi "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
+    "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
     [ "$status" -ne 0 ] || return
     failures=$((failures + 1))
-    echo "FAIL: $name: status $status: $emulated --backend mpi $*"
+    echo "FAIL: $name: status $status: $*"
     sed 's/^/     stderr: /' "$scratch/err" | head -n 5
 }
 
@@ -28,17 +35,7 @@ expect() {
     diff <(echo "$2") <(echo "$3") | head -n 12
 }
 
-# told FILE THREAD: the ranges of a thread, each behind those around it, "step 1/backward/linear fc3.weight"; marks with
-# a "!". 0 is the training thread, 1 the one for communication.
-told() {
-    awk -v thread="$2" '
-        $1 != thread { next }
-        { name = substr($0, length($1) + length($2) + 3) }
-        $2 == "push" { path[depth + 1] = path[depth] (depth > 0 ? "/" : "") name; print path[++depth] }
-        $2 == "mark" { print path[depth] "!" name }
-        $2 == "pop" && --depth < 0 { print "a range ends that never began"; exit }
-        END { if (depth > 0) print "a range never ends: " path[depth] }' "$1"
-}
+# ---- what there should be: each range behind those around it, "backward/linear fc3.weight"; marks with a "!" ----
 
 # all_reduces PATH NAME...: one after the other, each over the host and back
 all_reduces() {
@@ -50,25 +47,68 @@ all_reduces() {
     done
 }
 
-# Buckets of one parameter, which begin while backward is at another place: so each thread is looked at by itself.
-buckets=()
-[ "$stage" -eq 1 ] || buckets=(--bucket-cap-mb 0 --first-bucket-mb 0)
-LOCKSTEP_EMULATED_PROFILER=$scratch/ranges runs "with a profiler" --model mlp-toy --steps 2 "${buckets[@]}"
-training=$(told "$scratch/ranges" 0)
-communication=$(told "$scratch/ranges" 1)
-expect "the training thread's ranges of step 1" "$(
+expected_training=$(
     printf 'step 1%s\n' "" /forward /forward/fc{1,2,3} /forward/loss /backward /backward/mse \
         "/backward/linear fc3.weight" "/backward!gradient-ready fc3.weight" \
         /backward/relu "/backward/linear fc2.weight" "/backward!gradient-ready fc2."{weight,bias} \
         /backward/relu "/backward/linear fc1.weight" "/backward!gradient-ready fc1."{weight,bias}
     [ "$stage" -ne 1 ] || all_reduces "step 1/" fc1.{weight,bias} fc2.{weight,bias} fc3.weight
     echo "step 1/optimizer"
-)" "$(grep '^step 1' <<<"$training")"
-if [ "$stage" -eq 4 ]; then
-    expect "the communication thread's ranges, of two steps" \
-        "$(for _ in 0 1; do all_reduces "" "bucket "{0,1,2,3,4}; done)" "$communication"
-fi
-expect "ranges that end, each where it should" "" "$(grep '^a range' <<<"$training$communication")"
+)
+expected_communication=$([ "$stage" -eq 1 ] || all_reduces "" "bucket "{0,1,2,3,4})
+
+# ---- a profiler ----
+
+# told FILE THREAD: 0 is the training thread, 1 the one for communication.
+told() {
+    awk -v thread="$2" '
+        $1 != thread { next }
+        { name = substr($0, length($1) + length($2) + 3) }
+        $2 == "push" { path[depth + 1] = path[depth] (depth > 0 ? "/" : "") name; print path[++depth] }
+        $2 == "mark" { print path[depth] "!" name }
+        $2 == "pop" && --depth < 0 { print "a range ends that never began"; exit }
+        END { if (depth > 0) print "a range never ends: " path[depth] }' "$1"
+}
+
+LOCKSTEP_EMULATED_PROFILER=$scratch/untraced runs "with a profiler" "${command[@]}"
+training=$(told "$scratch/untraced" 0)
+communication=$(told "$scratch/untraced" 1)
+expect "ranges of the training thread" "$expected_training" "$(grep '^step 1' <<<"$training")"
+expect "ranges of the communication thread in steps 0 and 1" \
+    "$expected_communication${expected_communication:+$'\n'}$expected_communication" "$communication"
+expect "ranges that end where they should" "" "$(grep '^a range' <<<"$training$communication")"
+
+# ---- the trace ----
+
+# The ranges of a rank's row, in the order of their beginning, each behind those within whose time it lies. In
+# microseconds, rounded: what ends when the next one begins lies before it.
+traced() { # RANK ROW
+    jq -r ".[] | select(.pid == $1 and .tid == $2 and .args.step == 1) | [.ts, .ts + (.dur // 0), .ph, .name] | @tsv" \
+        "$scratch/trace" | awk -F '\t' '
+        $1 < last { print $4 " comes before what was queued before it"; exit }
+        { last = $1 }
+        { while (depth > 0 && end[depth] <= $1 + 0.0015) depth-- }
+        depth > 0 && $2 > end[depth] + 0.0015 { print $4 " ends after " path[depth] ", which it is part of"; exit }
+        $3 == "i" { print path[depth] "!" $4; next }
+        { path[depth + 1] = path[depth] (depth > 0 ? "/" : "") $4; end[++depth] = $2; print path[depth] }'
+}
+
+for lazy in 0 1; do
+    LOCKSTEP_EMULATED_LAZY=$lazy runs "with --trace" "${launcher[@]}" -n 2 "${command[@]}" --trace "$scratch/trace"
+    expect "the names of the rows" "0 0 compute 0 1 communication 0 2 GPU 0 3 GPU, communication \
+1 0 compute 1 1 communication 1 2 GPU 1 3 GPU, communication" \
+        "$(jq -r '[.[] | select(.name == "thread_name") | .pid, .tid, .args.name] | join(" ")' "$scratch/trace")"
+    for rank in 0 1; do
+        expect "the row GPU of rank $rank (lazy: $lazy)" "$expected_training" "$(traced $rank 2)"
+        expect "the row GPU, communication of rank $rank (lazy: $lazy)" "$expected_communication" "$(traced $rank 3)"
+    done
+done
+
+# ---- who does not ask for times does not pay for them ----
+
+LOCKSTEP_EMULATED_PROFILER=$scratch/traced runs "with both" "${command[@]}" --trace "$scratch/trace"
+expect "no event for timing without --trace" 0 "$(grep -c ' event ' "$scratch/untraced")"
+[ "$(grep -c ' event ' "$scratch/traced")" -gt 0 ] || expect "events for timing with --trace" some none
 
 [ "$failures" -eq 0 ] || exit 1
 echo "ranges of stage $stage on the emulated GPU: all checks passed"

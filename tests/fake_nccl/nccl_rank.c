@@ -3,6 +3,7 @@
  *
  * usage: nccl_rank [absent RANK]      absent: that rank stays away from the last collective
  */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,30 @@ bool __wrap_device_owns(const void *memory)
 {
     const float *address = memory;
     return address >= device_memory && address < device_memory + 64 * COUNT;
+}
+
+/* Ranges, which the CPU's device.h has none of: how many are open, and how many were NCCL's. */
+static atomic_int open_ranges, nccl_ranges;
+
+void __wrap_device_range_begin(const char *format, ...);
+void __wrap_device_range_begin(const char *format, ...)
+{
+    (void)format;
+    open_ranges++;
+}
+
+void __wrap_device_range_begin_on(void *stream, const char *format, ...);
+void __wrap_device_range_begin_on(void *stream, const char *format, ...)
+{
+    CHECK(stream != NULL && strcmp(format, "NCCL") == 0, "a range %s on stream %p: is it NCCL's?", format, stream);
+    open_ranges++;
+    nccl_ranges++;
+}
+
+void __wrap_device_range_end(void);
+void __wrap_device_range_end(void)
+{
+    open_ranges--;
 }
 
 static void expect(const char *what, double expected, double got)
@@ -61,6 +86,8 @@ static void every_operation(void)
     pg_all_reduce(pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
     expect("host memory", (double)all, loss);
     pg_barrier(pg);
+    CHECK(nccl_ranges == 6 && open_ranges == 0, "6 collectives on the device had %d ranges, and %d ranges never ended",
+          nccl_ranges, open_ranges);
 }
 
 /* Bucket after bucket, and a blocking collective behind them. */
