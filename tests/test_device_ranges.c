@@ -88,7 +88,7 @@ static void test_nothing_outside_a_step(void **state)
 /* All of the step's ranges, in the order in which they began, and each within those around it. */
 static void expect_ranges(int from, int step)
 {
-    char outer[16];
+    char outer[32];
     snprintf(outer, sizeof outer, "step %d", step);
     const char *names[] = {outer, "first", "between", "second", "copy"};
     enum { COUNT = sizeof names / sizeof *names };

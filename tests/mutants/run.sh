@@ -42,10 +42,11 @@ copy_tree() {
         tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
 }
 
-# targets STAGE FIRST: the programs that the stage's tests and the tests named by FIRST run.
+# targets STAGE FIRST: the programs that the stage's tests and the tests named by FIRST run. Stage 4's run stage 1's
+# program beside its own.
 targets() {
     cmake --build "$build" --target help | sed -n 's/^\.\.\. //p' | awk '{print $1}' |
-        grep -E "^([a-z_]+_stage$1|test_(${2:-none}))\$" | grep -v '^ddp_'
+        grep -E "^([a-z_]+_stage$1|train_stage1|test_(${2:-none}))\$" | grep -v '^ddp_'
 }
 
 run_ctest() {
