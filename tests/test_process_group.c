@@ -309,6 +309,27 @@ static void test_maximum_keeps_nan(void **state)
     pg->options.algorithm = ALLREDUCE_MPI;
 }
 
+/* MPI's own all-reduce gets a long buffer in pieces of 16 MiB. Here are one and a half, in place and not. */
+static void test_long_sum_in_pieces(void **state)
+{
+    (void)state;
+    const size_t count = (size_t)6 << 20;
+    float *send = alloc_or_fault(count * sizeof *send), *receive = alloc_or_fault(count * sizeof *receive);
+    int N = pg_world_size(pg), rank = pg_rank(pg);
+    for (size_t i = 0; i < count; i++)
+        send[i] = (float)(rank + (int)(i % 1021)); /* a prime: no two pieces begin alike */
+    pg_all_reduce(pg, send, receive, count, DTYPE_F32, REDUCE_SUM, "long");
+    pg_all_reduce(pg, send, send, count, DTYPE_F32, REDUCE_SUM, "long");
+    for (size_t i = 0; i < count; i++) {
+        float expected = (float)(N * (N - 1) / 2 + N * (int)(i % 1021));
+        if (!(send[i] == expected) || !(receive[i] == expected))
+            fail_msg("element %zu of %zu is %g in place and %g out of place, expected %g: does each piece begin where the "
+                     "one before it ends?", i, count, (double)send[i], (double)receive[i], (double)expected);
+    }
+    free(send);
+    free(receive);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +339,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_ordered_keeps_minus_zero),
         cmocka_unit_test(test_half_sums_round_once),
         cmocka_unit_test(test_maximum_keeps_nan),
+        cmocka_unit_test(test_long_sum_in_pieces),
     };
     job_set_program("test_process_group");
     pg_initialize(&argc, &argv);

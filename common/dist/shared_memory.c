@@ -40,10 +40,12 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
 }
 
 /* Making and freeing a window are collective: the watchdog shall see who does not come. Ends with watchdog_end(). */
-static void watch(ProcessGroup *pg, const char *what)
+static Collective watch(ProcessGroup *pg, const char *what)
 {
-    watchdog_begin(pg->watchdog, &(Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
-                                               .sequence = pg->sequence++});
+    const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+                                   .sequence = pg->sequence++};
+    watchdog_begin(pg->watchdog, &collective);
+    return collective;
 }
 
 /* Every rank gives `bytes`; its own part is zeroed. Collective. */
@@ -120,7 +122,6 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
-    static const Collective give_back = {.operation = OP_BARRIER, .carries = "giving shared memory back"};
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);
         return;
@@ -135,7 +136,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     }
     worker_drain(pg);
     *link = window->next;
-    watch(pg, "giving shared memory back");
+    const Collective give_back = watch(pg, "giving shared memory back");
     shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
     window_free(window);
     watchdog_end(pg->watchdog);
