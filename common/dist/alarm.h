@@ -19,8 +19,8 @@ void departure_announce(ProcessGroup *pg);
 /* Has another rank left, of which we did not know? Then *rank says which, and *collectives after how many. Never waits.
  * One thread at a time. */
 bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives);
-/* Returns when every other rank has left, too. Without a limit: one of them may be generating text, and one that dies ends the
- * job by itself. */
+/* Returns when every other rank has left, too. Without a limit: one of them may be generating text, and one that dies
+ * ends the job by itself. */
 void departures_await(ProcessGroup *pg);
 
 #endif

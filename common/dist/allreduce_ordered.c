@@ -77,10 +77,10 @@ void all_reduce_ordered(ProcessGroup *pg, const Collective *c)
 }
 
 /* note: ordered-small
- * Where latency costs more than bytes: every rank gets all that everyone has, and adds all parts for itself. The same additions
- * in the same order, so the same bits. The parts come by Bruck's all-gather (Bruck et al. 1997): in each step a rank
- * receives as many parts as it has, from the rank that begins where its own end. So they double, and log2(N) steps, rounded
- * up, are enough, for any N. */
+ * Where latency costs more than bytes: every rank gets all that everyone has, and adds all parts for itself. The same
+ * additions in the same order, so the same bits. The parts come by Bruck's all-gather (Bruck et al. 1997): in each step a
+ * rank receives as many parts as it has, from the rank that begins where its own end. So they double, and log2(N) steps,
+ * rounded up, are enough, for any N. */
 void all_reduce_ordered_small(ProcessGroup *pg, const Collective *c)
 {
     int N = pg->world_size;

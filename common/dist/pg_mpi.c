@@ -250,9 +250,9 @@ static MPI_Op mpi_op(ReduceOp op)
 }
 
 /* note: mpi-pieces
- * For a sum of 100 MB, MPICH asks the system for 50 MB of scratch memory in every call, gives them back, and pays for the same
- * page faults again in the next one. What it frees in smaller portions, the C library keeps for the next call. (MPI wants
- * MPI_IN_PLACE where send and receive are one buffer.) */
+ * For a sum of 100 MB, MPICH asks the system for 50 MB of scratch memory in every call, gives them back, and pays for the
+ * same page faults again in the next one. What it frees in smaller portions, the C library keeps for the next call. (MPI
+ * wants MPI_IN_PLACE where send and receive are one buffer.) */
 #define PIECE_BYTES ((size_t)16 << 20)
 
 static void all_reduce_by_mpi(ProcessGroup *pg, const Collective *c)

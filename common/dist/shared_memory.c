@@ -25,8 +25,8 @@ static void check_same_call(const Collective *c, Announcement mine, int rank, An
           "must call the same collectives in the same order", c->sequence, mine.count, dtype_name(c->dtype),
           c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
     CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
-          "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: all "
-          "ranks must lay their buffers out alike", operation_name(c->operation), c->sequence, c->carries, rank);
+          "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: "
+          "all ranks must lay their buffers out alike", operation_name(c->operation), c->sequence, c->carries, rank);
 }
 
 void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)

@@ -81,8 +81,8 @@ void supervise_rank(void)
     CHECK(child >= 0, "fork: %s", strerror(errno));
     if (child > 0)
         wait_for_child(rank);
-    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: its parent, process %d, was killed\n", rank,
-             (int)getpid(), (int)parent);
+    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: its parent, process %d, was killed\n",
+             rank, (int)getpid(), (int)parent);
     signal(SIGUSR2, end_orphaned);
     prctl(PR_SET_PDEATHSIG, SIGUSR2);
     if (getppid() != parent) /* it died before prctl() could tell us */
