@@ -200,16 +200,12 @@ void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *wait
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
 {
     Waiting waiting = {0};
-    for (;;) {
-        int pending = 0;
-        for (int i = 0; i < count; i++) {
-            int done = 0;
-            CHECK_MPI(MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE)); /* a finished one stays finished */
-            pending += !done;
-        }
-        if (pending == 0)
-            return;
-        wait_a_moment(pg, collective, &waiting);
+    for (int finished = 0; finished < count;) {
+        int done = 0; /* whichever request is tested, MPI gets on with all of them */
+        CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
+        finished += done;
+        if (!done)
+            wait_a_moment(pg, collective, &waiting);
     }
 }
 
