@@ -65,7 +65,7 @@ static void show(Progress *progress, long step, double loss, double now)
     printf("%sstep %ld/%ld, loss %.4f, %.0f %s/s", progress->terminal ? "\r" : "", step + 1, progress->steps, loss,
            seconds > 0 ? progress->units / seconds : 0.0, progress->unit);
     if (job_world_size() > 1) {
-        printf(", %.0f %% waiting for the network", seconds > 0 ? 100 * progress->exposed / seconds : 0.0);
+        printf(", %.0f %% waiting for other ranks", seconds > 0 ? 100 * progress->exposed / seconds : 0.0);
     }
     printf("%s%s", time_left, progress->terminal ? "\033[K" : "\n");
     fflush(stdout);
