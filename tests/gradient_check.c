@@ -52,7 +52,7 @@ static void project_backward(Tape *tape, Node *node)
 {
     for (int k = 0; k < 2; k++)
         if (node->inputs[k] != NULL)
-            device_accumulate(tape_gradient(tape, node->inputs[k]), node->saved[0], tensor_count(node->inputs[k]));
+            device_contribute(tape_gradient(tape, node->inputs[k]), node->saved[0], tensor_count(node->inputs[k]));
 }
 
 /* Of a, and of b unless it is NULL. Nobody looks at its value; the backward pass must start with 1. */
