@@ -1,5 +1,5 @@
 /* test_device.c: device.h, on whichever device this is linked with: memory, order, element-wise operations. (The rest
- * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c and _optimizer.c.) */
+ * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c, _optimizer.c and _contributions.c.) */
 #include "device_trial.h"
 
 #include <pthread.h>
