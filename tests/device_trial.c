@@ -109,18 +109,33 @@ void trial_input(Trial *trial, const void *values, int64_t count)
 
 void trial_output(Trial *trial, const char *name, const float *start, int64_t count)
 {
-    if (start == NULL) {
+    const bool starts_as_nan = start == NULL;
+    if (starts_as_nan) {
         float *nans = room_for_floats(count);
         for (int64_t i = 0; i < count; i++)
             nans[i] = NAN;
         start = nans;
     }
-    add_array(trial, (TrialArray){.name = name, .start = start, .count = count, .result = room_for_floats(count)});
+    add_array(trial, (TrialArray){.name = name,
+                                  .start = start,
+                                  .starts_as_nan = starts_as_nan,
+                                  .count = count,
+                                  .result = room_for_floats(count)});
 }
 
 void trial_null(Trial *trial)
 {
     add_array(trial, (TrialArray){.count = -1});
+}
+
+Gradient trial_gradient(const Trial *trial, void **array, int i)
+{
+    return (Gradient){.values = array[i], .add = !trial->array[i].starts_as_nan};
+}
+
+double start_at(const float *start, int64_t i)
+{
+    return start != NULL ? (double)start[i] : 0;
 }
 
 /* "linear, shape 5 x 0 x 3, bfloat16: out" */

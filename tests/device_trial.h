@@ -5,6 +5,7 @@
  *   trial_input(&trial, x, n);                    array 0: on the host; the call must leave it as it is
  *   trial_output(&trial, "dx", start, n);         array 1: what the call finds there. NULL: NaN, as it must be set
  *   trial_null(&trial);                           array 2: the call gets NULL
+ *                                                 (an output may be a gradient: the call gets it by trial_gradient())
  *   trial_run(&trial);                            calls call(&trial, arrays), the arrays in device memory
  *   trial_expect(&trial, 1, expected, bound, "hint");
  *
@@ -31,8 +32,9 @@
 
 typedef struct TrialArray {
     const char *name;  /* NULL: an input */
-    const void *start; /* count numbers of 4 bytes; NULL: NaN */
-    int64_t count;     /* -1: the call gets NULL */
+    const void *start; /* count numbers of 4 bytes */
+    bool starts_as_nan;
+    int64_t count; /* -1: the call gets NULL */
     float *result;
 } TrialArray;
 
@@ -52,6 +54,9 @@ void trial_input(Trial *trial, const void *values, int64_t count);
 void trial_output(Trial *trial, const char *name, const float *start, int64_t count);
 void trial_null(Trial *trial);
 void trial_run(Trial *trial);
+/* For call(): array i as a gradient, which is added to where the trial has given it a start, and else must be set. */
+Gradient trial_gradient(const Trial *trial, void **array, int i);
+double start_at(const float *start, int64_t i); /* start[i]; 0 where start is NULL */
 /* |result - expected| <= bound, element by element; NaN never passes, and an empty array always. */
 void trial_expect(const Trial *trial, int array, const double *expected, const double *bound, const char *hint);
 /* The result is NaN there: it must not be lost on the way. */

@@ -52,7 +52,7 @@ static void project_backward(Tape *tape, Node *node)
 {
     for (int k = 0; k < 2; k++)
         if (node->inputs[k] != NULL)
-            device_accumulate(tape_gradient(tape, node->inputs[k]), node->saved[0], tensor_count(node->inputs[k]));
+            device_contribute(tape_gradient(tape, node->inputs[k]), node->saved[0], tensor_count(node->inputs[k]));
 }
 
 /* Of a, and of b unless it is NULL. Nobody looks at its value; the backward pass must start with 1. */
@@ -120,9 +120,21 @@ static void *copy_to_device(Tape *tape, const void *host, int64_t count)
     return device;
 }
 
+/* A step's memory is what the last one left behind: here NaN, so that nobody reads what nobody has written. */
+static void leave_nan_behind(Tape *tape)
+{
+    enum { COUNT = 1 << 18 };
+    float *nans = alloc_or_fault(COUNT * sizeof *nans);
+    for (int i = 0; i < COUNT; i++)
+        nans[i] = NAN;
+    copy_to_device(tape, nans, COUNT);
+    free(nans);
+}
+
 Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, int shift)
 {
     Tape tape = {.precision = problem->precision};
+    leave_nan_behind(&tape);
     tape_begin(&tape, true);
     Tensor *operand[MAX_OPERANDS];
     for (int k = 0; k < problem->operands; k++) {

@@ -1,5 +1,5 @@
 /* test_device.c: device.h, on whichever device this is linked with: memory, order, element-wise operations. (The rest
- * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c and _optimizer.c.) */
+ * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c, _optimizer.c and _contributions.c.) */
 #include "device_trial.h"
 
 #include <pthread.h>
@@ -199,7 +199,12 @@ static void call_relu(const Trial *trial, void **array)
 
 static void call_relu_backward(const Trial *trial, void **array)
 {
-    device_relu_backward(array[2], array[0], array[1], trial->shape[0]);
+    device_relu_backward(trial_gradient(trial, array, 2), array[0], array[1], trial->shape[0]);
+}
+
+static void call_contribute(const Trial *trial, void **array)
+{
+    device_contribute(trial_gradient(trial, array, 1), array[0], trial->shape[0]);
 }
 
 static void check_scale_by(const float *x, float factor, int64_t n)
@@ -219,18 +224,35 @@ static void check_scale_by(const float *x, float factor, int64_t n)
     trial_expect(&fill, 0, filled, nothing, "x = value");
 }
 
+/* start NULL: the first contribution to a gradient. */
+static void check_contributions(const float *x, const float *dout, const float *start, int64_t n)
+{
+    double *dx = room_for_doubles(n), *drelu = room_for_doubles(n), *nothing = room_for_doubles(n);
+    for (int64_t i = 0; i < n; i++) {
+        dx[i] = (double)((float)start_at(start, i) + x[i]);
+        drelu[i] = (double)((float)start_at(start, i) + (x[i] > 0 ? dout[i] : 0));
+    }
+    Trial contribute = {.name = "contribute", .call = call_contribute, .shape = {n}};
+    trial_input(&contribute, x, n), trial_output(&contribute, "dx", start, n);
+    trial_run(&contribute);
+    trial_expect(&contribute, 1, dx, nothing, "the first contribution is set, whatever lies there; others are added");
+    Trial backward = {.name = "relu backward", .call = call_relu_backward, .shape = {n}};
+    trial_input(&backward, x, n), trial_input(&backward, dout, n), trial_output(&backward, "dx", start, n);
+    trial_run(&backward);
+    trial_expect(&backward, 2, drelu, nothing, "dx is dout where x > 0, not at 0");
+}
+
 static void check_simple(int64_t n)
 {
-    float *x = normals(n), *y = normals(n), *start = normals(n);
+    float *x = normals(n), *y = normals(n);
     double *sum = room_for_doubles(n), *product = room_for_doubles(n), *relu = room_for_doubles(n),
-           *drelu = room_for_doubles(n), *nothing = room_for_doubles(n);
+           *nothing = room_for_doubles(n);
     for (int64_t i = 0; i < n; i += 9)
         x[i] = i % 2 ? 0.0f : -0.0f; /* where relu bends */
     for (int64_t i = 0; i < n; i++) {
         sum[i] = (double)(x[i] + y[i]);
         product[i] = (double)(0.7f * x[i]);
         relu[i] = x[i] > 0 ? (double)x[i] : 0;
-        drelu[i] = x[i] > 0 ? (double)(start[i] + y[i]) : (double)start[i];
     }
     Trial add = {.name = "add", .call = call_add, .shape = {n}};
     trial_input(&add, x, n), trial_input(&add, y, n), trial_output(&add, "out", NULL, n);
@@ -250,10 +272,8 @@ static void check_simple(int64_t n)
     trial_input(&forward, x, n), trial_output(&forward, "out", NULL, n);
     trial_run(&forward);
     trial_expect(&forward, 1, relu, nothing, "out = x where x > 0");
-    Trial backward = {.name = "relu backward", .call = call_relu_backward, .shape = {n}};
-    trial_input(&backward, x, n), trial_input(&backward, y, n), trial_output(&backward, "dx", start, n);
-    trial_run(&backward);
-    trial_expect(&backward, 2, drelu, nothing, "dx += dout where x > 0, not at 0");
+    check_contributions(x, y, normals(n), n);
+    check_contributions(x, y, NULL, n);
 }
 
 static void test_simple_operations(void **state)
@@ -270,15 +290,16 @@ static void call_gelu(const Trial *trial, void **array)
 
 static void call_gelu_backward(const Trial *trial, void **array)
 {
-    device_gelu_backward(array[2], array[0], array[1], trial->shape[0]);
+    device_gelu_backward(trial_gradient(trial, array, 2), array[0], array[1], trial->shape[0]);
 }
 
 /* out = x s, s = sigmoid(v), v = 2 sqrt(2/pi) (x + 0.044715 x^3). Six roundings make v, constants included, so exp(-v)
  * is off by a factor of 7 |v| U, and 4 U for exp() itself; that moves s by (1 - s) times as much, plus a sum and a
- * quotient. dout' = s + x s (1 - s) v': there 1 - s is off by as much as s, and by U. */
-static void check_gelu(float scale, int64_t n)
+ * quotient. dout' = s + x s (1 - s) v': there 1 - s is off by as much as s, and by U. start: of the gradient;
+ * NULL: this is its first contribution. */
+static void check_gelu(float scale, const float *start, int64_t n)
 {
-    float *x = normals_around(0, scale, n), *dout = normals(n), *start = normals(n);
+    float *x = normals_around(0, scale, n), *dout = normals(n);
     double *out = room_for_doubles(n), *bound = room_for_doubles(n), *dx = room_for_doubles(n),
            *dbound = room_for_doubles(n);
     const double slope = 2 * sqrt(2 / 3.14159265358979323846), cubic = 0.044715;
@@ -290,7 +311,7 @@ static void check_gelu(float scale, int64_t n)
         bound[i] = fabs(a) * off + U * fabs(out[i]) + TINY;
         const double slope_here = s + a * s * rest * dv;
         const double slope_off = off + fabs(a * dv) * (off * rest + s * (off + U)) + 8 * U * fabs(a * s * rest * dv);
-        dx[i] = (double)start[i] + (double)dout[i] * slope_here;
+        dx[i] = start_at(start, i) + (double)dout[i] * slope_here;
         dbound[i] = fabs((double)dout[i]) * (slope_off + 2 * U * fabs(slope_here)) + U * fabs(dx[i]) + TINY;
     }
     const char *hint = "GPT-2's GELU is the tanh form; its derivative has two terms; exp() must not overflow to NaN";
@@ -308,8 +329,8 @@ static void test_gelu(void **state)
 {
     (void)state;
     for (int i = 0; i < SIZES; i++) {
-        check_gelu(1, sizes[i]);
-        check_gelu(30, sizes[i]);
+        check_gelu(1, NULL, sizes[i]);
+        check_gelu(30, normals(sizes[i]), sizes[i]);
     }
 }
 

@@ -90,7 +90,8 @@ static void check_add_layernorm(int64_t rows, int64_t n)
 
 static void call_layernorm_backward(const Trial *trial, void **array)
 {
-    device_layernorm_backward(array[5], array[6], array[7], array[0], array[1], array[2], array[3], array[4],
+    device_layernorm_backward(trial_gradient(trial, array, 5), trial_gradient(trial, array, 6),
+                              trial_gradient(trial, array, 7), array[0], array[1], array[2], array[3], array[4],
                               trial->shape[0], trial->shape[1]);
 }
 
@@ -131,7 +132,7 @@ static void norm_dx(const Norm *in, const float *start, double *dx, double *boun
             const int64_t k = row * n + i;
             const double dnorm = (double)in->dout[k] * (double)in->weight[i], norm = ((double)in->x[k] - m) * r;
             const double sizes = fabs(dnorm) + fabs(sum) + fabs(norm * dot) + r * TINY;
-            dx[k] = (double)start[k] + r * (dnorm - sum - norm * dot);
+            dx[k] = start_at(start, k) + r * (dnorm - sum - norm * dot);
             bound[k] = r * U * (6 * sizes + (double)(n + 3) * size + fabs(norm) * (double)(n + 6) * dot_size) +
                        U * fabs(dx[k]);
         }
@@ -143,9 +144,9 @@ static void norm_dparameters(const Norm *in, const float *wstart, const float *b
                              double *dbias, double *bbound)
 {
     for (int64_t i = 0; i < in->n; i++) {
-        double wsize = fabs((double)wstart[i]), bsize = fabs((double)bstart[i]);
-        dweight[i] = (double)wstart[i];
-        dbias[i] = (double)bstart[i];
+        double wsize = fabs(start_at(wstart, i)), bsize = fabs(start_at(bstart, i));
+        dweight[i] = start_at(wstart, i);
+        dbias[i] = start_at(bstart, i);
         for (int64_t row = 0; row < in->rows; row++) {
             const double d = (double)in->dout[row * in->n + i];
             const double product = d * ((double)in->x[row * in->n + i] - (double)in->mean[row]) * (double)in->rstd[row];
@@ -159,7 +160,9 @@ static void norm_dparameters(const Norm *in, const float *wstart, const float *b
     }
 }
 
-static void check_layernorm_backward(int64_t rows, int64_t n, unsigned wanted)
+/* wanted: bit 0 for dx, 1 for dweight, 2 for dbias. The others are NULL. added: the same bits; contributions of the
+ * others are first ones, which are set. */
+static void check_layernorm_backward(int64_t rows, int64_t n, unsigned wanted, unsigned added)
 {
     const Norm in = random_norm(rows, n);
     const char *names[] = {"dx", "dweight", "dbias"};
@@ -170,7 +173,7 @@ static void check_layernorm_backward(int64_t rows, int64_t n, unsigned wanted)
     trial_input(&trial, in.dout, rows * n), trial_input(&trial, in.x, rows * n), trial_input(&trial, in.mean, rows);
     trial_input(&trial, in.rstd, rows), trial_input(&trial, in.weight, n);
     for (int i = 0; i < 3; i++) {
-        start[i] = normals(counts[i]);
+        start[i] = added >> i & 1 ? normals(counts[i]) : NULL;
         expected[i] = room_for_doubles(counts[i]);
         bound[i] = room_for_doubles(counts[i]);
         if (wanted >> i & 1)
@@ -199,13 +202,14 @@ static void test_layernorm(void **state)
         if (n > 0) /* the mean of no numbers is nobody's business; but it must not crash, see below */
             check_layernorm(0.5f, 1, rows, n);
         check_add_layernorm(rows, n);
-        check_layernorm_backward(rows, n, 7);
+        check_layernorm_backward(rows, n, 7, 7);
+        check_layernorm_backward(rows, n, 7, 0);
         free_room(NULL);
     }
     check_layernorm(1000, 1, 5, 300); /* mean(x^2) - mean^2 would lose all digits */
     check_layernorm(3, 0, 5, 40);     /* all equal: eps alone keeps rstd finite */
     for (unsigned wanted = 0; wanted < 8; wanted++)
-        check_layernorm_backward(37, 50, wanted);
+        check_layernorm_backward(37, 50, wanted, 5 * wanted);
     Trial empty = {.name = "layernorm of empty rows", .call = call_layernorm, .shape = {5, 0}};
     for (int i = 0; i < 6; i++)
         trial_output(&empty, "any", room_for_floats(5), i < 4 ? 0 : 5);

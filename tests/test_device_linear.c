@@ -41,7 +41,8 @@ static void call_linear_backward(const Trial *trial, void **array)
     void *x = operand_of(array[0], trial->precision, x_count(trial));
     void *weight = operand_of(array[1], trial->precision, weight_count(trial));
     void *dout = operand_of(array[2], trial->precision, out_count(trial));
-    device_linear_backward(array[3], array[4], array[5], dout, x, weight, trial->shape[0], trial->shape[1],
+    device_linear_backward(trial_gradient(trial, array, 3), trial_gradient(trial, array, 4),
+                           trial_gradient(trial, array, 5), dout, x, weight, trial->shape[0], trial->shape[1],
                            trial->shape[2], trial->precision);
     device_free(x);
     device_free(weight);
@@ -107,8 +108,10 @@ static void check_linear(int64_t rows, int64_t n_in, int64_t n_out, bool with_bi
     trial_expect(&trial, 3, out, bound, linear_hint(precision));
 }
 
-/* wanted: bit 0 for dx, 1 for dweight, 2 for dbias. The others are NULL. */
-static void check_linear_backward(int64_t rows, int64_t n_in, int64_t n_out, unsigned wanted, DType precision)
+/* wanted: bit 0 for dx, 1 for dweight, 2 for dbias. The others are NULL. added: the same bits; contributions of the
+ * others are first ones, which are set. */
+static void check_linear_backward(int64_t rows, int64_t n_in, int64_t n_out, unsigned wanted, unsigned added,
+                                  DType precision)
 {
     Trial trial = {
         .name = "linear backward", .call = call_linear_backward, .shape = {rows, n_in, n_out}, .precision = precision};
@@ -120,7 +123,7 @@ static void check_linear_backward(int64_t rows, int64_t n_in, int64_t n_out, uns
     trial_input(&trial, weight, n_in * n_out);
     trial_input(&trial, dout, rows * n_out);
     for (int i = 0; i < 3; i++) {
-        starts[i] = normals(counts[i]);
+        starts[i] = added >> i & 1 ? normals(counts[i]) : NULL;
         if (wanted >> i & 1)
             trial_output(&trial, names[i], starts[i], counts[i]);
         else
@@ -145,7 +148,7 @@ static void check_linear_backward(int64_t rows, int64_t n_in, int64_t n_out, uns
 }
 
 /* rows, n_in, n_out. Zeros: a product without terms is 0, and leaves the bias; a gradient without rows stays as it
- * is. */
+ * is, or is 0 if this is its first contribution. */
 static const int64_t linear_shapes[][3] = {{1, 1, 1},     {3, 5, 2},    {31, 33, 17}, {33, 1, 257}, {257, 20, 1},
                                            {129, 64, 65}, {300, 7, 40}, {0, 7, 3},    {5, 0, 3},    {5, 7, 0}};
 
@@ -158,12 +161,13 @@ static void test_linear(void **state)
         for (int p = 0; p < 3; p++) {
             check_linear(rows, n_in, n_out, true, precisions[p]);
             check_linear(rows, n_in, n_out, false, precisions[p]);
-            check_linear_backward(rows, n_in, n_out, 7, precisions[p]);
+            check_linear_backward(rows, n_in, n_out, 7, 7, precisions[p]);
+            check_linear_backward(rows, n_in, n_out, 7, 0, precisions[p]);
         }
         free_room(NULL);
     }
     for (unsigned wanted = 0; wanted < 8; wanted++)
-        check_linear_backward(33, 20, 31, wanted, wanted % 2 ? DTYPE_F32 : DTYPE_BF16);
+        check_linear_backward(33, 20, 31, wanted, 5 * wanted, wanted % 2 ? DTYPE_F32 : DTYPE_BF16);
 }
 
 /* ---- linear and gelu ---- */
@@ -179,7 +183,8 @@ static void call_linear_gelu(const Trial *trial, void **array)
     void *dlinear = device_alloc(device_operand_bytes(precision, rows * n_out));
     device_linear_gelu_forward(array[5], saved, x, weight, array[2], rows, n_in, n_out, precision);
     device_linear_gelu_backward(dlinear, array[3], saved, array[2], rows, n_out, precision);
-    device_linear_backward(array[6], NULL, NULL, dlinear, x, one, rows, n_out, n_out, precision);
+    device_linear_backward(trial_gradient(trial, array, 6), (Gradient){NULL}, (Gradient){NULL}, dlinear, x, one, rows,
+                           n_out, n_out, precision);
     device_free(x);
     device_free(weight);
     device_free(one);
@@ -203,7 +208,7 @@ static void check_linear_gelu(int64_t rows, int64_t n_in, int64_t n_out, DType p
         one[i * n_out + i] = 1;
     trial_input(&trial, x, rows * n_in), trial_input(&trial, weight, n_in * n_out), trial_input(&trial, bias, n_out);
     trial_input(&trial, dout, count), trial_input(&trial, one, n_out * n_out);
-    trial_output(&trial, "out", NULL, count), trial_output(&trial, "dlinear", room_for_floats(count), count);
+    trial_output(&trial, "out", NULL, count), trial_output(&trial, "dlinear", NULL, count);
     trial_run(&trial);
 
     double *out = room_for_doubles(count), *bound = room_for_doubles(count), *d = room_for_doubles(count),

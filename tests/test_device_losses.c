@@ -11,7 +11,8 @@ static void call_cross_entropy(const Trial *trial, void **array)
 
 static void call_cross_entropy_backward(const Trial *trial, void **array)
 {
-    device_cross_entropy_backward(array[3], array[0], array[1], array[2], trial->shape[0], trial->shape[1]);
+    device_cross_entropy_backward(trial_gradient(trial, array, 3), array[0], array[1], array[2], trial->shape[0],
+                                  trial->shape[1]);
 }
 
 static void call_mse(const Trial *trial, void **array)
@@ -21,7 +22,8 @@ static void call_mse(const Trial *trial, void **array)
 
 static void call_mse_backward(const Trial *trial, void **array)
 {
-    device_mse_backward(array[3], array[0], array[1], array[2], trial->shape[0], trial->shape[1]);
+    device_mse_backward(trial_gradient(trial, array, 3), array[0], array[1], array[2], trial->shape[0],
+                        trial->shape[1]);
 }
 
 /* exp(x - largest) is off by U |x - largest| for the difference and 4 U for exp(); the sum of V such by V U more; the
@@ -62,16 +64,16 @@ static void check_cross_entropy(float scale, int64_t rows, int64_t V)
     trial_expect(&trial, 3, p, p_bound, "softmax over each row; the largest logit is subtracted before exp()");
 }
 
-/* dlogits += dloss (p - 1 at the target): four roundings. */
-static void check_cross_entropy_backward(int64_t rows, int64_t V)
+/* dlogits += dloss (p - 1 at the target): four roundings. start NULL: the first contribution, =. */
+static void check_cross_entropy_backward(const float *start, int64_t rows, int64_t V)
 {
-    const float *p = normals_around(0.5f, 0.1f, rows * V), *start = normals(rows * V), dloss = 0.37f;
+    const float *p = normals_around(0.5f, 0.1f, rows * V), dloss = 0.37f;
     const int32_t *targets = indices_below((int32_t)V, rows);
     double *dx = room_for_doubles(rows * V), *bound = room_for_doubles(rows * V);
     for (int64_t i = 0; i < rows * V; i++) {
         const double hit = i % V == targets[i / V] ? 1 : 0;
-        dx[i] = (double)start[i] + (double)dloss * ((double)p[i] - hit);
-        bound[i] = 4 * U * (fabs((double)start[i]) + (double)dloss * (fabs((double)p[i]) + hit));
+        dx[i] = start_at(start, i) + (double)dloss * ((double)p[i] - hit);
+        bound[i] = 4 * U * (fabs(start_at(start, i)) + (double)dloss * (fabs((double)p[i]) + hit));
     }
     Trial trial = {.name = "cross entropy backward", .call = call_cross_entropy_backward, .shape = {rows, V}};
     trial_input(&trial, &dloss, 1), trial_input(&trial, p, rows * V), trial_input(&trial, targets, rows);
@@ -80,16 +82,16 @@ static void check_cross_entropy_backward(int64_t rows, int64_t V)
     trial_expect(&trial, 3, dx, bound, "dlogits += dloss * (softmax - 1 at the target)");
 }
 
-/* The sum of rows n squares, each of a difference (three roundings), divided by n. */
-static void check_mse(int64_t rows, int64_t n)
+/* The sum of rows n squares, each of a difference (three roundings), divided by n. start: as above. */
+static void check_mse(const float *start, int64_t rows, int64_t n)
 {
-    const float *prediction = normals(rows * n), *target = normals(rows * n), *start = normals(rows * n), dloss = 1.7f;
+    const float *prediction = normals(rows * n), *target = normals(rows * n), dloss = 1.7f;
     double *dx = room_for_doubles(rows * n), *bound = room_for_doubles(rows * n), loss = 0;
     for (int64_t i = 0; i < rows * n; i++) {
         const double difference = (double)prediction[i] - (double)target[i];
         loss += difference * difference / (double)n;
-        dx[i] = (double)start[i] + (double)dloss * 2 / (double)n * difference;
-        bound[i] = 5 * U * (fabs((double)start[i]) + (double)dloss * 2 / (double)n * fabs(difference));
+        dx[i] = start_at(start, i) + (double)dloss * 2 / (double)n * difference;
+        bound[i] = 5 * U * (fabs(start_at(start, i)) + (double)dloss * 2 / (double)n * fabs(difference));
     }
     const double loss_bound = (double)(rows * n + 5) * U * loss;
     Trial forward = {.name = "mse", .call = call_mse, .shape = {rows, n}};
@@ -115,11 +117,13 @@ static void test_losses(void **state)
         const int64_t rows = loss_shapes[s][0], n = loss_shapes[s][1];
         check_cross_entropy(1, rows, n);
         check_cross_entropy(3000, rows, n); /* probabilities of 0, exp() of thousands */
-        check_cross_entropy_backward(rows, n);
-        check_mse(rows, n);
+        check_cross_entropy_backward(normals(rows * n), rows, n);
+        check_cross_entropy_backward(NULL, rows, n);
+        check_mse(normals(rows * n), rows, n);
+        check_mse(NULL, rows, n);
         free_room(NULL);
     }
-    check_mse(3, 0);
+    check_mse(NULL, 3, 0);
 }
 
 static void test_losses_keep_nan(void **state)

@@ -1,5 +1,6 @@
 /* test_fusions.c: operations that do the work of two with fewer passes over memory: right by themselves (against
- * float64 and its numerical derivative, see gradient_check.h), and to the bit what the two give, forward and backward. */
+ * float64 and its numerical derivative, see gradient_check.h), and to the bit what the two give, forward and backward.
+ * And gradients whose memory moves, or which one operation contributes to several times. */
 #include <math.h>
 
 #include "device/device.h"
@@ -173,6 +174,66 @@ static void test_gradients_move(void **state)
                                  .hint = "a gradient's memory was handed on while somebody still needed it"});
 }
 
+/* ---- one tensor in several places of one operation: its gradient's first contribution is set, the others added ---- */
+
+static void square_reference(const Problem *problem, double *out, double *const *operand)
+{
+    const int64_t rows = problem->shape[0][0], n = problem->shape[0][1];
+    for (int64_t i = 0; i < rows * rows; i++) {
+        out[i] = 0;
+        for (int64_t k = 0; k < n; k++)
+            out[i] += operand[0][i / rows * n + k] * operand[0][i % rows * n + k];
+    }
+}
+
+static Tensor *square_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
+{
+    (void)problem, (void)fixed;
+    return op_linear(tape, operand[0], operand[0], NULL);
+}
+
+static void own_layernorm_reference(const Problem *problem, double *out, double *const *operand)
+{
+    const double *x = operand[0], n = (double)problem->outputs;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < problem->outputs; i++)
+        mean += x[i] / n;
+    for (int64_t i = 0; i < problem->outputs; i++)
+        variance += (x[i] - mean) * (x[i] - mean) / n;
+    for (int64_t i = 0; i < problem->outputs; i++)
+        out[i] = (x[i] - mean) / sqrt(variance + 1e-5) * x[i] + x[i];
+}
+
+static Tensor *own_layernorm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
+{
+    (void)problem, (void)fixed;
+    return op_layernorm(tape, operand[0], operand[0], operand[0]);
+}
+
+static void test_one_tensor_several_times(void **state)
+{
+    (void)state;
+    const char *hint = "contributions must be written in the order in which tape_gradient() was called for them";
+    check_problem(&(Problem){.name = "x x^T",
+                             .operands = 1,
+                             .scale = 1,
+                             .shape = {{5, 7, -1}},
+                             .outputs = 25,
+                             .reference = square_reference,
+                             .apply = square_apply,
+                             .chain = 40,
+                             .hint = hint});
+    check_problem(&(Problem){.name = "layernorm of x by x",
+                             .operands = 1,
+                             .scale = 1,
+                             .shape = {{1, 33, -1}},
+                             .outputs = 33,
+                             .reference = own_layernorm_reference,
+                             .apply = own_layernorm_apply,
+                             .chain = 80,
+                             .hint = hint});
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -180,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_linear_gelu),
         cmocka_unit_test(test_add_layernorm),
         cmocka_unit_test(test_gradients_move),
+        cmocka_unit_test(test_one_tensor_several_times),
     };
     return cmocka_run_group_tests_name("fusions", tests, NULL, NULL);
 }

@@ -43,9 +43,10 @@ static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const void *dout = operand(tape, node->output->grad, tensor_count(node->output));
-    device_linear_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias), dout,
-                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0],
-                           tape->precision);
+    const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
+    const Gradient dbias = tape_gradient(tape, bias);
+    device_linear_backward(dx, dweight, dbias, dout, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
+                           weight->shape[0], tape->precision);
 }
 
 /* The output of a linear layer, in which no numbers are yet: x (rows, in) -> (rows, out). */
@@ -85,9 +86,10 @@ static void linear_gelu_backward(Tape *tape, Node *node)
     void *dlinear = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, tensor_count(out)));
     device_linear_gelu_backward(dlinear, out->grad, node->saved[2], bias->data, tensor_rows(out), tensor_last(out),
                                 tape->precision);
-    device_linear_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias), dlinear,
-                           node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x), weight->shape[0],
-                           tape->precision);
+    const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
+    const Gradient dbias = tape_gradient(tape, bias);
+    device_linear_backward(dx, dweight, dbias, dlinear, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
+                           weight->shape[0], tape->precision);
 }
 
 Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
@@ -142,23 +144,17 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 /* ---- add: out = a + b ---- */
 
 /* note: moved-gradient
- * forward: out = a + b, so both get out's gradient as it is. The first contribution to a gradient need not be added to
- * zeros: for b it is copied. And as all who used out come later on the tape, and are done, nobody reads out's gradient
- * after this: its memory becomes that of a's. */
+ * forward: out = a + b, so both get out's gradient as it is. As all who used out come later on the tape, and are done,
+ * nobody reads out's gradient after this. So if it is the first contribution to a's, its memory becomes that of a's. */
 static void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
-    const int64_t count = tensor_count(out);
-    if (b->requires_grad && b->grad == NULL && b->parameter == NULL) {
-        b->grad = tape_floats(tape, count);
-        device_copy(b->grad, out->grad, (size_t)count * sizeof(float));
-    } else if (b->requires_grad) {
-        device_accumulate(tape_gradient(tape, b), out->grad, count);
-    }
+    if (b->requires_grad)
+        device_contribute(tape_gradient(tape, b), out->grad, tensor_count(out));
     if (a->requires_grad && a->grad == NULL && a->parameter == NULL)
         a->grad = out->grad;
     else if (a->requires_grad)
-        device_accumulate(tape_gradient(tape, a), out->grad, count);
+        device_contribute(tape_gradient(tape, a), out->grad, tensor_count(out));
 }
 
 static void check_same_shape(const Tensor *a, const Tensor *b)
@@ -184,9 +180,10 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 static void layernorm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    device_layernorm_backward(tape_gradient(tape, x), tape_gradient(tape, weight), tape_gradient(tape, bias),
-                              node->output->grad, x->data, node->saved[0], node->saved[1], weight->data,
-                              tensor_rows(x), tensor_last(x));
+    const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
+    const Gradient dbias = tape_gradient(tape, bias);
+    device_layernorm_backward(dx, dweight, dbias, node->output->grad, x->data, node->saved[0], node->saved[1],
+                              weight->data, tensor_rows(x), tensor_last(x));
 }
 
 static void record_layernorm(Tape *tape, Tensor *out, Tensor *x, Tensor *weight, Tensor *bias, const float *mean,
@@ -236,11 +233,21 @@ Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tenso
 
 /* ---- embedding: out[b][t] = token_table[tokens[b][t]] + position_table[t] ---- */
 
+/* Rows that no token names get no contribution: unless it is a parameter's, a table's gradient begins with zeros. */
+static float *table_gradient(Tape *tape, Tensor *table)
+{
+    const Gradient gradient = tape_gradient(tape, table);
+    if (gradient.values != NULL && !gradient.add)
+        device_zero(gradient.values, (size_t)tensor_count(table) * sizeof(float));
+    return gradient.values;
+}
+
 static void embedding_backward(Tape *tape, Node *node)
 {
     const Tensor *out = node->output;
-    device_embedding_backward(tape_gradient(tape, node->inputs[0]), tape_gradient(tape, node->inputs[1]), out->grad,
-                              node->indices, out->shape[0], out->shape[1], out->shape[2]);
+    float *dtokens = table_gradient(tape, node->inputs[0]), *dpositions = table_gradient(tape, node->inputs[1]);
+    device_embedding_backward(dtokens, dpositions, out->grad, node->indices, out->shape[0], out->shape[1],
+                              out->shape[2]);
 }
 
 Tensor *op_embedding(Tape *tape, const int32_t *tokens, int64_t B, int64_t T, Tensor *token_table,

@@ -82,17 +82,16 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
     return node;
 }
 
-float *tape_gradient(Tape *tape, Tensor *tensor)
+Gradient tape_gradient(Tape *tape, Tensor *tensor)
 {
     if (tensor == NULL || !tensor->requires_grad)
-        return NULL;
-    if (tensor->grad == NULL) {
-        CHECK(tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",
-              tensor->parameter->name);
+        return (Gradient){.values = NULL};
+    const bool first = tensor->grad == NULL;
+    CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",
+          tensor->parameter->name);
+    if (first)
         tensor->grad = tape_floats(tape, tensor_count(tensor));
-        device_zero(tensor->grad, (size_t)tensor_count(tensor) * sizeof(float));
-    }
-    return tensor->grad;
+    return (Gradient){.values = tensor->grad, .add = !first};
 }
 
 /* note: gradient-ready
@@ -134,7 +133,7 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     CHECK(tape->recording, "backward without a recording: tape_begin(tape, true) comes first, and backward only once");
     CHECK(tensor_count(loss) == 1, "backward starts from one number, not %lld", (long long)tensor_count(loss));
     CHECK(loss->requires_grad, "the loss does not depend on any parameter that is trained");
-    device_fill(tape_gradient(tape, loss), seed, 1);
+    device_fill(tape_gradient(tape, loss).values, seed, 1);
     for (int i = tape->count - 1; i >= 0; i--) {
         Node *node = &tape->nodes[i];
         bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */

@@ -15,6 +15,7 @@
 #define LOCKSTEP_AUTOGRAD_TAPE_H
 
 #include "autograd/parameter.h"
+#include "device/device.h" /* Gradient */
 #include "tensor/arena.h"
 
 #define NODE_MAX_INPUTS 3
@@ -24,7 +25,7 @@ typedef struct Node Node;
 
 struct Node {
     const char *name;                         /* "linear": for traces and messages */
-    void (*backward)(Tape *tape, Node *node); /* adds to the inputs' gradients, given output->grad */
+    void (*backward)(Tape *tape, Node *node); /* contributes to the inputs' gradients, given output->grad */
     Tensor *inputs[NODE_MAX_INPUTS];          /* NULL where unused */
     Tensor *output;
     const void *saved[3];   /* what forward keeps for backward; each operation says what */
@@ -62,9 +63,11 @@ float *tape_floats(Tape *tape, int64_t count);
 Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *), Tensor *output, Tensor *a,
                   Tensor *b, Tensor *c);
 
-/* The tensor's gradient, created (zeroed) when the first contribution comes; NULL if it needs none.
- * Backward functions add to it: +=, never =. */
-float *tape_gradient(Tape *tape, Tensor *tensor);
+/* Where a backward function puts its contribution to the tensor's gradient; values NULL: it needs none. An activation's
+ * gradient gets its memory with the first contribution, which is set (device.h). A parameter's has its memory, zeroed
+ * before each step, and all contributions are added. Whoever asks must contribute, and in the order in which it asked,
+ * as two inputs may be one tensor. */
+Gradient tape_gradient(Tape *tape, Tensor *tensor);
 
 /* Adds the gradient of (seed * loss) to every parameter that took part. loss: one element. A node that the loss
  * does not depend on is passed over. Faults if called twice for one recording. */

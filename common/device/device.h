@@ -1,9 +1,8 @@
 /* device.h: every kernel the training needs, one prototype each. device_cpu.c implements them with OpenBLAS and
  * plain loops, device_cuda.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
  *
- * Pointers are device memory unless a comment says host. Matrices are row-major. All kernels that compute a
- * gradient ADD to it (+=), as a tensor may have several consumers. Results do not depend on addresses, and
- * no kernel uses atomics: the same input gives the same bits. Any count may be zero.
+ * Pointers are device memory unless a comment says host. Matrices are row-major. Results do not depend on addresses,
+ * and no kernel uses atomics: the same input gives the same bits. Any count may be zero.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_H
 #define LOCKSTEP_DEVICE_DEVICE_H
@@ -58,6 +57,18 @@ bool device_owns(const void *memory); /* true: the host cannot read it, and it m
 void *device_alloc_host(size_t bytes); /* host memory that copies fastest to and from the device; device_free_host() it */
 void device_free_host(void *memory);
 
+/* ---- where a kernel puts a gradient ----
+ * note: first-contribution
+ * A tensor that is used several times gets as many contributions to its gradient, which is their sum. The first could
+ * be added to zeros. But then zeros are written and read again, two passes over memory for nothing, and most
+ * activations get no second contribution. So the first is set, and what lies there before, be it NaN, does not matter.
+ * (A kernel that adds up terms in place may begin with zeros of its own, as attention on the CPU does.) */
+typedef struct Gradient {
+    float *values; /* NULL: nobody needs this gradient */
+    bool add;      /* true: +=; false: =, the first contribution */
+} Gradient;
+void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution */
+
 /* ---- element-wise ---- */
 void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
 void device_accumulate(float *out, const float *x, int64_t n);                 /* out += x */
@@ -66,9 +77,9 @@ void device_scale(float *x, float factor, int64_t n);                          /
 void device_scale_by(float *x, const float *factor, int64_t n);                /* the same; factor: device, one float */
 void device_round(float *out, const float *x, DType precision, int64_t n);     /* to the nearest bf16/f16, as float */
 void device_relu_forward(float *out, const float *x, int64_t n);
-void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n);
+void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 void device_gelu_forward(float *out, const float *x, int64_t n);
-void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n);
+void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 
 /* ---- operands: what matrix products multiply ----
  * Under bf16 and f16, operands are rounded to that precision and products are summed in float32. How a rounded operand
@@ -81,8 +92,8 @@ void device_operand(void *operand, const float *x, DType precision, int64_t n);
  * x, weight and dout are operands in `precision`. */
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision);
-/* Any of dx (rows, n_in), dweight (n_out, n_in), dbias (n_out) may be NULL: not needed. */
-void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
+/* dx (rows, n_in), dweight (n_out, n_in), dbias (n_out). */
+void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 
 /* ---- linear and gelu in one: out = gelu(x weight^T + bias) ----
@@ -99,14 +110,13 @@ void device_layernorm_forward(float *out, float *mean, float *rstd, const float 
 /* The residual connection and the layernorm after it in one: sum = a + b, out = layernorm(sum). */
 void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
                                   const float *weight, const float *bias, int64_t rows, int64_t n);
-/* dx, dweight, dbias may be NULL each. */
-void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n);
 
 /* ---- embedding: out (B, T, C) = token_table[tokens] + position_table[t] ---- */
 void device_embedding_forward(float *out, const int32_t *tokens, const float *token_table,
                               const float *position_table, int64_t B, int64_t T, int64_t C);
-/* Either table's gradient may be NULL. */
+/* Always added, as most rows of a table get nothing. Either table's gradient may be NULL. */
 void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
                                int64_t B, int64_t T, int64_t C);
 
@@ -117,17 +127,17 @@ int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads);
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads);
 void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
                               DType precision);
-void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision);
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
  * probabilities (rows, V) is kept for backward. */
 void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
                                   int64_t rows, int64_t V);
-void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
                                    const int32_t *targets, int64_t rows, int64_t V);
 void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n);
-void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+void device_mse_backward(Gradient dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n);
 
 /* ---- looking at gradients: the results stay on the device, so that nobody has to wait for them ---- */

@@ -166,6 +166,15 @@ void device_free_host(void *memory)
     free(memory);
 }
 
+/* ---- gradients ---- */
+
+void device_contribute(Gradient to, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        to.values[i] = so_far(to, i) + x[i];
+}
+
 /* ---- element-wise ---- */
 
 void device_add(float *out, const float *a, const float *b, int64_t n)
@@ -223,12 +232,12 @@ void device_relu_forward(float *out, const float *x, int64_t n)
         out[i] = x[i] < 0 ? 0 : x[i]; /* written so that NaN stays NaN */
 }
 
-void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n)
+void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
-        dx[i] += x[i] > 0 ? dout[i] : 0;
+        dx.values[i] = so_far(dx, i) + (x[i] > 0 ? dout[i] : 0);
     }
 }
 
@@ -247,7 +256,7 @@ void device_gelu_forward(float *out, const float *x, int64_t n)
     }
 }
 
-void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n)
+void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -256,7 +265,7 @@ void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t 
         const float dtwo_u = GELU_SLOPE * (1 + 3 * GELU_CUBIC * square); /* d(2u) / dx */
         const float sigmoid = 1 / (1 + exp_of(-two_u));
         /* forward: out = x * sigmoid(2u), and sigmoid' = sigmoid (1 - sigmoid) */
-        dx[i] += dout[i] * (sigmoid + x[i] * sigmoid * (1 - sigmoid) * dtwo_u);
+        dx.values[i] = so_far(dx, i) + dout[i] * (sigmoid + x[i] * sigmoid * (1 - sigmoid) * dtwo_u);
     }
 }
 
@@ -289,18 +298,20 @@ void device_linear_forward(float *out, const void *x, const void *weight, const 
     matmul(out, n_out, 1, x, n_in, CblasNoTrans, weight, n_in, CblasTrans, 1, rows, n_out, n_in);
 }
 
-void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
+void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
     (void)precision;
     /* forward: out (rows, n_out) = x weight^T + bias, so dx = dout weight, dweight = dout^T x, dbias = sum of rows */
-    if (dx != NULL)
-        matmul(dx, n_in, 1, dout, n_out, CblasNoTrans, weight, n_in, CblasNoTrans, 1, rows, n_in, n_out);
-    if (dweight != NULL)
-        matmul(dweight, n_in, 1, dout, n_out, CblasTrans, x, n_in, CblasNoTrans, 1, n_out, n_in, rows);
-    if (dbias != NULL)
-        for (int64_t row = 0; row < rows; row++)
-            device_accumulate(dbias, (const float *)dout + row * n_out, n_out);
+    if (dx.values != NULL)
+        matmul(dx.values, n_in, 1, dout, n_out, CblasNoTrans, weight, n_in, CblasNoTrans, dx.add ? 1 : 0, rows, n_in,
+               n_out);
+    if (dweight.values != NULL)
+        matmul(dweight.values, n_in, 1, dout, n_out, CblasTrans, x, n_in, CblasNoTrans, dweight.add ? 1 : 0, n_out,
+               n_in, rows);
+    clear_if_first(dbias, n_out);
+    for (int64_t row = 0; row < rows && dbias.values != NULL; row++)
+        device_accumulate(dbias.values, (const float *)dout + row * n_out, n_out);
 }
 
 /* ---- linear and gelu: one after the other, and so to the bit what the two give. BLAS has no place for a gelu. ---- */
@@ -316,7 +327,6 @@ void device_linear_gelu_backward(void *dlinear, const float *dout, const float *
                                  int64_t n_out, DType precision)
 {
     (void)bias; /* is in `saved` */
-    device_zero(dlinear, (size_t)(rows * n_out) * sizeof(float));
-    device_gelu_backward(dlinear, saved, dout, rows * n_out);
+    device_gelu_backward((Gradient){dlinear, .add = false}, saved, dout, rows * n_out);
     device_round(dlinear, dlinear, precision, rows * n_out);
 }

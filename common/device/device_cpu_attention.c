@@ -153,13 +153,14 @@ static void head_backward(float *dq, float *dk, float *dv, float *dp, float *rou
     }
 }
 
-void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
 {
     (void)out; /* the saved probabilities are enough here */
     const int64_t width = C / heads;
     float *dp = scratch, *workspace = dp + BLOCK_ROWS * T;
     float *rounded_dout = workspace + 3 * T * width, *rounded_p = rounded_dout + T * width;
+    clear_if_first(dqkv, B * T * 3 * C); /* each block of rows adds to dk and dv of all rows before it */
     for (int64_t b = 0; b < B; b++) {
         for (int h = 0; h < heads; h++) {
             const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
@@ -170,7 +171,7 @@ void device_attention_backward(float *dqkv, float *scratch, const float *dout, c
                 head_dout = round_rows(rounded_dout, width, head_dout, C, T, width, precision);
                 dout_stride = width;
             }
-            float *dq = dqkv + b * T * 3 * C + h * width;
+            float *dq = dqkv.values + b * T * 3 * C + h * width;
             head_backward(dq, dq + C, dq + 2 * C, dp, rounded_p, head_dout, dout_stride, p, &head, T, C, precision);
         }
     }

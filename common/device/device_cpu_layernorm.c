@@ -53,7 +53,7 @@ void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rs
 
 /* dx of one row. With norm = (x - mean) rstd and dnorm = dout weight:
  * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
-static void layernorm_row_backward(float *dx, const float *dout, const float *x, float mean, float rstd,
+static void layernorm_row_backward(Gradient dx, const float *dout, const float *x, float mean, float rstd,
                                    const float *weight, int64_t n)
 {
     float lane[LANES] = {0};
@@ -71,26 +71,28 @@ static void layernorm_row_backward(float *dx, const float *dout, const float *x,
     for (int64_t j = 0; j < n; j++) {
         const float norm = (x[j] - mean) * rstd;
         /* forward: out = norm * weight + bias */
-        dx[j] += rstd * (dout[j] * weight[j] - mean_dnorm - norm * mean_dnorm_norm);
+        dx.values[j] = so_far(dx, j) + rstd * (dout[j] * weight[j] - mean_dnorm - norm * mean_dnorm_norm);
     }
 }
 
-void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n)
 {
+    clear_if_first(dweight, n);
+    clear_if_first(dbias, n);
     for (int64_t row = 0; row < rows; row++, x += n, dout += n) {
         const float m = mean[row], r = rstd[row];
-        if (dx != NULL)
-            layernorm_row_backward(dx + row * n, dout, x, m, r, weight, n);
-        if (dweight != NULL) {
+        if (dx.values != NULL)
+            layernorm_row_backward((Gradient){dx.values + row * n, dx.add}, dout, x, m, r, weight, n);
+        if (dweight.values != NULL) {
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) {
                 /* forward: out = (x - mean) * rstd * weight + bias */
-                dweight[i] += dout[i] * ((x[i] - m) * r);
+                dweight.values[i] += dout[i] * ((x[i] - m) * r);
             }
         }
-        if (dbias != NULL)
-            device_accumulate(dbias, dout, n);
+        if (dbias.values != NULL)
+            device_accumulate(dbias.values, dout, n);
     }
 }
 

@@ -6,10 +6,27 @@
 #ifndef LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 #define LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 
+#include "device/device.h"
 #include "tensor/half.h"
 
 #include <cblas.h>
 #include <math.h>
+#include <string.h>
+
+/* ---- gradients ---- */
+
+/* What a contribution to element i is added to. */
+static inline float so_far(Gradient gradient, int64_t i)
+{
+    return gradient.add ? gradient.values[i] : 0;
+}
+
+/* For a kernel that adds up terms in place: afterwards it adds, whichever contribution this is. */
+static inline void clear_if_first(Gradient gradient, int64_t n)
+{
+    if (gradient.values != NULL && !gradient.add)
+        device_zero(gradient.values, (size_t)n * sizeof *gradient.values);
+}
 
 /* ---- sums ----
  * A sum that waits for the previous addition each time is slow. So element i goes to partial sum i % LANES: the
@@ -91,13 +108,17 @@ static inline float exp_of(float x)
 
 /* ---- BLAS ---- */
 
-/* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose; k > 0 where
- * beta = 0. stride: from one row to the next, of the matrix as it lies in memory. */
+/* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose. Where beta = 0, c may
+ * hold anything. stride: from one row to the next, of the matrix as it lies in memory. */
 static inline void matmul(float *c, int64_t c_stride, float alpha, const float *a, int64_t a_stride,
                           CBLAS_TRANSPOSE a_transposed, const float *b, int64_t b_stride,
                           CBLAS_TRANSPOSE b_transposed, float beta, int64_t m, int64_t n, int64_t k)
 {
-    if (m == 0 || n == 0 || k == 0)
+    if (m == 0 || n == 0)
+        return;
+    for (int64_t row = 0; row < m && k == 0 && beta == 0; row++)
+        memset(c + row * c_stride, 0, (size_t)n * sizeof *c); /* a sum of nothing */
+    if (k == 0)
         return; /* BLAS refuses strides of 0 */
     cblas_sgemm(CblasRowMajor, a_transposed, b_transposed, (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b,
                 (int)b_stride, beta, c, (int)c_stride);

@@ -24,18 +24,18 @@ void device_cross_entropy_forward(float *loss, float *probabilities, const float
     *loss = (float)total;
 }
 
-void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
                                    const int32_t *targets, int64_t rows, int64_t V)
 {
     const float d = *dloss;
     for (int64_t row = 0; row < rows; row++) {
         const float *p = probabilities + row * V;
-        float *dx = dlogits + row * V;
+        const Gradient dx = {dlogits.values + row * V, dlogits.add};
         /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
 #pragma omp simd
         for (int64_t i = 0; i < V; i++)
-            dx[i] += d * p[i];
-        dx[targets[row]] -= d;
+            dx.values[i] = so_far(dx, i) + d * p[i];
+        dx.values[targets[row]] -= d;
     }
 }
 
@@ -49,14 +49,14 @@ void device_mse_forward(float *loss, const float *prediction, const float *targe
     *loss = n > 0 ? (float)(total / (double)n) : 0; /* the mean over each row, summed over rows */
 }
 
-void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+void device_mse_backward(Gradient dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n)
 {
     const float factor = n > 0 ? *dloss * 2 / (float)n : 0;
 #pragma omp simd
     for (int64_t i = 0; i < rows * n; i++) {
         /* forward: loss += (prediction - target)^2 / n */
-        dprediction[i] += factor * (prediction[i] - target[i]);
+        dprediction.values[i] = so_far(dprediction, i) + factor * (prediction[i] - target[i]);
     }
 }
 

@@ -193,6 +193,16 @@ void *cuda_scratch(size_t bytes)
     return scratch;
 }
 
+/* ---- gradients ---- */
+
+void device_contribute(Gradient to, const float *x, int64_t n)
+{
+    if (to.add)
+        device_accumulate(to.values, x, n);
+    else
+        device_copy(to.values, x, (size_t)n * sizeof *x);
+}
+
 /* ---- element-wise: each thread takes four neighbours ---- */
 
 static __global__ void add_kernel(float *out, const float *a, const float *b, int64_t n)
@@ -303,19 +313,19 @@ void device_relu_forward(float *out, const float *x, int64_t n)
     CHECK_CUDA(cudaGetLastError());
 }
 
-static __global__ void relu_backward_kernel(float *dx, const float *x, const float *dout, int64_t n)
+static __global__ void relu_backward_kernel(Gradient dx, const float *x, const float *dout, int64_t n)
 {
     const int64_t i = first_of_four();
-    Four<float> sum = load_four(dx, i, n);
+    Four<float> sum = four_so_far(dx, i, n);
     const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
     for (int k = 0; k < 4; k++) {
         /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
         sum.at[k] += in.at[k] > 0 ? d.at[k] : 0;
     }
-    store_four(dx, i, n, sum);
+    store_four(dx.values, i, n, sum);
 }
 
-void device_relu_backward(float *dx, const float *x, const float *dout, int64_t n)
+void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
 {
     if (n == 0)
         return;
@@ -340,19 +350,19 @@ void device_gelu_forward(float *out, const float *x, int64_t n)
     CHECK_CUDA(cudaGetLastError());
 }
 
-static __global__ void gelu_backward_kernel(float *dx, const float *x, const float *dout, int64_t n)
+static __global__ void gelu_backward_kernel(Gradient dx, const float *x, const float *dout, int64_t n)
 {
     const int64_t i = first_of_four();
-    Four<float> sum = load_four(dx, i, n);
+    Four<float> sum = four_so_far(dx, i, n);
     const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
     for (int k = 0; k < 4; k++) {
         /* forward: out = gelu(x) */
         sum.at[k] += d.at[k] * gelu_derivative(in.at[k]);
     }
-    store_four(dx, i, n, sum);
+    store_four(dx.values, i, n, sum);
 }
 
-void device_gelu_backward(float *dx, const float *x, const float *dout, int64_t n)
+void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
 {
     if (n == 0)
         return;

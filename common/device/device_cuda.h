@@ -164,6 +164,26 @@ static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Fou
     store_four(x, i, n, rounded);
 }
 
+/* ---- gradients ---- */
+
+/* What a contribution to element i, or to i to i + 3, is added to. All threads of a kernel take the same way. */
+static __device__ inline float so_far(Gradient gradient, int64_t i)
+{
+    return gradient.add ? gradient.values[i] : 0;
+}
+
+static __device__ inline Four<float> four_so_far(Gradient gradient, int64_t i, int64_t n)
+{
+    return gradient.add ? load_four(gradient.values, i, n) : Four<float>();
+}
+
+/* For a contribution without terms, which no kernel would write. */
+static inline void clear_if_first(Gradient gradient, int64_t n)
+{
+    if (gradient.values != NULL && !gradient.add)
+        device_zero(gradient.values, (size_t)n * sizeof *gradient.values);
+}
+
 /* ---- sums over threads, in a fixed order; every thread that takes part gets the result ---- */
 
 /* All 32 threads of a warp take part. threads: a power of two, to sum over each group of so many neighbours alone. */
@@ -230,7 +250,7 @@ static __device__ inline float sum_of_lanes(float x)
     return sum;
 }
 
-/* Second stage: out (n) += the sum of the rows of partial (tiles, n). */
-void cuda_add_partial_sums(float *out, const float *partial, int64_t tiles, int64_t n);
+/* Second stage: contributes the sum of the rows of partial (tiles, n) to `to` (n). */
+void cuda_contribute_partial_sums(Gradient to, const float *partial, int64_t tiles, int64_t n);
 
 #endif

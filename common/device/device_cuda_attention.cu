@@ -105,16 +105,19 @@ static __device__ void add_product(HeadPart<WIDTH> *sum, const ScoreTile<WIDTH> 
     }
 }
 
-/* Rows first, ... of the gradient of q, k or v (`rows` points to its head): += factor * sum. */
+/* Contributes factor * sum to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv. */
 template <int WIDTH>
-static __device__ void add_to_rows(float *rows, const HeadPart<WIDTH> &sum, float factor, int64_t first,
-                                   AttentionShape shape)
+static __device__ void contribute_rows(Gradient dqkv, int64_t head, const HeadPart<WIDTH> &sum, float factor,
+                                       int64_t first, AttentionShape shape)
 {
+    dqkv.values += head;
     for (int i = 0; i < ROWS<WIDTH>; i++) {
         const int64_t row = first + threadIdx.y + i * THREADS_Y;
-        for (int c = 0; c < HEAD_COLUMNS<WIDTH>; c++)
+        for (int c = 0; c < HEAD_COLUMNS<WIDTH>; c++) {
+            const int64_t at = row * 3 * shape.C + head_column(c);
             if (row < shape.T && head_column(c) < shape.width)
-                rows[row * 3 * shape.C + head_column(c)] += factor * sum.at[i][c];
+                dqkv.values[at] = so_far(dqkv, at) + factor * sum.at[i][c];
+        }
     }
 }
 
@@ -207,7 +210,7 @@ static __global__ void row_dots_kernel(float *row_dots, const float *dout, const
 
 /* A block has a tile of queries, and walks over the keys that they see. */
 template <int WIDTH>
-static __global__ void attention_dq_kernel(float *dqkv, const float *dout, const float *qkv, const float *saved,
+static __global__ void attention_dq_kernel(Gradient dqkv, const float *dout, const float *qkv, const float *saved,
                                            const float *row_dots, AttentionShape shape)
 {
     __shared__ HeadTile<WIDTH> q, k, v, d;
@@ -241,13 +244,13 @@ static __global__ void attention_dq_kernel(float *dqkv, const float *dout, const
         __syncwarp(); /* a warp reads the rows that it wrote, and no others */
         add_product<WIDTH>(&dq, &dscores, &k); /* forward: scores = q k^T * scale */
     }
-    add_to_rows<WIDTH>(dqkv + place.row * 3 * C + place.column, dq, shape.scale, first, shape);
+    contribute_rows<WIDTH>(dqkv, place.row * 3 * C + place.column, dq, shape.scale, first, shape);
 }
 
 /* A block has a tile of keys, and walks over the queries that see them. Its tiles of p and dscores are transposed: a
  * row is a key, a column a query. */
 template <int WIDTH>
-static __global__ void attention_dkv_kernel(float *dqkv, const float *dout, const float *qkv, const float *saved,
+static __global__ void attention_dkv_kernel(Gradient dqkv, const float *dout, const float *qkv, const float *saved,
                                             const float *row_dots, AttentionShape shape)
 {
     __shared__ HeadTile<WIDTH> q, k, v, d;
@@ -283,9 +286,9 @@ static __global__ void attention_dkv_kernel(float *dqkv, const float *dout, cons
         add_product<WIDTH>(&dv, &p, &d);       /* forward: out = p v, so dv = p^T dout */
         add_product<WIDTH>(&dk, &dscores, &q); /* forward: scores = q k^T * scale, so dk = dscores^T q * scale */
     }
-    float *dhead = dqkv + place.row * 3 * C + place.column;
-    add_to_rows<WIDTH>(dhead + C, dk, shape.scale, first, shape);
-    add_to_rows<WIDTH>(dhead + 2 * C, dv, 1, first, shape);
+    const int64_t dq_at = place.row * 3 * C + place.column;
+    contribute_rows<WIDTH>(dqkv, dq_at + C, dk, shape.scale, first, shape);
+    contribute_rows<WIDTH>(dqkv, dq_at + 2 * C, dv, 1, first, shape);
 }
 
 /* ---- the interface ---- */
@@ -332,7 +335,7 @@ void device_attention_forward(float *out, float *saved, const float *qkv, int64_
 }
 
 template <int WIDTH>
-static void launch_backward(float *dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
                             const float *saved, AttentionShape shape)
 {
     const unsigned rows = blocks_for(shape.B * shape.heads * shape.T, THREADS / WARP);
@@ -347,7 +350,7 @@ static void launch_backward(float *dqkv, float *row_dots, const float *dout, con
     CHECK_CUDA(cudaGetLastError());
 }
 
-void device_attention_backward(float *dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
 {
     const AttentionShape shape = shape_of(B, T, C, heads);

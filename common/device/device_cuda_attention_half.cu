@@ -165,7 +165,7 @@ static __device__ inline void softmax_backward(float *score, float *dp, float fa
 /* A block has a tile of queries, and walks over the keys that they see. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
-    dq_half_kernel(float *dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
+    dq_half_kernel(Gradient dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
                    const float *row_dots, AttentionShape shape)
 {
     __shared__ Tile<Half, WIDTH> k_tile[2], v_tile[2];
@@ -200,14 +200,14 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
             add_weighted_rows(dq, rounded<Half>(dscores), &k_tile[turn], s);
         }
     }
-    add_to_rows<WIDTH>(dqkv + place.row * 3 * shape.C + place.column, dq, shape.scale, first, shape);
+    contribute_rows<WIDTH>(dqkv, place.row * 3 * shape.C + place.column, dq, shape.scale, first, shape);
 }
 
 /* A block has a tile of keys, and walks over the queries that see them. Its squares of p and dscores are transposed: a
  * row is a key, a column a query. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS)
-    dkv_half_kernel(float *dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
+    dkv_half_kernel(Gradient dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
                     const float *row_dots, AttentionShape shape)
 {
     __shared__ Tile<Half, WIDTH> q_tile[2], dout_tile[2];
@@ -248,9 +248,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS)
             add_weighted_rows(dk, rounded<Half>(dscores), &q_tile[turn], s);
         }
     }
-    float *dhead = dqkv + place.row * 3 * shape.C + place.column;
-    add_to_rows<WIDTH>(dhead + shape.C, dk, shape.scale, first, shape);
-    add_to_rows<WIDTH>(dhead + 2 * shape.C, dv, 1, first, shape);
+    const int64_t dq_at = place.row * 3 * shape.C + place.column;
+    contribute_rows<WIDTH>(dqkv, dq_at + shape.C, dk, shape.scale, first, shape);
+    contribute_rows<WIDTH>(dqkv, dq_at + 2 * shape.C, dv, 1, first, shape);
 }
 
 /* ---- launches ---- */
@@ -277,7 +277,7 @@ static void launch_forward(float *out, float *saved, const float *qkv, Attention
 }
 
 template <typename Half, int WIDTH>
-static void launch_backward(float *dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
                             const float *saved, AttentionShape shape)
 {
     int64_t size;
@@ -306,7 +306,7 @@ void attention_half_forward(float *out, float *saved, const float *qkv, Attentio
         launch_forward<__half, 128>(out, saved, qkv, shape);
 }
 
-void attention_half_backward(float *dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+void attention_half_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
                              const float *saved, AttentionShape shape, DType precision)
 {
     const bool bf16 = precision == DTYPE_BF16, narrow = shape.width <= 64;

@@ -115,20 +115,22 @@ static __device__ inline int64_t index_in_rows(int first, int d, int i, Attentio
     return row * 3 * shape.C + column;
 }
 
-/* Rows first, ... of the gradient of q, k or v (`rows` points to its head): += factor * sums. First all loads, then all
- * stores: in turns, each load would wait for the store before it. */
+/* Contributes factor * sums to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv.
+ * First all loads, then all stores: in turns, each load would wait for the store before it. */
 template <int WIDTH>
-static __device__ inline void add_to_rows(float *rows, const FloatSquare *sums, float factor, int first,
-                                          AttentionShape shape)
+static __device__ inline void contribute_rows(Gradient dqkv, int64_t head, const FloatSquare *sums, float factor,
+                                              int first, AttentionShape shape)
 {
-    FloatSquare old[SQUARES<WIDTH>];
+    float *rows = dqkv.values + head;
+    FloatSquare old[SQUARES<WIDTH>] = {};
     int count;
 #pragma unroll
     for (int d = 0; d < SQUARES<WIDTH>; d++)
         for (int i = 0; i < 4; i++) {
             const float *pair = rows + index_in_rows(first, d, i, shape, &count);
             for (int c = 0; c < 2; c++)
-                old[d].quarter[i][c] = c < count ? pair[c] : 0;
+                if (dqkv.add && c < count)
+                    old[d].quarter[i][c] = pair[c];
         }
 #pragma unroll
     for (int d = 0; d < SQUARES<WIDTH>; d++)

@@ -97,13 +97,13 @@ void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rs
 
 /* With norm = (x - mean) rstd and dnorm = dout weight:
  * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
-static __global__ void layernorm_dx_kernel(float *dx, const float *dout, const float *x, const float *mean,
+static __global__ void layernorm_dx_kernel(Gradient dx, const float *dout, const float *x, const float *mean,
                                            const float *rstd, const float *weight, int64_t rows, int64_t n)
 {
     const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
     if (row >= rows)
         return;
-    dx += row * n;
+    dx.values += row * n;
     dout += row * n;
     x += row * n;
     const float m = mean[row], r = rstd[row];
@@ -120,13 +120,13 @@ static __global__ void layernorm_dx_kernel(float *dx, const float *dout, const f
     const float mean_dnorm_norm = warp_sum(sum_with_norm) / (float)n;
     for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
         const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n), w = load_four(weight, i, n);
-        Four<float> result = load_four(dx, i, n);
+        Four<float> result = four_so_far(dx, i, n);
         for (int k = 0; k < 4; k++) {
             const float norm = (in.at[k] - m) * r;
             /* forward: out = norm * weight + bias */
             result.at[k] += r * (d.at[k] * w.at[k] - mean_dnorm - norm * mean_dnorm_norm);
         }
-        store_four(dx, i, n, result);
+        store_four(dx.values, i, n, result);
     }
 }
 
@@ -154,17 +154,21 @@ static __global__ void layernorm_dweight_kernel(float *dweight, float *dbias, co
     }
 }
 
-void device_layernorm_backward(float *dx, float *dweight, float *dbias, const float *dout, const float *x,
+void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n)
 {
+    if (rows == 0) {
+        clear_if_first(dweight, n);
+        clear_if_first(dbias, n);
+    }
     if (rows == 0 || n == 0)
         return;
-    if (dx != NULL) {
+    if (dx.values != NULL) {
         const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
         layernorm_dx_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(dx, dout, x, mean, rstd, weight, rows, n);
         CHECK_CUDA(cudaGetLastError());
     }
-    if (dweight == NULL && dbias == NULL)
+    if (dweight.values == NULL && dbias.values == NULL)
         return;
     const int64_t tiles = blocks_for(rows, SUM_ROWS);
     const dim3 grid(blocks_for(rows, SUM_ROWS), blocks_for(n, WARP));
@@ -173,10 +177,10 @@ void device_layernorm_backward(float *dx, float *dweight, float *dbias, const fl
     layernorm_dweight_kernel<<<grid, SUM_BLOCK, 0, cudaStreamPerThread>>>(weight_sums, bias_sums, dout, x, mean, rstd,
                                                                           rows, n);
     CHECK_CUDA(cudaGetLastError());
-    if (dweight != NULL)
-        cuda_add_partial_sums(dweight, weight_sums, tiles, n);
-    if (dbias != NULL)
-        cuda_add_partial_sums(dbias, bias_sums, tiles, n);
+    if (dweight.values != NULL)
+        cuda_contribute_partial_sums(dweight, weight_sums, tiles, n);
+    if (dbias.values != NULL)
+        cuda_contribute_partial_sums(dbias, bias_sums, tiles, n);
 }
 
 /* ---- embedding ---- */

@@ -25,16 +25,20 @@ static __global__ void sum_rows_kernel(float *out, const Number *matrix, int64_t
         *to = add ? *to + sum : sum;
 }
 
-void cuda_add_partial_sums(float *out, const float *partial, int64_t tiles, int64_t n)
+void cuda_contribute_partial_sums(Gradient to, const float *partial, int64_t tiles, int64_t n)
 {
     const dim3 grid(1, blocks_for(n, WARP));
-    sum_rows_kernel<float><<<grid, SUM_BLOCK, 0, cudaStreamPerThread>>>(out, partial, tiles, n, tiles, true);
+    sum_rows_kernel<float><<<grid, SUM_BLOCK, 0, cudaStreamPerThread>>>(to.values, partial, tiles, n, tiles, to.add);
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* out (n) += the sum of the rows of an operand (rows, n). */
-static void add_sum_of_rows(float *out, const void *operand, DType precision, int64_t rows, int64_t n)
+/* Contributes the sum of the rows of an operand (rows, n) to `to` (n). */
+static void contribute_sum_of_rows(Gradient to, const void *operand, DType precision, int64_t rows, int64_t n)
 {
+    if (rows == 0)
+        clear_if_first(to, n);
+    if (rows == 0 || n == 0)
+        return;
     const int64_t tiles = blocks_for(rows, SUM_ROWS);
     const dim3 grid(blocks_for(rows, SUM_ROWS), blocks_for(n, WARP));
     float *partial = (float *)cuda_scratch((size_t)(tiles * n) * sizeof *partial);
@@ -49,7 +53,7 @@ static void add_sum_of_rows(float *out, const void *operand, DType precision, in
     else
         sum_rows_kernel<__half><<<grid, SUM_BLOCK, 0, cudaStreamPerThread>>>(partial, f16, rows, n, SUM_ROWS, false);
     CHECK_CUDA(cudaGetLastError());
-    cuda_add_partial_sums(out, partial, tiles, n);
+    cuda_contribute_partial_sums(to, partial, tiles, n);
 }
 
 /* ---- linear ---- */
@@ -75,16 +79,18 @@ static cudaDataType_t cuda_type(DType precision)
     return precision == DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/* c (m, n) = a b + beta c, with a (m, k) or its transpose, b (k, n) or its transpose, both operands in `precision`;
- * k > 0 where beta = 0. stride: from one row to the next, of the matrix as it lies in memory; c's is n.
+/* c (m, n) = a b, or with `add` c += a b, with a (m, k) or its transpose, b (k, n) or its transpose, both operands in
+ * `precision`. stride: from one row to the next, of the matrix as it lies in memory; c's is n.
  * cuBLAS counts down columns. To it, a row-major matrix is its own transpose; so it is asked for c^T = b^T a^T. */
 static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t a_transposed, const void *b,
-                   int64_t b_stride, cublasOperation_t b_transposed, float beta, int64_t m, int64_t n, int64_t k,
+                   int64_t b_stride, cublasOperation_t b_transposed, bool add, int64_t m, int64_t n, int64_t k,
                    DType precision)
 {
+    if (k == 0)
+        clear_if_first({c, add}, m * n); /* a sum of nothing */
     if (m == 0 || n == 0 || k == 0)
         return;
-    const float alpha = 1;
+    const float alpha = 1, beta = add ? 1 : 0; /* where beta is 0, cuBLAS does not read c */
     const cudaDataType_t type = cuda_type(precision);
     /* float32 is float32, unless --tf32 allows less */
     const bool tf32 = precision == DTYPE_F32 && cuda_tf32_allowed();
@@ -93,36 +99,36 @@ static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t 
                               tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-/* A block writes one row: the bias, or zeros. */
+/* A block writes one row. */
 static __global__ void write_bias_kernel(float *out, const float *bias, int64_t n)
 {
     float *row = out + blockIdx.x * n;
     for (int64_t i = 4 * threadIdx.x; i < n; i += 4 * THREADS)
-        store_four(row, i, n, bias != NULL ? load_four(bias, i, n) : Four<float>());
+        store_four(row, i, n, load_four(bias, i, n));
 }
 
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision)
 {
     /* Each row starts as the bias, and the product is added to it. */
-    const bool rows_are_set = bias != NULL || n_in == 0;
-    if (rows_are_set && rows > 0) {
+    if (bias != NULL && rows > 0) {
         write_bias_kernel<<<(unsigned)rows, THREADS, 0, cudaStreamPerThread>>>(out, bias, n_out);
         CHECK_CUDA(cudaGetLastError());
     }
-    matmul(out, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, rows_are_set ? 1 : 0, rows, n_out, n_in, precision);
+    matmul(out, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, bias != NULL, rows, n_out, n_in, precision);
 }
 
-void device_linear_backward(float *dx, float *dweight, float *dbias, const void *dout, const void *x,
+void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
     /* forward: out (rows, n_out) = x weight^T + bias, so dx = dout weight, dweight = dout^T x, dbias = sum of rows */
-    if (dx != NULL)
-        matmul(dx, dout, n_out, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_N, 1, rows, n_in, n_out, precision);
-    if (dweight != NULL)
-        matmul(dweight, dout, n_out, CUBLAS_OP_T, x, n_in, CUBLAS_OP_N, 1, n_out, n_in, rows, precision);
-    if (dbias != NULL && rows > 0 && n_out > 0)
-        add_sum_of_rows(dbias, dout, precision, rows, n_out);
+    if (dx.values != NULL)
+        matmul(dx.values, dout, n_out, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_N, dx.add, rows, n_in, n_out, precision);
+    if (dweight.values != NULL)
+        matmul(dweight.values, dout, n_out, CUBLAS_OP_T, x, n_in, CUBLAS_OP_N, dweight.add, n_out, n_in, rows,
+               precision);
+    if (dbias.values != NULL)
+        contribute_sum_of_rows(dbias, dout, precision, rows, n_out);
 }
 
 /* ---- linear and gelu ---- */
@@ -146,9 +152,7 @@ void device_linear_gelu_forward(float *out, float *saved, const void *x, const v
     if (rows == 0 || n_out == 0)
         return;
     /* saved: the product alone. The bias is added where it is read: forward and backward each write one matrix less. */
-    if (n_in == 0)
-        device_zero(saved, (size_t)(rows * n_out) * sizeof *saved);
-    matmul(saved, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, 0, rows, n_out, n_in, precision);
+    matmul(saved, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, false, rows, n_out, n_in, precision);
     bias_gelu_forward_kernel<<<(unsigned)rows, THREADS, 0, cudaStreamPerThread>>>(out, saved, bias, n_out);
     CHECK_CUDA(cudaGetLastError());
 }

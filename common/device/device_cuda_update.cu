@@ -83,23 +83,24 @@ void device_cross_entropy_forward(float *loss, float *probabilities, const float
     CHECK_CUDA(cudaGetLastError());
 }
 
-static __global__ void cross_entropy_backward_kernel(float *dlogits, const float *dloss, const float *probabilities,
+static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const float *dloss, const float *probabilities,
                                                      const int32_t *targets, int64_t V)
 {
     const int64_t row = blockIdx.x, target = targets[row];
     const float d = *dloss;
+    dlogits.values += row * V;
     for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
-        Four<float> dx = load_four(dlogits + row * V, i, V);
+        Four<float> dx = four_so_far(dlogits, i, V);
         const Four<float> p = load_four(probabilities + row * V, i, V);
         for (int k = 0; k < 4; k++) {
             /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
             dx.at[k] += d * (p.at[k] - (i + k == target ? 1 : 0));
         }
-        store_four(dlogits + row * V, i, V, dx);
+        store_four(dlogits.values, i, V, dx);
     }
 }
 
-void device_cross_entropy_backward(float *dlogits, const float *dloss, const float *probabilities,
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
                                    const int32_t *targets, int64_t rows, int64_t V)
 {
     if (rows == 0)
@@ -134,21 +135,21 @@ void device_mse_forward(float *loss, const float *prediction, const float *targe
     CHECK_CUDA(cudaGetLastError());
 }
 
-static __global__ void mse_backward_kernel(float *dprediction, const float *dloss, const float *prediction,
+static __global__ void mse_backward_kernel(Gradient dprediction, const float *dloss, const float *prediction,
                                            const float *target, int64_t n, int64_t count)
 {
     const int64_t i = first_of_four();
     const float factor = *dloss * 2 / (float)n;
-    Four<float> sum = load_four(dprediction, i, count);
+    Four<float> sum = four_so_far(dprediction, i, count);
     const Four<float> a = load_four(prediction, i, count), b = load_four(target, i, count);
     for (int k = 0; k < 4; k++) {
         /* forward: loss += (prediction - target)^2 / n */
         sum.at[k] += factor * (a.at[k] - b.at[k]);
     }
-    store_four(dprediction, i, count, sum);
+    store_four(dprediction.values, i, count, sum);
 }
 
-void device_mse_backward(float *dprediction, const float *dloss, const float *prediction, const float *target,
+void device_mse_backward(Gradient dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n)
 {
     const int64_t count = rows * n;
