@@ -64,6 +64,12 @@ double unit_of(DType precision)
     return precision == DTYPE_BF16 ? 0x1p-8 : precision == DTYPE_F16 ? 0x1p-11 : 0;
 }
 
+double off_when_rounded(DType precision, double x, double off)
+{
+    const double between_subnormals = precision == DTYPE_BF16 ? 0x1p-133 : precision == DTYPE_F16 ? 0x1p-24 : 0;
+    return off + unit_of(precision) * (fabs(x) + off) + between_subnormals / 2;
+}
+
 double nearest_in(DType precision, double x)
 {
     if (precision == DTYPE_F32 || x == 0 || !isfinite(x))
@@ -94,6 +100,22 @@ void *device_copy_of(const void *host, size_t bytes)
     void *memory = device_alloc(bytes);
     device_from_host(memory, host, bytes);
     return memory;
+}
+
+void *operand_of(const void *x, DType precision, int64_t n)
+{
+    void *operand = device_alloc(device_operand_bytes(precision, n));
+    device_operand(operand, x, precision, n);
+    return operand;
+}
+
+void numbers_of(float *x, const void *operand, DType precision, int64_t n)
+{
+    const bool has_16_bits = device_operand_bytes(precision, 1) == 2; /* the device's choice: else it is a float */
+    if (has_16_bits)
+        device_from_half(x, operand, precision, n);
+    else
+        device_copy(x, operand, (size_t)n * sizeof *x);
 }
 
 static void add_array(Trial *trial, TrialArray array)
@@ -238,6 +260,15 @@ void trial_expect(const Trial *trial, int array, const double *expected, const d
     const TrialArray *result = &trial->array[array];
     expect_within(label(trial, result->name != NULL ? result->name : "?"), result->result, expected, bound,
                   result->count, hint);
+}
+
+void trial_expect_rounded(const Trial *trial, int array)
+{
+    const TrialArray *result = &trial->array[array];
+    for (int64_t i = 0; i < result->count; i++)
+        if ((double)result->result[i] != nearest_in(trial->precision, (double)result->result[i]))
+            fail_msg("%s [%lld] is %.9g, which is no number of that format: was the result not rounded?",
+                     label(trial, result->name), (long long)i, (double)result->result[i]);
 }
 
 void trial_expect_nan(const Trial *trial, int array, int64_t index, const char *hint)

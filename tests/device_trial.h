@@ -59,6 +59,8 @@ Gradient trial_gradient(const Trial *trial, void **array, int i);
 double start_at(const float *start, int64_t i); /* start[i]; 0 where start is NULL */
 /* |result - expected| <= bound, element by element; NaN never passes, and an empty array always. */
 void trial_expect(const Trial *trial, int array, const double *expected, const double *bound, const char *hint);
+/* The result, an operand, holds no number that trial->precision does not have. */
+void trial_expect_rounded(const Trial *trial, int array);
 /* The result is NaN there: it must not be lost on the way. */
 void trial_expect_nan(const Trial *trial, int array, int64_t index, const char *hint);
 
@@ -79,8 +81,14 @@ double nearest_in(DType precision, double x);
 /* Each number rounded so; the same numbers in float32. */
 float *rounded(const float *x, DType precision, int64_t count);
 double unit_of(DType precision); /* the unit round-off; 0 for DTYPE_F32: its operands are not rounded */
+/* What a result x is off by that was off by `off`, and then was rounded to `precision`. */
+double off_when_rounded(DType precision, double x, double off);
 
 /* Device memory that holds these bytes; device_free() it. */
 void *device_copy_of(const void *host, size_t bytes);
+/* Numbers on the device as an operand; device_free() it. */
+void *operand_of(const void *x, DType precision, int64_t n);
+/* The other way: sets x (device) to an operand's numbers. */
+void numbers_of(float *x, const void *operand, DType precision, int64_t n);
 
 #endif

@@ -151,7 +151,7 @@ Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, 
     Tensor *second = uses == 2 ? problem->apply(problem, &tape, operand, fixed) : NULL;
     tape_backward(&tape, project(&tape, out, second, direction_copy), 1.0f);
 
-    Result result = {.out = copy_to_host(out->data, problem->outputs)};
+    Result result = {.out = copy_to_host(out->data, problem->outputs)}; /* on the CPU, floats also as an operand */
     for (int k = 0; k < problem->operands; k++)
         if (operand[k]->grad != NULL)
             result.gradient[k] = copy_to_host(operand[k]->grad, operand_count(problem, k));

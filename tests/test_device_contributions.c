@@ -58,7 +58,8 @@ static Tensor *sums_loss(Network *network, Tape *tape, int64_t samples)
     Tensor *x = op_embedding(tape, network->tokens, samples, TIME, tokens, weight);
     Tensor *bent = op_add(tape, x, op_add(tape, op_relu(tape, x), op_gelu(tape, x)));
     Tensor *sum = NULL, *norm = op_add_layernorm(tape, bent, x, scale, shift, &sum);
-    Tensor *out = op_add(tape, op_linear_gelu(tape, norm, weight, shift), op_layernorm(tape, sum, scale, scale));
+    Tensor *bend = op_linear(tape, op_linear_gelu(tape, norm, weight, shift), weight, NULL);
+    Tensor *out = op_add(tape, bend, op_linear(tape, op_layernorm(tape, sum, scale, scale), weight, NULL));
     return op_mse(tape, op_add(tape, out, op_linear(tape, sum, weight, NULL)), network->numbers);
 }
 

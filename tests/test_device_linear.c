@@ -2,14 +2,6 @@
  * device_trial.h says what bounds mean. */
 #include "device_trial.h"
 
-/* Numbers x (float32, on the device) as an operand; device_free() it. */
-static void *operand_of(const void *x, DType precision, int64_t n)
-{
-    void *operand = device_alloc(device_operand_bytes(precision, n));
-    device_operand(operand, x, precision, n);
-    return operand;
-}
-
 /* rows, n_in, n_out: shape[0], [1], [2]. */
 static int64_t x_count(const Trial *trial)
 {
@@ -172,28 +164,30 @@ static void test_linear(void **state)
 
 /* ---- linear and gelu ---- */
 
-/* Forward, then backward from dout; dlinear is an operand, so it is multiplied by 1 to be seen. */
+/* Forward, then backward from dout; dlinear is multiplied by 1, as the next product would read it. */
 static void call_linear_gelu(const Trial *trial, void **array)
 {
     const int64_t rows = trial->shape[0], n_in = trial->shape[1], n_out = trial->shape[2];
     const DType precision = trial->precision;
     void *x = operand_of(array[0], precision, rows * n_in), *weight = operand_of(array[1], precision, n_in * n_out);
-    void *one = operand_of(array[4], precision, n_out * n_out);
+    void *one = operand_of(array[4], precision, n_out * n_out), *out = operand_of(array[5], precision, rows * n_out);
     float *saved = device_alloc((size_t)(rows * n_out) * sizeof *saved);
     void *dlinear = device_alloc(device_operand_bytes(precision, rows * n_out));
-    device_linear_gelu_forward(array[5], saved, x, weight, array[2], rows, n_in, n_out, precision);
+    device_linear_gelu_forward(out, saved, x, weight, array[2], rows, n_in, n_out, precision);
+    numbers_of(array[5], out, precision, rows * n_out);
     device_linear_gelu_backward(dlinear, array[3], saved, array[2], rows, n_out, precision);
     device_linear_backward(trial_gradient(trial, array, 6), (Gradient){NULL}, (Gradient){NULL}, dlinear, x, one, rows,
                            n_out, n_out, precision);
     device_free(x);
     device_free(weight);
     device_free(one);
+    device_free(out);
     device_free(saved);
     device_free(dlinear);
 }
 
 /* v = x weight^T + bias is off by v_off, as above, and gelu moves by at most 1.13 times as much, its slope by at most
- * 0.8 times. What they are off by themselves: see check_gelu() in test_device.c. dlinear is rounded to the precision. */
+ * 0.8 times. What they are off by themselves: see check_gelu() in test_device.c. Both results are rounded. */
 static void check_linear_gelu(int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
     Trial trial = {
@@ -223,15 +217,16 @@ static void check_linear_gelu(int64_t rows, int64_t n_in, int64_t n_out, DType p
         const double here_off =
             v_off + off + fabs(v * du) * (off * rest + s * (off + U)) + 8 * U * fabs(v * s * rest * du);
         out[i] = v * s;
-        bound[i] = 1.2 * v_off + fabs(v) * off + U * fabs(out[i]) + TINY;
+        bound[i] = off_when_rounded(precision, out[i], 1.2 * v_off + fabs(v) * off + U * fabs(out[i]) + TINY);
         d[i] = (double)dout[i] * here;
-        dbound[i] = fabs((double)dout[i]) * (here_off + 2 * U * fabs(here)) + TINY;
-        dbound[i] += 1.01 * (unit_of(precision) * fabs(d[i]) + (precision == DTYPE_F16 ? 0x1p-25 : 0));
+        dbound[i] = off_when_rounded(precision, d[i], fabs((double)dout[i]) * (here_off + 2 * U * fabs(here)) + TINY);
     }
     const char *hint =
         "gelu(x weight^T + bias): the bias belongs inside, in backward as well; dlinear is set, not added to";
     trial_expect(&trial, 5, out, bound, hint);
     trial_expect(&trial, 6, d, dbound, hint);
+    trial_expect_rounded(&trial, 5);
+    trial_expect_rounded(&trial, 6);
 }
 
 static void test_linear_gelu(void **state)

@@ -17,14 +17,17 @@ enum { SAMPLES = 6 };
 /* ---- how often weights are rounded: the linker puts this before the device's function (-Wl,--wrap) ---- */
 
 static const ParameterList *watched;
-static int rounded_weights;
+static int rounded_weights, rounded_others;
 
 void __real_device_operand(void *operand, const float *x, DType precision, int64_t n);
 
 void __wrap_device_operand(void *operand, const float *x, DType precision, int64_t n)
 {
+    int weights = 0;
     for (int i = 0; watched != NULL && i < watched->count; i++)
-        rounded_weights += watched->items[i]->tensor.data == x;
+        weights += watched->items[i]->tensor.data == x;
+    rounded_weights += weights;
+    rounded_others += weights == 0;
     __real_device_operand(operand, x, precision, n);
 }
 
@@ -69,8 +72,11 @@ static float micro_batch(Run *run)
 {
     float value = 0;
     watched = &run->replica.model.parameters;
-    rounded_weights = 0;
+    rounded_weights = rounded_others = 0;
     Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    if (rounded_others > 0)
+        fail_msg("forward rounded %d activations for products to read them; usual cause: an operation before a linear "
+                 "layer that does not write its result as an operand", rounded_others);
     device_to_host(&value, loss->data, sizeof value);
     replica_backward(&run->replica, loss);
     watched = NULL;

@@ -1,7 +1,11 @@
-/* test_precision.c: what matrix products in bf16 and f16 mean: operands rounded, sums in float32. */
+/* test_precision.c: what matrix products in bf16 and f16 mean: operands rounded, sums in float32; and which results are
+ * operands from the start. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "base/check.h"
+#include "base/rng.h"
 #include "device/device.h"
 #include "expect.h"
 #include "gradient_check.h"
@@ -95,12 +99,126 @@ static void test_attention_in_half_precision(void **state)
     draw_free(&drawn);
 }
 
+/* ---- results that are operands ---- */
+
+enum { ROWS = 4, WIDTH = 6 };
+
+/* Everything that an operation wants, without a gradient: nobody goes back here. */
+typedef struct Setting {
+    Tape tape;
+    Tensor *x, *matrix, *vector; /* (1, ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH) */
+    Tensor *operand;             /* layernorm(x) */
+    int reader;
+} Setting;
+
+static Tensor *normal_tensor(Tape *tape, int ndim, const int64_t *shape, uint64_t seed)
+{
+    Tensor *tensor = tape_tensor(tape, ndim, shape, false);
+    float *values = alloc_or_fault((size_t)tensor_count(tensor) * sizeof *values);
+    Rng rng;
+    rng_seed(&rng, seed);
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        values[i] = rng_normal(&rng);
+    device_from_host(tensor->data, values, (size_t)tensor_count(tensor) * sizeof *values);
+    free(values);
+    return tensor;
+}
+
+static void setting_create(Setting *setting, DType precision)
+{
+    *setting = (Setting){.tape = {.precision = precision}};
+    Tape *tape = &setting->tape;
+    tape_begin(tape, true);
+    setting->x = normal_tensor(tape, 3, (int64_t[]){1, ROWS, WIDTH}, 1);
+    setting->matrix = normal_tensor(tape, 2, (int64_t[]){WIDTH, WIDTH}, 2);
+    setting->vector = normal_tensor(tape, 1, (int64_t[]){WIDTH}, 3);
+    setting->operand = op_layernorm(tape, setting->x, setting->vector, setting->vector);
+}
+
+static void check_operand(const Tensor *tensor, DType precision, const char *name)
+{
+    if (tensor->dtype != precision)
+        fail_msg("%s under %s: the result is %s", name, dtype_name(precision), dtype_name(tensor->dtype));
+    float values[ROWS * WIDTH] = {0}, nearest[ROWS * WIDTH];
+    assert_true(tensor_count(tensor) <= ROWS * WIDTH);
+    device_to_host(values, tensor->data, (size_t)tensor_count(tensor) * sizeof *values); /* on the CPU, floats */
+    memcpy(nearest, values, sizeof nearest);
+    round_on_device(nearest, precision, tensor_count(tensor));
+    expect_bits_equal(name, values, nearest, tensor_count(tensor), "an operand's numbers have been rounded already");
+}
+
+/* The four operations whose results only products read write them as operands, and linear layers read those where they
+ * lie; what the residual stream is made of stays float32. */
+static void test_results_are_operands(void **state)
+{
+    (void)state;
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int p = 0; p < 3; p++) {
+        const DType precision = precisions[p];
+        Setting s;
+        setting_create(&s, precision);
+        s.matrix->requires_grad = true; /* nodes are recorded */
+        Tensor *sum = NULL, *linear = op_linear(&s.tape, s.operand, s.matrix, s.vector);
+        assert_ptr_equal(s.tape.nodes[s.tape.count - 1].saved[0], s.operand->data); /* no copy */
+        check_operand(s.operand, precision, "layernorm");
+        check_operand(op_add_layernorm(&s.tape, s.x, linear, s.vector, s.vector, &sum), precision, "add-layernorm");
+        check_operand(op_linear_gelu(&s.tape, s.operand, s.matrix, s.vector), precision, "linear-gelu");
+        assert_ptr_equal(s.tape.nodes[s.tape.count - 1].saved[0], s.operand->data);
+        check_operand(op_attention(&s.tape, s.x, 1), precision, "attention");
+        check_operand(linear, DTYPE_F32, "linear");
+        check_operand(sum, DTYPE_F32, "sum");
+        tape_free(&s.tape);
+    }
+}
+
+/* They lie in memory as the device likes it: whoever took them for floats would read nonsense, and too far. */
+static void read_operand(void *argument)
+{
+    Setting *s = argument;
+    Tensor *operand = s->operand, *sum = NULL;
+    switch (s->reader) {
+    case 0: op_relu(&s->tape, operand); break;
+    case 1: op_gelu(&s->tape, operand); break;
+    case 2: op_add(&s->tape, operand, operand); break;
+    case 3: op_add(&s->tape, s->x, operand); break;
+    case 4: op_layernorm(&s->tape, operand, s->vector, s->vector); break;
+    case 5: op_add_layernorm(&s->tape, operand, s->x, s->vector, s->vector, &sum); break;
+    case 6: op_add_layernorm(&s->tape, s->x, operand, s->vector, s->vector, &sum); break;
+    case 7: op_attention(&s->tape, operand, 1); break;
+    case 8: op_mse(&s->tape, operand, s->x->data); break;
+    case 9: op_cross_entropy(&s->tape, operand, (const int32_t *)s->x->data); break;
+    }
+}
+
+static void test_operands_are_for_products(void **state)
+{
+    (void)state;
+    const char *one_of_two = "float32 [1, 4, 6] and bfloat16 [1, 4, 6] do not fit";
+    const char *messages[] = {"relu reads float32, not bfloat16",
+                              "gelu reads float32, not bfloat16",
+                              "add reads float32, not bfloat16",
+                              one_of_two,
+                              "layernorm reads float32, not bfloat16",
+                              "bfloat16 [1, 4, 6] and float32 [1, 4, 6] do not fit",
+                              one_of_two,
+                              "attention reads float32, not bfloat16",
+                              "mse reads float32, not bfloat16",
+                              "cross-entropy reads float32, not bfloat16"};
+    Setting setting;
+    setting_create(&setting, DTYPE_BF16);
+    for (setting.reader = 0; setting.reader < 10; setting.reader++)
+        expect_dies(read_operand, &setting, 1, messages[setting.reader]);
+    tape_free(&setting.tape);
+}
+
 int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_linear_in_half_precision),
         cmocka_unit_test(test_attention_in_half_precision),
+        cmocka_unit_test(test_results_are_operands),
+        cmocka_unit_test(test_operands_are_for_products),
     };
     return cmocka_run_group_tests_name("precision", tests, NULL, NULL);
 }

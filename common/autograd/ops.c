@@ -16,16 +16,33 @@ static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
     return tape_tensor(tape, x->ndim, x->shape, requires_grad);
 }
 
+/* What an operation reads that is no matrix product, and so wants float32. */
+static const float *floats_of(const Tensor *x, const char *operation)
+{
+    CHECK(x->dtype == DTYPE_F32, "%s reads float32, not %s: operands of matrix products (tape.h) are for linear layers",
+          operation, dtype_name(x->dtype));
+    return x->data;
+}
+
 /* note: rounding
- * A float32 tensor's values as operands of a matrix product: as they are, or a copy rounded to the precision that
- * the tape computes in. */
-static const void *operand(Tape *tape, const float *values, int64_t count)
+ * Numbers as operands of a matrix product: as they are, or a copy rounded to the precision that the tape computes
+ * in. */
+static const void *rounded(Tape *tape, const float *values, int64_t count)
 {
     if (tape->precision == DTYPE_F32)
         return values;
-    void *rounded = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, count));
-    device_operand(rounded, values, tape->precision, count);
-    return rounded;
+    void *operand = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, count));
+    device_operand(operand, values, tape->precision, count);
+    return operand;
+}
+
+/* The same for a tensor, which may be one already: layernorm, gelu and attention write their results as operands, since
+ * a kernel that has a number at hand can round it, and to do so later is one more pass over memory. */
+static const void *operand(Tape *tape, const Tensor *x)
+{
+    if (x->dtype == tape->precision)
+        return x->data;
+    return rounded(tape, floats_of(x, "linear"), tensor_count(x));
 }
 
 /* The same for a weight: a parameter keeps its copy. */
@@ -33,7 +50,7 @@ static const void *weight_operand(Tape *tape, const Tensor *weight)
 {
     if (weight->parameter != NULL)
         return parameter_operand(weight->parameter, tape->precision);
-    return operand(tape, weight->data, tensor_count(weight));
+    return operand(tape, weight);
 }
 
 /* ---- linear: out = x weight^T + bias ----
@@ -42,30 +59,30 @@ static const void *weight_operand(Tape *tape, const Tensor *weight)
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const void *dout = operand(tape, node->output->grad, tensor_count(node->output));
+    const void *dout = rounded(tape, node->output->grad, tensor_count(node->output));
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
     device_linear_backward(dx, dweight, dbias, dout, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
                            weight->shape[0], tape->precision);
 }
 
-/* The output of a linear layer, in which no numbers are yet: x (rows, in) -> (rows, out). */
-static Tensor *linear_output(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias)
+/* The shape of a linear layer's output: x (rows, in) -> (rows, out). */
+static void linear_shape(int64_t *shape, const Tensor *x, const Tensor *weight, const Tensor *bias)
 {
     int64_t n_in = tensor_last(x), n_out = weight->shape[0];
     CHECK(weight->ndim == 2 && weight->shape[1] == n_in, "linear: the input has %lld columns, the weight takes %lld",
           (long long)n_in, (long long)weight->shape[1]);
     CHECK(bias == NULL || tensor_count(bias) == n_out, "linear: the bias must have %lld elements", (long long)n_out);
-    int64_t shape[TENSOR_MAX_DIMS];
     for (int i = 0; i < x->ndim; i++)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
-    return tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
-    Tensor *out = linear_output(tape, x, weight, bias);
-    const void *x_operand = operand(tape, x->data, tensor_count(x));
+    int64_t shape[TENSOR_MAX_DIMS];
+    linear_shape(shape, x, weight, bias);
+    Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+    const void *x_operand = operand(tape, x);
     const void *w_operand = weight_operand(tape, weight);
     device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x),
                           tensor_last(x), tensor_last(out), tape->precision);
@@ -94,9 +111,11 @@ static void linear_gelu_backward(Tape *tape, Node *node)
 
 Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
-    Tensor *out = linear_output(tape, x, weight, bias);
+    int64_t shape[TENSOR_MAX_DIMS];
+    linear_shape(shape, x, weight, bias);
+    Tensor *out = tape_operand(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
     float *saved = tape_floats(tape, tensor_count(out));
-    const void *x_operand = operand(tape, x->data, tensor_count(x));
+    const void *x_operand = operand(tape, x);
     const void *w_operand = weight_operand(tape, weight);
     device_linear_gelu_forward(out->data, saved, x_operand, w_operand, bias->data, tensor_rows(x), tensor_last(x),
                                tensor_last(out), tape->precision);
@@ -120,7 +139,7 @@ static void relu_backward(Tape *tape, Node *node)
 Tensor *op_relu(Tape *tape, Tensor *x)
 {
     Tensor *out = same_shape(tape, x, x->requires_grad);
-    device_relu_forward(out->data, x->data, tensor_count(x));
+    device_relu_forward(out->data, floats_of(x, "relu"), tensor_count(x));
     tape_record(tape, "relu", relu_backward, out, x, NULL, NULL);
     return out;
 }
@@ -136,7 +155,7 @@ static void gelu_backward(Tape *tape, Node *node)
 Tensor *op_gelu(Tape *tape, Tensor *x)
 {
     Tensor *out = same_shape(tape, x, x->requires_grad);
-    device_gelu_forward(out->data, x->data, tensor_count(x));
+    device_gelu_forward(out->data, floats_of(x, "gelu"), tensor_count(x));
     tape_record(tape, "gelu", gelu_backward, out, x, NULL, NULL);
     return out;
 }
@@ -169,7 +188,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 {
     check_same_shape(a, b);
     Tensor *out = same_shape(tape, a, any_requires_grad(a, b, NULL));
-    device_add(out->data, a->data, b->data, tensor_count(a));
+    device_add(out->data, floats_of(a, "add"), floats_of(b, "add"), tensor_count(a));
     tape_record(tape, "add", add_backward, out, a, b, NULL);
     return out;
 }
@@ -207,9 +226,10 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
     int64_t rows = tensor_rows(x), n = tensor_last(x);
     check_layernorm(x, weight, bias);
-    Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
+    Tensor *out = tape_operand(tape, x->ndim, x->shape, any_requires_grad(x, weight, bias));
     float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
-    device_layernorm_forward(out->data, mean, rstd, x->data, weight->data, bias->data, rows, n);
+    device_layernorm_forward(out->data, mean, rstd, floats_of(x, "layernorm"), weight->data, bias->data, rows, n,
+                             tape->precision);
     record_layernorm(tape, out, x, weight, bias, mean, rstd);
     return out;
 }
@@ -222,10 +242,10 @@ Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tenso
     check_same_shape(a, b);
     check_layernorm(a, weight, bias);
     *sum = same_shape(tape, a, any_requires_grad(a, b, NULL));
-    Tensor *out = same_shape(tape, a, any_requires_grad(*sum, weight, bias));
+    Tensor *out = tape_operand(tape, a->ndim, a->shape, any_requires_grad(*sum, weight, bias));
     float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
-    device_add_layernorm_forward(out->data, (*sum)->data, mean, rstd, a->data, b->data, weight->data, bias->data, rows,
-                                 n);
+    device_add_layernorm_forward(out->data, (*sum)->data, mean, rstd, floats_of(a, "add"), floats_of(b, "add"),
+                                 weight->data, bias->data, rows, n, tape->precision);
     tape_record(tape, "add", add_backward, *sum, a, b, NULL);
     record_layernorm(tape, out, *sum, weight, bias, mean, rstd);
     return out;
@@ -282,9 +302,9 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
     CHECK(qkv->ndim == 3 && qkv->shape[2] % (3 * heads) == 0,
           "attention: rows of %lld are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
-    Tensor *out = tape_tensor(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
+    Tensor *out = tape_operand(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
     float *saved = tape_floats(tape, device_attention_saved(B, T, C, heads));
-    device_attention_forward(out->data, saved, qkv->data, B, T, C, heads, tape->precision);
+    device_attention_forward(out->data, saved, floats_of(qkv, "attention"), B, T, C, heads, tape->precision);
     Node *node = tape_record(tape, "attention", attention_backward, out, qkv, NULL, NULL);
     if (node != NULL) {
         node->saved[0] = saved;
@@ -308,8 +328,8 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, logits->requires_grad);
     float *probabilities = tape_floats(tape, tensor_count(logits));
-    device_cross_entropy_forward(loss->data, probabilities, logits->data, targets, tensor_rows(logits),
-                                 tensor_last(logits));
+    device_cross_entropy_forward(loss->data, probabilities, floats_of(logits, "cross-entropy"), targets,
+                                 tensor_rows(logits), tensor_last(logits));
     Node *node = tape_record(tape, "cross-entropy", cross_entropy_backward, loss, logits, NULL, NULL);
     if (node != NULL) {
         node->saved[0] = probabilities;
@@ -330,7 +350,8 @@ static void mse_backward(Tape *tape, Node *node)
 Tensor *op_mse(Tape *tape, Tensor *prediction, const float *target)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, prediction->requires_grad);
-    device_mse_forward(loss->data, prediction->data, target, tensor_rows(prediction), tensor_last(prediction));
+    device_mse_forward(loss->data, floats_of(prediction, "mse"), target, tensor_rows(prediction),
+                       tensor_last(prediction));
     Node *node = tape_record(tape, "mse", mse_backward, loss, prediction, NULL, NULL);
     if (node != NULL)
         node->saved[0] = target;

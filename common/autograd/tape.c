@@ -43,13 +43,23 @@ static Tensor *next_tensor(Tape *tape)
     return tape->tensors[tape->tensor_count++];
 }
 
-Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
+static Tensor *activation(Tape *tape, DType dtype, int ndim, const int64_t *shape, bool requires_grad)
 {
     Tensor *tensor = next_tensor(tape);
-    *tensor = tensor_view(NULL, DTYPE_F32, ndim, shape);
-    tensor->data = tape_floats(tape, tensor_count(tensor));
+    *tensor = tensor_view(NULL, dtype, ndim, shape);
+    tensor->data = arena_alloc(&tape->arena, device_operand_bytes(dtype, tensor_count(tensor)));
     tensor->requires_grad = requires_grad;
     return tensor;
+}
+
+Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
+{
+    return activation(tape, DTYPE_F32, ndim, shape, requires_grad);
+}
+
+Tensor *tape_operand(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
+{
+    return activation(tape, tape->precision, ndim, shape, requires_grad);
 }
 
 Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t *shape)

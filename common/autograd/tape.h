@@ -53,6 +53,9 @@ void tape_free(Tape *tape);
 
 /* A new activation; its data is not cleared. */
 Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
+/* The same for one that only matrix products read: its data is an operand in tape->precision (device.h), and so is its
+ * dtype. In float32 there is no difference. Its gradient is float32. */
+Tensor *tape_operand(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
 /* A tensor over memory that someone else owns and that stays valid until the next tape_begin(). */
 Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t *shape);
 /* Scratch that lives as long as the activations: count floats, not cleared. */

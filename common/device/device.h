@@ -84,7 +84,8 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
 /* ---- operands: what matrix products multiply ----
  * Under bf16 and f16, operands are rounded to that precision and products are summed in float32. How a rounded operand
  * lies in memory is the device's choice: the CPU emulates (a float that holds a rounded value); CUDA has 16 bits, as its
- * tensor cores read them. In float32 there is nothing to do: the numbers themselves are the operand. */
+ * tensor cores read them. In float32 there is nothing to do: the numbers themselves are the operand.
+ * A kernel whose result only products read writes it as an operand at once; `out` is a void pointer then. */
 size_t device_operand_bytes(DType precision, int64_t n);
 void device_operand(void *operand, const float *x, DType precision, int64_t n);
 
@@ -96,20 +97,20 @@ void device_linear_forward(float *out, const void *x, const void *weight, const 
 void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 
-/* ---- linear and gelu in one: out = gelu(x weight^T + bias) ----
+/* ---- linear and gelu in one: out = gelu(x weight^T + bias), as an operand ----
  * saved (rows, n_out): what forward keeps for backward; whether the bias is in it is the device's choice. Backward sets
  * dlinear, as an operand, to the gradient of what gelu is applied to: it is device_linear_backward()'s dout. */
-void device_linear_gelu_forward(float *out, float *saved, const void *x, const void *weight, const float *bias,
+void device_linear_gelu_forward(void *out, float *saved, const void *x, const void *weight, const float *bias,
                                 int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
                                  int64_t n_out, DType precision);
 
-/* ---- layernorm over rows of n; mean and rstd (rows) are kept for backward ---- */
-void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n);
+/* ---- layernorm over rows of n; out is an operand; mean and rstd (rows) are kept for backward ---- */
+void device_layernorm_forward(void *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n, DType precision);
 /* The residual connection and the layernorm after it in one: sum = a + b, out = layernorm(sum). */
-void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                  const float *weight, const float *bias, int64_t rows, int64_t n);
+void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
+                                  const float *weight, const float *bias, int64_t rows, int64_t n, DType precision);
 void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n);
 
@@ -120,14 +121,14 @@ void device_embedding_forward(float *out, const int32_t *tokens, const float *to
 void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
                                int64_t B, int64_t T, int64_t C);
 
-/* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C) ----
+/* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C), as an operand ----
  * saved: device_attention_saved() floats that forward fills for backward. scratch: device_attention_scratch()
  * floats that backward may overwrite. */
 int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads);
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads);
-void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
+void device_attention_forward(void *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
                               DType precision);
-void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const void *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision);
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----

@@ -220,7 +220,7 @@ void device_round(float *out, const float *x, DType precision, int64_t n)
 #pragma omp simd
         for (int64_t i = 0; i < n; i++)
             out[i] = nearest_f16(x[i]);
-    } else if (n > 0) {
+    } else if (out != x && n > 0) {
         memmove(out, x, (size_t)n * sizeof *x); /* float32: nothing to round */
     }
 }
@@ -316,11 +316,12 @@ void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const
 
 /* ---- linear and gelu: one after the other, and so to the bit what the two give. BLAS has no place for a gelu. ---- */
 
-void device_linear_gelu_forward(float *out, float *saved, const void *x, const void *weight, const float *bias,
+void device_linear_gelu_forward(void *out, float *saved, const void *x, const void *weight, const float *bias,
                                 int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
     device_linear_forward(saved, x, weight, bias, rows, n_in, n_out, precision);
     device_gelu_forward(out, saved, rows * n_out);
+    device_round(out, out, precision, rows * n_out);
 }
 
 void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,

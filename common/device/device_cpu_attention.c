@@ -8,7 +8,7 @@
  * the products fall away. p is saved for backward, as (B, heads, T, T).
  *
  * Under bf16 or f16 the operands of each product are rounded first (emulated: a float that holds a rounded value);
- * sums and the softmax stay in float32.
+ * sums and the softmax stay in float32. out is rounded last, as it is an operand of the next layer's product.
  */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
@@ -95,7 +95,7 @@ static void head_forward(float *out, float *p, float *rounded_p, const Head *hea
     }
 }
 
-void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
+void device_attention_forward(void *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
                               DType precision)
 {
     const int64_t width = C / heads;
@@ -105,9 +105,10 @@ void device_attention_forward(float *out, float *saved, const float *qkv, int64_
         for (int h = 0; h < heads; h++) {
             const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             float *p = saved + (b * heads + h) * T * T;
-            head_forward(out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
+            head_forward((float *)out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
         }
     }
+    device_round(out, out, precision, B * T * C);
 }
 
 /* From the gradient of row t of p (in dp) to the gradient of its scores (in dp, too). */
@@ -153,7 +154,7 @@ static void head_backward(float *dq, float *dk, float *dv, float *dp, float *rou
     }
 }
 
-void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const void *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
 {
     (void)out; /* the saved probabilities are enough here */

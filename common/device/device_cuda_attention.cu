@@ -320,7 +320,7 @@ template <int WIDTH> static void launch_forward(float *out, float *saved, const 
     CHECK_CUDA(cudaGetLastError());
 }
 
-void device_attention_forward(float *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
+void device_attention_forward(void *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
                               DType precision)
 {
     const AttentionShape shape = shape_of(B, T, C, heads);
@@ -329,9 +329,9 @@ void device_attention_forward(float *out, float *saved, const float *qkv, int64_
     if (precision != DTYPE_F32)
         attention_half_forward(out, saved, qkv, shape, precision);
     else if (shape.width <= 64)
-        launch_forward<64>(out, saved, qkv, shape);
+        launch_forward<64>((float *)out, saved, qkv, shape);
     else
-        launch_forward<128>(out, saved, qkv, shape);
+        launch_forward<128>((float *)out, saved, qkv, shape);
 }
 
 template <int WIDTH>
@@ -350,7 +350,7 @@ static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, c
     CHECK_CUDA(cudaGetLastError());
 }
 
-void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const float *out,
+void device_attention_backward(Gradient dqkv, float *scratch, const float *dout, const float *qkv, const void *out,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision)
 {
     const AttentionShape shape = shape_of(B, T, C, heads);
@@ -359,7 +359,7 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
     if (precision != DTYPE_F32)
         attention_half_backward(dqkv, scratch, dout, qkv, out, saved, shape, precision);
     else if (shape.width <= 64)
-        launch_backward<64>(dqkv, scratch, dout, qkv, out, saved, shape);
+        launch_backward<64>(dqkv, scratch, dout, qkv, (const float *)out, saved, shape);
     else
-        launch_backward<128>(dqkv, scratch, dout, qkv, out, saved, shape);
+        launch_backward<128>(dqkv, scratch, dout, qkv, (const float *)out, saved, shape);
 }

@@ -45,8 +45,8 @@ static inline unsigned blocks_of_tiles(AttentionShape shape, int tile_rows)
 
 /* ---- device_cuda_attention_half.cu. precision: DTYPE_BF16 or DTYPE_F16; B * T * C > 0. `saved` and `row_dots` have
  * padded_rows(T) numbers for each head ---- */
-void attention_half_forward(float *out, float *saved, const float *qkv, AttentionShape shape, DType precision);
-void attention_half_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+void attention_half_forward(void *out, float *saved, const float *qkv, AttentionShape shape, DType precision);
+void attention_half_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const void *out,
                              const float *saved, AttentionShape shape, DType precision);
 
 #endif

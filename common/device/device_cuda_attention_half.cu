@@ -7,8 +7,9 @@
  * as squares of 16 by 16: see device_cuda_mma.h.
  *
  * Rounded are the operands of products: q, k, v, dout, p and the gradient of the scores. For the first four, a kernel
- * of its own does it first, and lays the rows of each head together. Sums and the softmax are float32. Exponentials
- * are powers of two, as that is what the GPU has: exp(x) = 2^(x log2(e)).
+ * of its own does it first, and lays the rows of each head together. Sums and the softmax are float32; out is rounded
+ * when it is written, as the next product reads it. Exponentials are powers of two, as that is what the GPU has:
+ * exp(x) = 2^(x log2(e)).
  */
 #include "device/device_cuda_attention_tiles.h"
 
@@ -38,7 +39,7 @@ static __global__ void round_qkv_kernel(Half *to, const float *qkv, AttentionSha
 /* dout likewise; and for each row the sum of dout * out over its width, row_dots (device_cuda_attention.cu says what
  * for). A warp takes a row. */
 template <typename Half, int WIDTH>
-static __global__ void round_dout_kernel(Half *to, float *row_dots, const float *dout, const float *out,
+static __global__ void round_dout_kernel(Half *to, float *row_dots, const float *dout, const Half *out,
                                          AttentionShape shape)
 {
     const int64_t index = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP; /* of the row, over all heads */
@@ -50,7 +51,7 @@ static __global__ void round_dout_kernel(Half *to, float *row_dots, const float 
         Half *half = &to[index * WIDTH + column];
         from_float(half, inside ? dout[begin + column] : 0);
         if (inside)
-            sum += to_float(*half) * out[begin + column];
+            sum += to_float(*half) * to_float(out[begin + column]);
     }
     sum = warp_sum(sum);
     if (threadIdx.x % WARP == 0)
@@ -97,8 +98,8 @@ static __device__ inline void online_softmax(Softmax *softmax, FloatSquare *sums
 }
 
 /* Writes the warp's rows, and for backward their log2(sum of exp(scale * score)). */
-template <int WIDTH>
-static __device__ void write_rows(float *out, float *saved, const FloatSquare *sums, Softmax softmax, Place place,
+template <typename Half, int WIDTH>
+static __device__ void write_rows(Half *out, float *saved, const FloatSquare *sums, Softmax softmax, Place place,
                                   int first, AttentionShape shape)
 {
     out += place.row * shape.C + place.column;
@@ -108,19 +109,18 @@ static __device__ void write_rows(float *out, float *saved, const FloatSquare *s
         if (i < 2 && threadIdx.x % 4 == 0)
             saved[place.head * shape.padded_T + row] = shape.scale * LOG2_E * softmax.largest[i] + log2f(sum);
 #pragma unroll
-        for (int d = 0; d < SQUARES<WIDTH>; d++)
-            for (int c = 0; c < 2; c++) {
-                const int column = SIDE * d + square_column(i) + c;
-                if (row < shape.T && column < shape.width)
-                    out[row * shape.C + column] = sums[d].quarter[i][c] * one_over_sum;
-            }
+        for (int d = 0; d < SQUARES<WIDTH>; d++) {
+            const int column = SIDE * d + square_column(i);
+            if (row < shape.T)
+                store_pair(&out[row * shape.C + column], sums[d].quarter[i], one_over_sum, shape.width - column);
+        }
     }
 }
 
 /* A block has a tile of queries. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
-    forward_half_kernel(float *out, float *saved, const Half *q, const Half *k, const Half *v, AttentionShape shape)
+    forward_half_kernel(Half *out, float *saved, const Half *q, const Half *k, const Half *v, AttentionShape shape)
 {
     __shared__ Tile<Half, WIDTH> k_tile[2], v_tile[2]; /* one to work on, one to come */
     const Place place = place_of_block(shape, OWN_ROWS, true);
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
         for (int s = 0; s < COUNT; s++)
             add_weighted_rows(sums, rounded<Half>(scores[s]), &v_tile[turn], SIDE * s);
     }
-    write_rows<WIDTH>(out, saved, sums, softmax, place, first, shape);
+    write_rows<Half, WIDTH>(out, saved, sums, softmax, place, first, shape);
 }
 
 /* ---- backward: one square of p after the other ---- */
@@ -267,23 +267,25 @@ template <typename Half, int WIDTH> static Half *round_qkv(const float *qkv, Att
 }
 
 template <typename Half, int WIDTH>
-static void launch_forward(float *out, float *saved, const float *qkv, AttentionShape shape)
+static void launch_forward(void *out, float *saved, const float *qkv, AttentionShape shape)
 {
     int64_t size;
     const Half *q = round_qkv<Half, WIDTH>(qkv, shape, &size), *k = q + size, *v = k + size;
     const unsigned blocks = blocks_of_tiles(shape, OWN_ROWS);
-    forward_half_kernel<Half, WIDTH><<<blocks, BLOCK_THREADS, 0, cudaStreamPerThread>>>(out, saved, q, k, v, shape);
+    forward_half_kernel<Half, WIDTH><<<blocks, BLOCK_THREADS, 0, cudaStreamPerThread>>>((Half *)out, saved, q, k, v,
+                                                                                        shape);
     CHECK_CUDA(cudaGetLastError());
 }
 
 template <typename Half, int WIDTH>
-static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const void *out,
                             const float *saved, AttentionShape shape)
 {
     int64_t size;
     Half *q = round_qkv<Half, WIDTH>(qkv, shape, &size), *k = q + size, *v = k + size, *d = v + size;
     const unsigned rows = blocks_for(size / WIDTH, THREADS / WARP), blocks = blocks_of_tiles(shape, OWN_ROWS);
-    round_dout_kernel<Half, WIDTH><<<rows, THREADS, 0, cudaStreamPerThread>>>(d, row_dots, dout, out, shape);
+    round_dout_kernel<Half, WIDTH><<<rows, THREADS, 0, cudaStreamPerThread>>>(d, row_dots, dout, (const Half *)out,
+                                                                                shape);
     CHECK_CUDA(cudaGetLastError());
     dq_half_kernel<Half, WIDTH><<<blocks, BLOCK_THREADS, 0, cudaStreamPerThread>>>(dqkv, q, k, v, d, saved, row_dots,
                                                                                    shape);
@@ -293,7 +295,7 @@ static void launch_backward(Gradient dqkv, float *row_dots, const float *dout, c
     CHECK_CUDA(cudaGetLastError());
 }
 
-void attention_half_forward(float *out, float *saved, const float *qkv, AttentionShape shape, DType precision)
+void attention_half_forward(void *out, float *saved, const float *qkv, AttentionShape shape, DType precision)
 {
     const bool bf16 = precision == DTYPE_BF16, narrow = shape.width <= 64;
     if (bf16 && narrow)
@@ -306,7 +308,7 @@ void attention_half_forward(float *out, float *saved, const float *qkv, Attentio
         launch_forward<__half, 128>(out, saved, qkv, shape);
 }
 
-void attention_half_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const float *out,
+void attention_half_backward(Gradient dqkv, float *row_dots, const float *dout, const float *qkv, const void *out,
                              const float *saved, AttentionShape shape, DType precision)
 {
     const bool bf16 = precision == DTYPE_BF16, narrow = shape.width <= 64;

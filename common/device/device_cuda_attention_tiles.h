@@ -115,6 +115,17 @@ static __device__ inline int64_t index_in_rows(int first, int d, int i, Attentio
     return row * 3 * shape.C + column;
 }
 
+/* Writes two neighbours, rounded, or those of them that are there: with one store where they lie at a multiple of 4. */
+template <typename Half> static __device__ inline void store_pair(Half *to, const float *pair, float factor, int count)
+{
+    if (count >= 2 && (uintptr_t)to % sizeof(uint32_t) == 0) {
+        *(uint32_t *)to = round_pair<Half>(factor * pair[0], factor * pair[1]);
+        return;
+    }
+    for (int c = 0; c < 2 && c < count; c++)
+        from_float(&to[c], factor * pair[c]);
+}
+
 /* Contributes factor * sums to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv.
  * First all loads, then all stores: in turns, each load would wait for the store before it. */
 template <int WIDTH>

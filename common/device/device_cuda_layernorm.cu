@@ -13,7 +13,8 @@ static __device__ inline int64_t row_of_warp()
 }
 
 /* One row, by all threads of a warp. sum: what this thread has summed up of it already. */
-static __device__ void normalize_row(float *out, float *mean, float *rstd, const float *x, float sum,
+template <typename Number>
+static __device__ void normalize_row(Number *out, float *mean, float *rstd, const float *x, float sum,
                                      const float *weight, const float *bias, int64_t n)
 {
     const int64_t lane = threadIdx.x % WARP;
@@ -30,7 +31,7 @@ static __device__ void normalize_row(float *out, float *mean, float *rstd, const
         const Four<float> w = load_four(weight, i, n), b = load_four(bias, i, n);
         for (int k = 0; k < 4; k++)
             in.at[k] = (in.at[k] - m) * r * w.at[k] + b.at[k];
-        store_four(out, i, n, in);
+        store_rounded(out, i, n, in);
     }
     if (lane == 0) {
         *mean = m;
@@ -38,7 +39,8 @@ static __device__ void normalize_row(float *out, float *mean, float *rstd, const
     }
 }
 
-static __global__ void layernorm_forward_kernel(float *out, float *mean, float *rstd, const float *x,
+template <typename Number>
+static __global__ void layernorm_forward_kernel(Number *out, float *mean, float *rstd, const float *x,
                                                 const float *weight, const float *bias, int64_t rows, int64_t n)
 {
     const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
@@ -53,20 +55,34 @@ static __global__ void layernorm_forward_kernel(float *out, float *mean, float *
     normalize_row(out + row * n, mean + row, rstd + row, x, sum, weight, bias, n);
 }
 
-void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n)
+template <typename Number>
+static void launch_layernorm(void *out, float *mean, float *rstd, const float *x, const float *weight,
+                             const float *bias, int64_t rows, int64_t n)
 {
-    if (rows == 0 || n == 0)
-        return;
     const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
-    layernorm_forward_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(out, mean, rstd, x, weight, bias, rows, n);
+    layernorm_forward_kernel<Number><<<blocks, THREADS, 0, cudaStreamPerThread>>>((Number *)out, mean, rstd, x, weight,
+                                                                                  bias, rows, n);
     CHECK_CUDA(cudaGetLastError());
 }
 
+void device_layernorm_forward(void *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n, DType precision)
+{
+    if (rows == 0 || n == 0)
+        return;
+    if (precision == DTYPE_F32)
+        launch_layernorm<float>(out, mean, rstd, x, weight, bias, rows, n);
+    else if (precision == DTYPE_BF16)
+        launch_layernorm<__nv_bfloat16>(out, mean, rstd, x, weight, bias, rows, n);
+    else
+        launch_layernorm<__half>(out, mean, rstd, x, weight, bias, rows, n);
+}
+
 /* Each thread reads again only those numbers of `total` that it has written itself. */
-static __global__ void add_layernorm_forward_kernel(float *out, float *total, float *mean, float *rstd, const float *a,
-                                                    const float *b, const float *weight, const float *bias,
-                                                    int64_t rows, int64_t n)
+template <typename Number>
+static __global__ void add_layernorm_forward_kernel(Number *out, float *total, float *mean, float *rstd,
+                                                    const float *a, const float *b, const float *weight,
+                                                    const float *bias, int64_t rows, int64_t n)
 {
     const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
     if (row >= rows)
@@ -84,15 +100,27 @@ static __global__ void add_layernorm_forward_kernel(float *out, float *total, fl
     normalize_row(out + row * n, mean + row, rstd + row, total, sum, weight, bias, n);
 }
 
-void device_add_layernorm_forward(float *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                  const float *weight, const float *bias, int64_t rows, int64_t n)
+template <typename Number>
+static void launch_add_layernorm(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
+                                 const float *weight, const float *bias, int64_t rows, int64_t n)
+{
+    const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
+    add_layernorm_forward_kernel<Number><<<blocks, THREADS, 0, cudaStreamPerThread>>>((Number *)out, sum, mean, rstd, a,
+                                                                                      b, weight, bias, rows, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
+                                  const float *weight, const float *bias, int64_t rows, int64_t n, DType precision)
 {
     if (rows == 0 || n == 0)
         return;
-    const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
-    add_layernorm_forward_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(out, sum, mean, rstd, a, b, weight, bias,
-                                                                              rows, n);
-    CHECK_CUDA(cudaGetLastError());
+    if (precision == DTYPE_F32)
+        launch_add_layernorm<float>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
+    else if (precision == DTYPE_BF16)
+        launch_add_layernorm<__nv_bfloat16>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
+    else
+        launch_add_layernorm<__half>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
 }
 
 /* With norm = (x - mean) rstd and dnorm = dout weight:

@@ -133,8 +133,9 @@ void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const
 
 /* ---- linear and gelu ---- */
 
-/* A block takes one row: out = gelu(product + bias). */
-static __global__ void bias_gelu_forward_kernel(float *out, const float *product, const float *bias, int64_t n)
+/* A block takes one row: out = gelu(product + bias), rounded to what out has. */
+template <typename Number>
+static __global__ void bias_gelu_forward_kernel(Number *out, const float *product, const float *bias, int64_t n)
 {
     const float *row = product + blockIdx.x * n;
     for (int64_t i = 4 * threadIdx.x; i < n; i += 4 * THREADS) {
@@ -142,18 +143,27 @@ static __global__ void bias_gelu_forward_kernel(float *out, const float *product
         const Four<float> b = load_four(bias, i, n);
         for (int k = 0; k < 4; k++)
             four.at[k] = gelu(four.at[k] + b.at[k]);
-        store_four(out + blockIdx.x * n, i, n, four);
+        store_rounded(out + blockIdx.x * n, i, n, four);
     }
 }
 
-void device_linear_gelu_forward(float *out, float *saved, const void *x, const void *weight, const float *bias,
+void device_linear_gelu_forward(void *out, float *saved, const void *x, const void *weight, const float *bias,
                                 int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
     if (rows == 0 || n_out == 0)
         return;
     /* saved: the product alone. The bias is added where it is read: forward and backward each write one matrix less. */
     matmul(saved, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, false, rows, n_out, n_in, precision);
-    bias_gelu_forward_kernel<<<(unsigned)rows, THREADS, 0, cudaStreamPerThread>>>(out, saved, bias, n_out);
+    const unsigned blocks = (unsigned)rows;
+    float *f32 = (float *)out;
+    __nv_bfloat16 *bf16 = (__nv_bfloat16 *)out;
+    __half *f16 = (__half *)out;
+    if (precision == DTYPE_F32)
+        bias_gelu_forward_kernel<float><<<blocks, THREADS, 0, cudaStreamPerThread>>>(f32, saved, bias, n_out);
+    else if (precision == DTYPE_BF16)
+        bias_gelu_forward_kernel<__nv_bfloat16><<<blocks, THREADS, 0, cudaStreamPerThread>>>(bf16, saved, bias, n_out);
+    else
+        bias_gelu_forward_kernel<__half><<<blocks, THREADS, 0, cudaStreamPerThread>>>(f16, saved, bias, n_out);
     CHECK_CUDA(cudaGetLastError());
 }
 

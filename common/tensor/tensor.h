@@ -21,7 +21,7 @@ const char *dtype_name(DType dtype);
 typedef struct Tensor {
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS]; /* row-major: the last dimension is contiguous */
-    DType dtype;
+    DType dtype; /* of an activation: float32, or 16 bits if it is an operand of products (tape_operand()) */
     bool requires_grad; /* someone upstream is a parameter that is being trained */
     void *data;
     void *grad;                  /* float32, same shape; NULL until the first contribution arrives */
