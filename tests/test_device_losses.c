@@ -6,13 +6,13 @@
 
 static void call_cross_entropy(const Trial *trial, void **array)
 {
-    device_cross_entropy_forward(array[2], array[3], array[0], array[1], trial->shape[0], trial->shape[1]);
+    device_cross_entropy_forward(array[2], array[3], array[4], array[0], array[1], trial->shape[0], trial->shape[1]);
 }
 
 static void call_cross_entropy_backward(const Trial *trial, void **array)
 {
-    device_cross_entropy_backward(trial_gradient(trial, array, 3), array[0], array[1], array[2], trial->shape[0],
-                                  trial->shape[1]);
+    device_cross_entropy_backward(trial_gradient(trial, array, 5), array[0], array[1], array[2], array[3], array[4],
+                                  trial->shape[0], trial->shape[1]);
 }
 
 static void call_mse(const Trial *trial, void **array)
@@ -26,60 +26,84 @@ static void call_mse_backward(const Trial *trial, void **array)
                         trial->shape[1]);
 }
 
-/* exp(x - largest) is off by U |x - largest| for the difference and 4 U for exp(); the sum of V such by V U more; the
- * quotient by 3 U. loss = log(sum) - (x[target] - largest): the log moves by the sum's relative error, and 4 U its
- * own. */
+/* What cross-entropy knows of a row. */
+typedef struct Softmax {
+    double largest, sum; /* of exp(x - largest) */
+    double range;        /* the largest distance from the largest; beyond 90, exp() is nothing */
+} Softmax;
+
+static Softmax softmax_of(const float *x, int64_t V)
+{
+    Softmax softmax = {.largest = -INFINITY};
+    for (int64_t i = 0; i < V; i++)
+        softmax.largest = fmax(softmax.largest, (double)x[i]);
+    for (int64_t i = 0; i < V; i++) {
+        const double distance = softmax.largest - (double)x[i];
+        softmax.sum += exp(-distance);
+        softmax.range = fmax(softmax.range, distance < 90 ? distance : 0);
+    }
+    return softmax;
+}
+
+/* exp(x - largest) is off by U |x - largest| for the difference and 4 U for exp(); the sum of V such by V U more. loss =
+ * log(sum) - (x[target] - largest): the log moves by the sum's relative error, and 4 U its own. */
 static void check_cross_entropy(float scale, int64_t rows, int64_t V)
 {
     const float *logits = normals_around(3, scale, rows * V);
     const int32_t *targets = indices_below((int32_t)V, rows);
-    double *p = room_for_doubles(rows * V), *p_bound = room_for_doubles(rows * V), loss = 0, loss_bound = 0, losses = 0;
+    double *largest = room_for_doubles(rows), *exactly = room_for_doubles(rows), loss = 0, loss_bound = 0, losses = 0;
+    double *sum = room_for_doubles(rows), *sum_bound = room_for_doubles(rows);
     for (int64_t row = 0; row < rows; row++) {
-        const float *x = logits + row * V;
-        double largest = -INFINITY, range = 0, sum = 0;
-        for (int64_t i = 0; i < V; i++)
-            largest = fmax(largest, (double)x[i]);
-        for (int64_t i = 0; i < V; i++) {
-            sum += p[row * V + i] = exp((double)x[i] - largest);
-            if (largest - (double)x[i] < 90) /* beyond, exp() is nothing */
-                range = fmax(range, largest - (double)x[i]);
-        }
-        for (int64_t i = 0; i < V; i++) {
-            p[row * V + i] /= sum;
-            p_bound[row * V + i] = p[row * V + i] * (2 * range + (double)V + 12) * U + TINY;
-        }
-        const double mine = log(sum) - ((double)x[targets[row]] - largest);
-        loss += mine;
-        losses += fabs(mine);
-        loss_bound +=
-            U * (range + (double)V + 8 + 4 * log(sum) + fabs((double)x[targets[row]] - largest)) + (double)V * TINY;
+        const Softmax softmax = softmax_of(logits + row * V, V);
+        const double at_target = (double)logits[row * V + targets[row]] - softmax.largest;
+        const double sum_is_off = U * (softmax.range + (double)V + 8); /* relative */
+        largest[row] = softmax.largest;
+        sum[row] = softmax.sum;
+        sum_bound[row] = softmax.sum * sum_is_off + (double)V * TINY;
+        loss += log(softmax.sum) - at_target;
+        losses += fabs(log(softmax.sum) - at_target);
+        loss_bound += sum_is_off + U * (4 * log(softmax.sum) + fabs(at_target)) + (double)V * TINY;
     }
     loss_bound += (double)(rows + 2) * U * losses;
     Trial trial = {.name = "cross entropy", .call = call_cross_entropy, .shape = {rows, V}};
     trial_input(&trial, logits, rows * V), trial_input(&trial, targets, rows);
-    trial_output(&trial, "loss", NULL, 1), trial_output(&trial, "probabilities", NULL, rows * V);
+    trial_output(&trial, "loss", NULL, 1), trial_output(&trial, "row_max", NULL, rows);
+    trial_output(&trial, "row_sum", NULL, rows);
     trial_run(&trial);
     trial_expect(&trial, 2, &loss, &loss_bound,
                  "the loss is the SUM over rows of -log p[target], and is set, not added to");
-    trial_expect(&trial, 3, p, p_bound, "softmax over each row; the largest logit is subtracted before exp()");
+    trial_expect(&trial, 3, largest, exactly, "the largest logit of each row, or exp() overflows");
+    trial_expect(&trial, 4, sum, sum_bound,
+                 "the sum of exp(logit - largest): whoever meets a larger logit scales the sum so far to it");
 }
 
-/* dlogits += dloss (p - 1 at the target): four roundings. start NULL: the first contribution, =. */
-static void check_cross_entropy_backward(const float *start, int64_t rows, int64_t V)
+/* p = exp(x - largest) / sum is off by U |x - largest| for the difference, 4 U for exp(), 3 U for the quotient and the
+ * sum as it is given; dlogits += dloss (p - 1 at the target) by four roundings. start NULL: the first contribution, =.
+ */
+static void check_cross_entropy_backward(float scale, const float *start, int64_t rows, int64_t V)
 {
-    const float *p = normals_around(0.5f, 0.1f, rows * V), dloss = 0.37f;
+    const float *logits = normals_around(3, scale, rows * V), dloss = 0.37f;
     const int32_t *targets = indices_below((int32_t)V, rows);
+    float *row_max = room_for_floats(rows), *row_sum = room_for_floats(rows);
     double *dx = room_for_doubles(rows * V), *bound = room_for_doubles(rows * V);
-    for (int64_t i = 0; i < rows * V; i++) {
-        const double hit = i % V == targets[i / V] ? 1 : 0;
-        dx[i] = start_at(start, i) + (double)dloss * ((double)p[i] - hit);
-        bound[i] = 4 * U * (fabs(start_at(start, i)) + (double)dloss * (fabs((double)p[i]) + hit));
+    for (int64_t row = 0; row < rows; row++) {
+        const Softmax softmax = softmax_of(logits + row * V, V);
+        row_max[row] = (float)softmax.largest;
+        row_sum[row] = (float)softmax.sum;
+        for (int64_t i = row * V; i < (row + 1) * V; i++) {
+            const double p = exp((double)logits[i] - softmax.largest) / softmax.sum;
+            const double hit = i % V == targets[row] ? 1 : 0;
+            dx[i] = start_at(start, i) + (double)dloss * (p - hit);
+            bound[i] = (double)dloss * (p * (softmax.range + 8) * U + TINY) +
+                       4 * U * (fabs(start_at(start, i)) + (double)dloss * (p + hit));
+        }
     }
     Trial trial = {.name = "cross entropy backward", .call = call_cross_entropy_backward, .shape = {rows, V}};
-    trial_input(&trial, &dloss, 1), trial_input(&trial, p, rows * V), trial_input(&trial, targets, rows);
+    trial_input(&trial, &dloss, 1), trial_input(&trial, logits, rows * V), trial_input(&trial, row_max, rows);
+    trial_input(&trial, row_sum, rows), trial_input(&trial, targets, rows);
     trial_output(&trial, "dlogits", start, rows * V);
     trial_run(&trial);
-    trial_expect(&trial, 3, dx, bound, "dlogits += dloss * (softmax - 1 at the target)");
+    trial_expect(&trial, 5, dx, bound, "dlogits += dloss * (softmax - 1 at the target)");
 }
 
 /* The sum of rows n squares, each of a difference (three roundings), divided by n. start: as above. */
@@ -117,8 +141,8 @@ static void test_losses(void **state)
         const int64_t rows = loss_shapes[s][0], n = loss_shapes[s][1];
         check_cross_entropy(1, rows, n);
         check_cross_entropy(3000, rows, n); /* probabilities of 0, exp() of thousands */
-        check_cross_entropy_backward(normals(rows * n), rows, n);
-        check_cross_entropy_backward(NULL, rows, n);
+        check_cross_entropy_backward(1, normals(rows * n), rows, n);
+        check_cross_entropy_backward(3000, NULL, rows, n);
         check_mse(normals(rows * n), rows, n);
         check_mse(NULL, rows, n);
         free_room(NULL);
@@ -135,7 +159,8 @@ static void test_losses_keep_nan(void **state)
         x[at[i]] = NAN;
         Trial entropy = {.name = "cross entropy of NaN", .call = call_cross_entropy, .shape = {3, 100}};
         trial_input(&entropy, x, 300), trial_input(&entropy, indices_below(100, 3), 3);
-        trial_output(&entropy, "loss", room_for_floats(1), 1), trial_output(&entropy, "probabilities", NULL, 300);
+        trial_output(&entropy, "loss", room_for_floats(1), 1), trial_output(&entropy, "row_max", room_for_floats(3), 3);
+        trial_output(&entropy, "row_sum", room_for_floats(3), 3);
         trial_run(&entropy);
         trial_expect_nan(&entropy, 2, 0, "a maximum drops NaN, but the sum of exp() must not");
         Trial mse = {.name = "mse of NaN", .call = call_mse, .shape = {3, 100}};

@@ -314,25 +314,27 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
 }
 
 /* ---- cross-entropy: loss = sum over rows of -log softmax(logits)[target] ----
- * saved[0]: softmax(logits) (rows, V). */
+ * saved[0]: each row's largest logit, saved[1]: its sum of exp(logit - largest). */
 
 static void cross_entropy_backward(Tape *tape, Node *node)
 {
     Tensor *logits = node->inputs[0];
-    device_cross_entropy_backward(tape_gradient(tape, logits), node->output->grad, node->saved[0], node->indices,
-                                  tensor_rows(logits), tensor_last(logits));
+    device_cross_entropy_backward(tape_gradient(tape, logits), node->output->grad, logits->data, node->saved[0],
+                                  node->saved[1], node->indices, tensor_rows(logits), tensor_last(logits));
 }
 
 /* note: sum-not-mean */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, logits->requires_grad);
-    float *probabilities = tape_floats(tape, tensor_count(logits));
-    device_cross_entropy_forward(loss->data, probabilities, floats_of(logits, "cross-entropy"), targets,
-                                 tensor_rows(logits), tensor_last(logits));
+    int64_t rows = tensor_rows(logits);
+    float *row_max = tape_floats(tape, rows), *row_sum = tape_floats(tape, rows);
+    device_cross_entropy_forward(loss->data, row_max, row_sum, floats_of(logits, "cross-entropy"), targets, rows,
+                                 tensor_last(logits));
     Node *node = tape_record(tape, "cross-entropy", cross_entropy_backward, loss, logits, NULL, NULL);
     if (node != NULL) {
-        node->saved[0] = probabilities;
+        node->saved[0] = row_max;
+        node->saved[1] = row_sum;
         node->indices = targets;
     }
     return loss;

@@ -132,11 +132,12 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
                                const float *saved, int64_t B, int64_t T, int64_t C, int heads, DType precision);
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
- * probabilities (rows, V) is kept for backward. */
-void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
-                                  int64_t rows, int64_t V);
-void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
-                                   const int32_t *targets, int64_t rows, int64_t V);
+ * row_max and row_sum (rows) are kept for backward: the largest logit, and the sum of exp(logit - largest). They are
+ * enough to compute the probabilities (rows, V) again. */
+void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
+                                  const int32_t *targets, int64_t rows, int64_t V);
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,
+                                   const float *row_sum, const int32_t *targets, int64_t rows, int64_t V);
 void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n);
 void device_mse_backward(Gradient dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n);

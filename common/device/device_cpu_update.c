@@ -5,36 +5,49 @@
 
 /* ---- losses ---- */
 
-void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
-                                  int64_t rows, int64_t V)
+/* The sum of exp(x[i] - largest). As sum_of(), but what is summed need not lie anywhere. */
+static float sum_of_exp(const float *x, float largest, int64_t n)
+{
+    float lane[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++)
+            lane[l] += exp_of(x[i + l] - largest);
+    }
+    for (; i < n; i++)
+        lane[i % LANES] += exp_of(x[i] - largest);
+    return sum_of_lanes(lane);
+}
+
+void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
+                                  const int32_t *targets, int64_t rows, int64_t V)
 {
     double total = 0;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = logits + row * V;
-        float *p = probabilities + row * V;
         const float largest = max_of(x, V); /* subtracted, so that exp cannot overflow */
-#pragma omp simd
-        for (int64_t i = 0; i < V; i++)
-            p[i] = exp_of(x[i] - largest);
-        const float sum = sum_of(p, V);
-        device_scale(p, 1 / sum, V);
-        /* -log(p[target]), from the logits: p[target] itself may have become 0 */
+        const float sum = sum_of_exp(x, largest, V);
+        row_max[row] = largest;
+        row_sum[row] = sum;
+        /* -log(p[target]), from the logits: p[target] itself may be 0 in float32 */
         total += log((double)sum) - ((double)x[targets[row]] - (double)largest);
     }
     *loss = (float)total;
 }
 
-void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
-                                   const int32_t *targets, int64_t rows, int64_t V)
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,
+                                   const float *row_sum, const int32_t *targets, int64_t rows, int64_t V)
 {
     const float d = *dloss;
     for (int64_t row = 0; row < rows; row++) {
-        const float *p = probabilities + row * V;
+        const float *x = logits + row * V;
+        const float largest = row_max[row], factor = 1 / row_sum[row];
         const Gradient dx = {dlogits.values + row * V, dlogits.add};
         /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
 #pragma omp simd
         for (int64_t i = 0; i < V; i++)
-            dx.values[i] = so_far(dx, i) + d * p[i];
+            dx.values[i] = so_far(dx, i) + d * (exp_of(x[i] - largest) * factor);
         dx.values[targets[row]] -= d;
     }
 }

@@ -30,10 +30,10 @@ static __global__ void add_up_kernel(Number *out, const double *partial, int64_t
         *out = (Number)(factor * sum);
 }
 
-/* A block takes one row. The first pass finds the largest logit and the sum of exp(x - largest) together: where a
- * thread meets a larger logit, it scales its sum down to it. The second pass writes the probabilities. */
-static __global__ void cross_entropy_forward_kernel(double *row_loss, float *probabilities, const float *logits,
-                                                    const int32_t *targets, int64_t V)
+/* A block takes one row. One pass finds the largest logit and the sum of exp(x - largest) together: where a thread
+ * meets a larger logit, it scales its sum down to it. */
+static __global__ void cross_entropy_forward_kernel(double *row_loss, float *row_max, float *row_sum,
+                                                    const float *logits, const int32_t *targets, int64_t V)
 {
     const int64_t row = blockIdx.x;
     const float *x = logits + row * V;
@@ -48,18 +48,13 @@ static __global__ void cross_entropy_forward_kernel(double *row_loss, float *pro
             sum += expf(four.at[k] - largest);
         }
     }
-    const float row_largest = block_max(largest);
-    const float row_sum = block_sum(sum * expf(largest - row_largest));
-    const float factor = 1 / row_sum;
-    for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
-        Four<float> four = load_four(x, i, V);
-        for (int k = 0; k < 4; k++)
-            four.at[k] = expf(four.at[k] - row_largest) * factor;
-        store_four(probabilities + row * V, i, V, four);
-    }
+    const float largest_of_row = block_max(largest);
+    const float sum_of_row = block_sum(sum * expf(largest - largest_of_row));
     if (threadIdx.x == 0) {
-        /* -log(p[target]), from the logits: p[target] itself may have become 0 */
-        row_loss[row] = log((double)row_sum) - ((double)x[targets[row]] - (double)row_largest);
+        row_max[row] = largest_of_row;
+        row_sum[row] = sum_of_row;
+        /* -log(p[target]), from the logits: p[target] itself may be 0 in float32 */
+        row_loss[row] = log((double)sum_of_row) - ((double)x[targets[row]] - (double)largest_of_row);
     }
 }
 
@@ -69,45 +64,47 @@ static unsigned threads_for_row(int64_t V)
     return V > 4096 ? 1024 : THREADS;
 }
 
-void device_cross_entropy_forward(float *loss, float *probabilities, const float *logits, const int32_t *targets,
-                                  int64_t rows, int64_t V)
+void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
+                                  const int32_t *targets, int64_t rows, int64_t V)
 {
     double *row_loss = (double *)cuda_scratch((size_t)rows * sizeof *row_loss);
     const unsigned blocks = (unsigned)rows, threads = threads_for_row(V);
     if (rows > 0) {
-        cross_entropy_forward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(row_loss, probabilities, logits,
-                                                                                  targets, V);
+        cross_entropy_forward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(row_loss, row_max, row_sum,
+                                                                                  logits, targets, V);
         CHECK_CUDA(cudaGetLastError());
     }
     add_up_kernel<float><<<1, THREADS, 0, cudaStreamPerThread>>>(loss, row_loss, rows, 1);
     CHECK_CUDA(cudaGetLastError());
 }
 
-static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const float *dloss, const float *probabilities,
+static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const float *dloss, const float *logits,
+                                                     const float *row_max, const float *row_sum,
                                                      const int32_t *targets, int64_t V)
 {
     const int64_t row = blockIdx.x, target = targets[row];
-    const float d = *dloss;
+    const float d = *dloss, largest = row_max[row], factor = 1 / row_sum[row];
     dlogits.values += row * V;
     for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
         Four<float> dx = four_so_far(dlogits, i, V);
-        const Four<float> p = load_four(probabilities + row * V, i, V);
+        const Four<float> x = load_four(logits + row * V, i, V);
         for (int k = 0; k < 4; k++) {
+            const float p = expf(x.at[k] - largest) * factor;
             /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
-            dx.at[k] += d * (p.at[k] - (i + k == target ? 1 : 0));
+            dx.at[k] += d * (p - (i + k == target ? 1 : 0));
         }
         store_four(dlogits.values, i, V, dx);
     }
 }
 
-void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *probabilities,
-                                   const int32_t *targets, int64_t rows, int64_t V)
+void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,
+                                   const float *row_sum, const int32_t *targets, int64_t rows, int64_t V)
 {
     if (rows == 0)
         return;
     const unsigned blocks = (unsigned)rows, threads = threads_for_row(V);
-    cross_entropy_backward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(dlogits, dloss, probabilities, targets,
-                                                                               V);
+    cross_entropy_backward_kernel<<<blocks, threads, 0, cudaStreamPerThread>>>(dlogits, dloss, logits, row_max,
+                                                                               row_sum, targets, V);
     CHECK_CUDA(cudaGetLastError());
 }
 
