@@ -133,7 +133,7 @@ static void expect_one_complete_event_each(const Setup *setup)
         if (count != 1)
             fail_msg("%s had %d gradient-ready events, expected 1", list->items[i]->name, count);
         assert_true(list->items[i]->has_gradient);
-        assert_int_equal(list->items[i]->uses, 0);
+        assert_int_equal(list->items[i]->tensor.uses, 0);
         float *final = gradient_on_host(list->items[i]);
         expect_bits_equal(list->items[i]->name, setup->events.gradient[place], final,
                           tensor_count(&list->items[i]->tensor),

@@ -59,7 +59,8 @@ static const void *weight_operand(Tape *tape, const Tensor *weight)
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const void *dout = rounded(tape, node->output->grad, tensor_count(node->output));
+    const Tensor *out = node->output;
+    const void *dout = out->grad_dtype == DTYPE_F32 ? rounded(tape, out->grad, tensor_count(out)) : out->grad;
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
     device_linear_backward(dx, dweight, dbias, dout, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
@@ -82,6 +83,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     int64_t shape[TENSOR_MAX_DIMS];
     linear_shape(shape, x, weight, bias);
     Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+    out->grad_is_multiplied = true;
     const void *x_operand = operand(tape, x);
     const void *w_operand = weight_operand(tape, weight);
     device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x),
@@ -169,7 +171,7 @@ static void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
     if (b->requires_grad)
-        device_contribute(tape_gradient(tape, b), out->grad, tensor_count(out));
+        device_contribute(tape_gradient_operand(tape, b), out->grad, tensor_count(out));
     if (a->requires_grad && a->grad == NULL && a->parameter == NULL)
         a->grad = out->grad;
     else if (a->requires_grad)
@@ -293,8 +295,9 @@ static void attention_backward(Tape *tape, Node *node)
     Tensor *qkv = node->inputs[0];
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
     float *scratch = tape_floats(tape, device_attention_scratch(B, T, C, node->heads));
-    device_attention_backward(tape_gradient(tape, qkv), scratch, node->output->grad, qkv->data, node->output->data,
-                              node->saved[0], B, T, C, node->heads, tape->precision);
+    const Gradient dqkv = tape_gradient_operand(tape, qkv);
+    device_attention_backward(dqkv, scratch, node->output->grad, qkv->data, node->output->data, node->saved[0], B, T, C,
+                              node->heads, tape->precision);
 }
 
 Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
@@ -319,8 +322,9 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
 static void cross_entropy_backward(Tape *tape, Node *node)
 {
     Tensor *logits = node->inputs[0];
-    device_cross_entropy_backward(tape_gradient(tape, logits), node->output->grad, logits->data, node->saved[0],
-                                  node->saved[1], node->indices, tensor_rows(logits), tensor_last(logits));
+    const Gradient dlogits = tape_gradient_operand(tape, logits);
+    device_cross_entropy_backward(dlogits, node->output->grad, logits->data, node->saved[0], node->saved[1],
+                                  node->indices, tensor_rows(logits), tensor_last(logits));
 }
 
 /* note: sum-not-mean */

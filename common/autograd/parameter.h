@@ -13,8 +13,7 @@ typedef struct Parameter {
     char name[64]; /* as PyTorch would name it: "fc1.weight" */
     int index;     /* place in the list */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
-    int uses;      /* tape: how often this step's forward pass used it and backward has not come to yet */
-    bool contributed;  /* tape: one of those uses has added to the gradient in this backward pass */
+    bool contributed;  /* tape: one of its uses has added to the gradient in this backward pass */
     bool has_gradient; /* a complete gradient has landed since the gradients were zeroed */
     void *operand;     /* the value as matrix products read it in 16 bits; NULL until one does; owned by the list */
     DType operand_dtype;

@@ -11,8 +11,8 @@ void tape_begin(Tape *tape, bool recording)
     /* Uses that an earlier recording counted and no backward pass took back would delay this step's events. */
     for (int i = 0; i < tape->count; i++)
         for (int k = 0; k < NODE_MAX_INPUTS; k++)
-            if (tape->nodes[i].inputs[k] != NULL && tape->nodes[i].inputs[k]->parameter != NULL)
-                tape->nodes[i].inputs[k]->parameter->uses = 0;
+            if (tape->nodes[i].inputs[k] != NULL)
+                tape->nodes[i].inputs[k]->uses = 0;
     arena_reset(&tape->arena);
     tape->tensor_count = 0;
     tape->count = 0;
@@ -87,8 +87,8 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
     Node *node = &tape->nodes[tape->count++];
     *node = (Node){.name = name, .backward = backward, .inputs = {a, b, c}, .output = output};
     for (int i = 0; i < NODE_MAX_INPUTS; i++)
-        if (node->inputs[i] != NULL && node->inputs[i]->parameter != NULL)
-            node->inputs[i]->parameter->uses++;
+        if (node->inputs[i] != NULL)
+            node->inputs[i]->uses++;
     return node;
 }
 
@@ -96,12 +96,28 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
 {
     if (tensor == NULL || !tensor->requires_grad)
         return (Gradient){.values = NULL};
+    CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution came");
     const bool first = tensor->grad == NULL;
     CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",
           tensor->parameter->name);
     if (first)
         tensor->grad = tape_floats(tape, tensor_count(tensor));
     return (Gradient){.values = tensor->grad, .add = !first};
+}
+
+/* note: product-gradient
+ * Under bf16 and f16, the backward pass of a linear layer reads its output's gradient as an operand of two products. In
+ * float32, that gradient would be written, read again, and written rounded. So who computes it may round it at once.
+ * But a sum must be rounded after the last addition. So this contribution must be the first one, and must come from the
+ * last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are the same. */
+Gradient tape_gradient_operand(Tape *tape, Tensor *tensor)
+{
+    const bool only_one = tensor->grad == NULL && tensor->uses == 1;
+    if (!tensor->requires_grad || !tensor->grad_is_multiplied || !only_one || tape->precision == DTYPE_F32)
+        return tape_gradient(tape, tensor);
+    tensor->grad = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, tensor_count(tensor)));
+    tensor->grad_dtype = tape->precision;
+    return (Gradient){.values = tensor->grad, .add = false, .dtype = tensor->grad_dtype};
 }
 
 /* note: gradient-ready
@@ -111,12 +127,16 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
 static void count_down(Tape *tape, Node *node, bool contributed)
 {
     for (int i = 0; i < NODE_MAX_INPUTS; i++) {
-        Parameter *parameter = node->inputs[i] != NULL ? node->inputs[i]->parameter : NULL;
-        if (parameter == NULL || !parameter->tensor.requires_grad)
+        Tensor *input = node->inputs[i];
+        if (input == NULL)
+            continue;
+        input->uses--;
+        Parameter *parameter = input->parameter;
+        if (parameter == NULL || !input->requires_grad)
             continue;
         if (contributed)
             parameter->contributed = true;
-        if (--parameter->uses > 0 || !parameter->contributed)
+        if (input->uses > 0 || !parameter->contributed)
             continue;
         parameter->contributed = false;
         parameter->has_gradient = true;

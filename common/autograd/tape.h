@@ -61,8 +61,8 @@ Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t 
 /* Scratch that lives as long as the activations: count floats, not cleared. */
 float *tape_floats(Tape *tape, int64_t count);
 
-/* Appends a node, whose remaining fields the caller fills in. Every use of a parameter among the inputs is
- * counted. Returns NULL when the tape does not record or no input needs a gradient: nothing to keep then. */
+/* Appends a node, whose remaining fields the caller fills in. Every use of an input is counted. Returns NULL when the
+ * tape does not record or no input needs a gradient: nothing to keep then. */
 Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *), Tensor *output, Tensor *a,
                   Tensor *b, Tensor *c);
 
@@ -71,6 +71,9 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
  * before each step, and all contributions are added. Whoever asks must contribute, and in the order in which it asked,
  * as two inputs may be one tensor. */
 Gradient tape_gradient(Tape *tape, Tensor *tensor);
+/* The same for a backward function that can also set the gradient as an operand of matrix products. It is to do that,
+ * and dtype says so, if only products will read the gradient and this is all of it. */
+Gradient tape_gradient_operand(Tape *tape, Tensor *tensor);
 
 /* Adds the gradient of (seed * loss) to every parameter that took part. loss: one element. A node that the loss
  * does not depend on is passed over. Faults if called twice for one recording. */

@@ -66,8 +66,9 @@ void device_free_host(void *memory);
 typedef struct Gradient {
     float *values; /* NULL: nobody needs this gradient */
     bool add;      /* true: +=; false: =, the first contribution */
+    DType dtype;   /* DTYPE_F32; or an operand's precision, see below: it is set, by functions that say they can */
 } Gradient;
-void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution */
+void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution. `to` may be an operand */
 
 /* ---- element-wise ---- */
 void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
@@ -123,7 +124,7 @@ void device_embedding_backward(float *dtoken_table, float *dposition_table, cons
 
 /* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C), as an operand ----
  * saved: device_attention_saved() floats that forward fills for backward. scratch: device_attention_scratch()
- * floats that backward may overwrite. */
+ * floats that backward may overwrite. dqkv may be an operand in `precision`. */
 int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads);
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads);
 void device_attention_forward(void *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
@@ -133,7 +134,7 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
  * row_max and row_sum (rows) are kept for backward: the largest logit, and the sum of exp(logit - largest). They are
- * enough to compute the probabilities (rows, V) again. */
+ * enough to compute the probabilities (rows, V) again. dlogits may be an operand. */
 void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
                                   const int32_t *targets, int64_t rows, int64_t V);
 void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,

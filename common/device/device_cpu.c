@@ -173,6 +173,7 @@ void device_contribute(Gradient to, const float *x, int64_t n)
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         to.values[i] = so_far(to, i) + x[i];
+    round_if_operand(to, n);
 }
 
 /* ---- element-wise ---- */

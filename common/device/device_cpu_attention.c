@@ -176,4 +176,5 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
             head_backward(dq, dq + C, dq + 2 * C, dp, rounded_p, head_dout, dout_stride, p, &head, T, C, precision);
         }
     }
+    round_if_operand(dqkv, B * T * 3 * C);
 }

@@ -84,7 +84,7 @@ void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, co
     for (int64_t row = 0; row < rows; row++, x += n, dout += n) {
         const float m = mean[row], r = rstd[row];
         if (dx.values != NULL)
-            layernorm_row_backward((Gradient){dx.values + row * n, dx.add}, dout, x, m, r, weight, n);
+            layernorm_row_backward((Gradient){.values = dx.values + row * n, .add = dx.add}, dout, x, m, r, weight, n);
         if (dweight.values != NULL) {
 #pragma omp simd
             for (int64_t i = 0; i < n; i++) {

@@ -43,13 +43,14 @@ void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const f
     for (int64_t row = 0; row < rows; row++) {
         const float *x = logits + row * V;
         const float largest = row_max[row], factor = 1 / row_sum[row];
-        const Gradient dx = {dlogits.values + row * V, dlogits.add};
+        const Gradient dx = {.values = dlogits.values + row * V, .add = dlogits.add};
         /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
 #pragma omp simd
         for (int64_t i = 0; i < V; i++)
             dx.values[i] = so_far(dx, i) + d * (exp_of(x[i] - largest) * factor);
         dx.values[targets[row]] -= d;
     }
+    round_if_operand(dlogits, rows * V);
 }
 
 void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n)

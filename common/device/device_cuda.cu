@@ -199,6 +199,8 @@ void device_contribute(Gradient to, const float *x, int64_t n)
 {
     if (to.add)
         device_accumulate(to.values, x, n);
+    else if (to.dtype != DTYPE_F32)
+        device_operand(to.values, x, to.dtype, n);
     else
         device_copy(to.values, x, (size_t)n * sizeof *x);
 }

@@ -184,6 +184,24 @@ static inline void clear_if_first(Gradient gradient, int64_t n)
         device_zero(gradient.values, (size_t)n * sizeof *gradient.values);
 }
 
+/* `precision` is DTYPE_BF16 or DTYPE_F16. */
+static __device__ inline void store_operand(void *operand, DType precision, int64_t i, int64_t n, Four<float> four)
+{
+    if (precision == DTYPE_BF16)
+        store_rounded((__nv_bfloat16 *)operand, i, n, four);
+    else
+        store_rounded((__half *)operand, i, n, four);
+}
+
+/* Four numbers of a gradient that may be an operand. */
+static __device__ inline void store_gradient(Gradient gradient, int64_t i, int64_t n, Four<float> four)
+{
+    if (gradient.dtype == DTYPE_F32)
+        store_four(gradient.values, i, n, four);
+    else
+        store_operand(gradient.values, gradient.dtype, i, n, four);
+}
+
 /* ---- sums over threads, in a fixed order; every thread that takes part gets the result ---- */
 
 /* All 32 threads of a warp take part. threads: a power of two, to sum over each group of so many neighbours alone. */

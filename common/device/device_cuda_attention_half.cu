@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
             add_weighted_rows(dq, rounded<Half>(dscores), &k_tile[turn], s);
         }
     }
-    contribute_rows<WIDTH>(dqkv, place.row * 3 * shape.C + place.column, dq, shape.scale, first, shape);
+    contribute_rows<Half, WIDTH>(dqkv, place.row * 3 * shape.C + place.column, dq, shape.scale, first, shape);
 }
 
 /* A block has a tile of keys, and walks over the queries that see them. Its squares of p and dscores are transposed: a
@@ -249,8 +249,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS)
         }
     }
     const int64_t dq_at = place.row * 3 * shape.C + place.column;
-    contribute_rows<WIDTH>(dqkv, dq_at + shape.C, dk, shape.scale, first, shape);
-    contribute_rows<WIDTH>(dqkv, dq_at + 2 * shape.C, dv, 1, first, shape);
+    contribute_rows<Half, WIDTH>(dqkv, dq_at + shape.C, dk, shape.scale, first, shape);
+    contribute_rows<Half, WIDTH>(dqkv, dq_at + 2 * shape.C, dv, 1, first, shape);
 }
 
 /* ---- launches ---- */

@@ -126,9 +126,10 @@ template <typename Half> static __device__ inline void store_pair(Half *to, cons
         from_float(&to[c], factor * pair[c]);
 }
 
-/* Contributes factor * sums to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv.
- * First all loads, then all stores: in turns, each load would wait for the store before it. */
-template <int WIDTH>
+/* Contributes factor * sums to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv. (If
+ * that is an operand, it is one of Half.) First all loads, then all stores: in turns, each load would wait for the store
+ * before it. */
+template <typename Half, int WIDTH>
 static __device__ inline void contribute_rows(Gradient dqkv, int64_t head, const FloatSquare *sums, float factor,
                                               int first, AttentionShape shape)
 {
@@ -146,10 +147,12 @@ static __device__ inline void contribute_rows(Gradient dqkv, int64_t head, const
 #pragma unroll
     for (int d = 0; d < SQUARES<WIDTH>; d++)
         for (int i = 0; i < 4; i++) {
-            float *pair = rows + index_in_rows(first, d, i, shape, &count);
+            const int64_t index = index_in_rows(first, d, i, shape, &count);
+            if (dqkv.dtype != DTYPE_F32)
+                store_pair((Half *)dqkv.values + head + index, sums[d].quarter[i], factor, count);
             for (int c = 0; c < 2; c++)
-                if (c < count)
-                    pair[c] = old[d].quarter[i][c] + factor * sums[d].quarter[i][c];
+                if (c < count && dqkv.dtype == DTYPE_F32)
+                    rows[index + c] = old[d].quarter[i][c] + factor * sums[d].quarter[i][c];
         }
 }
 

@@ -87,7 +87,7 @@ static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t 
                    DType precision)
 {
     if (k == 0)
-        clear_if_first({c, add}, m * n); /* a sum of nothing */
+        clear_if_first({c, add, DTYPE_F32}, m * n); /* a sum of nothing */
     if (m == 0 || n == 0 || k == 0)
         return;
     const float alpha = 1, beta = add ? 1 : 0; /* where beta is 0, cuBLAS does not read c */

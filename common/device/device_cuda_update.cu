@@ -82,18 +82,17 @@ static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const flo
                                                      const float *row_max, const float *row_sum,
                                                      const int32_t *targets, int64_t V)
 {
-    const int64_t row = blockIdx.x, target = targets[row];
+    const int64_t row = blockIdx.x, first = row * V, end = first + V, target = first + targets[row];
     const float d = *dloss, largest = row_max[row], factor = 1 / row_sum[row];
-    dlogits.values += row * V;
-    for (int64_t i = 4 * threadIdx.x; i < V; i += 4 * blockDim.x) {
-        Four<float> dx = four_so_far(dlogits, i, V);
-        const Four<float> x = load_four(logits + row * V, i, V);
+    for (int64_t i = first + 4 * threadIdx.x; i < end; i += 4 * blockDim.x) {
+        Four<float> dx = four_so_far(dlogits, i, end);
+        const Four<float> x = load_four(logits, i, end);
         for (int k = 0; k < 4; k++) {
             const float p = expf(x.at[k] - largest) * factor;
             /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
             dx.at[k] += d * (p - (i + k == target ? 1 : 0));
         }
-        store_four(dlogits.values, i, V, dx);
+        store_gradient(dlogits, i, end, dx);
     }
 }
 
@@ -206,10 +205,8 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
 static __device__ inline void store_weights(DeviceUpdate update, int64_t i, Four<float> weights)
 {
     store_four(update.weight, i, update.n, weights);
-    if (update.operand != NULL && update.precision == DTYPE_BF16)
-        store_rounded((__nv_bfloat16 *)update.operand, i, update.n, weights);
-    else if (update.operand != NULL)
-        store_rounded((__half *)update.operand, i, update.n, weights);
+    if (update.operand != NULL)
+        store_operand(update.operand, update.precision, i, update.n, weights);
 }
 
 static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_decay)

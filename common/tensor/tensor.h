@@ -24,7 +24,10 @@ typedef struct Tensor {
     DType dtype; /* of an activation: float32, or 16 bits if it is an operand of products (tape_operand()) */
     bool requires_grad; /* someone upstream is a parameter that is being trained */
     void *data;
-    void *grad;                  /* float32, same shape; NULL until the first contribution arrives */
+    void *grad;                  /* same shape; NULL until the first contribution arrives */
+    DType grad_dtype;            /* float32, or what an operand of matrix products has: tape_gradient_operand() */
+    bool grad_is_multiplied;     /* op_linear's output: backward reads its gradient as such an operand */
+    int uses;                    /* tape: operations that have read it, and that backward has not come to yet */
     struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */
 } Tensor;
 
