@@ -110,6 +110,9 @@ static void test_emulated_link(void **state)
     expect_at_least("all_gather", (ranks - 1) / ranks * ranks * seconds + (ranks - 1) * latency);
     pg_reduce_scatter(pg, send, receive, COUNT, DTYPE_F32, REDUCE_SUM, "test");
     expect_at_least("reduce_scatter", (ranks - 1) / ranks * ranks * seconds + (ranks - 1) * latency);
+    pg_broadcast(pg, send, COUNT, DTYPE_F32, 0, "test");
+    if (ranks > 1) /* every rank receives all of it, over one link */
+        expect_at_least("broadcast", seconds + (ranks - 1) * latency);
     pg->options.wire_gbps = 0;
     free(send);
     free(receive);

@@ -88,7 +88,8 @@ size_t collective_bytes(const ProcessGroup *pg, const Collective *collective)
 
 /* note: emulated-link
  * Seconds that a ring over the emulated link needs: N-1 steps of 1/N of the bytes each for a reduce-scatter or
- * an all-gather, and an all-reduce is one after the other. */
+ * an all-gather, and an all-reduce is one after the other. A broadcast goes along the ring in small pieces, so that
+ * all ranks pass it on at the same time; but each of them must receive all of it. */
 static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 {
     if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
@@ -96,7 +97,8 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     double steps = (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2.0 : 1.0);
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
     double bytes = (double)collective_bytes(pg, collective);
-    return steps / pg->world_size * bytes / bytes_per_second + steps * pg->options.wire_latency;
+    double share = collective->operation == OP_BROADCAST ? 1 : steps / pg->world_size; /* that goes over each link */
+    return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
 }
 
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
