@@ -14,7 +14,7 @@ typedef struct RunRecord {
     long steps_skipped;     /* fp16: gradients overflowed */
     long collectives;       /* of all steps */
     int64_t bytes;          /* of all steps */
-    int64_t global_samples; /* of the last step's batch */
+    int64_t global_samples; /* of the last step: all ranks, all micro-batches */
     int64_t all_samples;    /* of all steps' batches */
     double first_loss, final_loss;
     double base_rss_mb;     /* program, libraries and data set, before there was a model */

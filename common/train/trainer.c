@@ -74,7 +74,7 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     clock = timed(times, PART_BACKWARD, clock);
 
     ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
-    trainer->record.global_samples = batch->global_samples;
+    trainer->record.global_samples = batch->global_samples; /* the whole step's: each of its micro-batches says it */
     return (double)loss_value;
 }
 
