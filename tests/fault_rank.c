@@ -1,5 +1,6 @@
 /* fault_rank.c: a program in which one rank misbehaves on purpose: the argument says how. Run by test_faults.sh.
  * It trains nothing; it makes the calls that a training step makes. */
+#include <limits.h>
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -51,6 +52,12 @@ static void broadcast_without_one(ProcessGroup *pg, float *buffer)
     sleep_seconds(1000);
 }
 
+static void start_all_reduces(ProcessGroup *pg, float *gradient, long count)
+{
+    for (long i = 0; i < count; i++)
+        pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
+}
+
 static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
 {
     if (strcmp(how, "sleep") == 0)
@@ -59,7 +66,14 @@ static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
         all_reduce_buckets(pg, gradient, true);
     else if (strcmp(how, "count") == 0)
         pg_all_reduce(pg, gradient, gradient, ELEMENTS / 2, DTYPE_F32, REDUCE_SUM, "bucket 0");
-    else if (strcmp(how, "leave") == 0) { /* as a rank that runs out of data */
+    else if (strcmp(how, "unstarted") == 0)
+        work_wait(NULL);
+    else if (strcmp(how, "endless") == 0)
+        start_all_reduces(pg, gradient, LONG_MAX);
+    else if (strcmp(how, "unwaited") == 0) {
+        start_all_reduces(pg, gradient, 3);
+        pg_free_shared(pg, gradient);
+    } else if (strcmp(how, "leave") == 0) { /* as a rank that runs out of data */
         pg_free_shared(pg, gradient);
         pg_destroy(pg);
         exit(0);

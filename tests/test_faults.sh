@@ -51,6 +51,12 @@ plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce 
     'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 7; its last one'
 plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 gives its shared memory back instead'
 plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
+plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI cuts a message off
+plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
+plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'
+for where in mpi shm; do
+    plant "unwaited $where" 'rank 2, step 2: this rank gives memory back while 3 all-reduce\(s\) may be under way: every'
+done
 plant exit 'rank 2 .*ended with status 3'
 plant abort 'rank 2 .*signal 6'
 plant crash 'rank 2 .*signal 11'

@@ -5,10 +5,16 @@
 
 #include "dist/process_group.h"
 
-/* Tells every other rank that collective number `sequence` is overdue. Never waits. */
-void alarm_raise(ProcessGroup *pg, long sequence);
-/* Has another rank raised the alarm? Then *sequence is the collective it waits in. Never waits. */
-bool alarm_was_raised(ProcessGroup *pg, long *sequence);
+/* The collective that a rank waits in. */
+typedef struct Alarm {
+    long sequence;    /* its number */
+    long fingerprint; /* of what it is: operation, name, count, dtype */
+} Alarm;
+
+/* Tells every other rank that this one has waited in vain. Never waits. Once per process. */
+void alarm_raise(ProcessGroup *pg, Alarm alarm);
+/* Has another rank raised the alarm? Then *rank says which one, and *alarm what it waits in. Never waits. */
+bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm);
 
 /* note: leaving
  * A rank that ends its group tells the others in how many collectives it has taken part, and waits until all have told

@@ -73,6 +73,9 @@ void group_add_exposed(ProcessGroup *pg, double seconds);
 /* ---- work.c ---- */
 Work *worker_submit(ProcessGroup *pg, const Collective *collective);
 void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
+/* A fault, which says what the caller is about to do, if a work has not been given to work_wait(): the communication
+ * thread may still use its buffers. Also where all of them happen to be done: that would differ from run to run. */
+void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
 
 /* ---- pg_mpi.c ---- */

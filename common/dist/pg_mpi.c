@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -50,9 +51,13 @@ void check_mpi(int code, const char *call, const char *file, int line)
     if (code == MPI_SUCCESS)
         return;
     char text[MPI_MAX_ERROR_STRING];
-    int length = 0;
+    int length = 0, class = MPI_SUCCESS;
     MPI_Error_string(code, text, &length);
-    fault_at(file, line, "%s failed: %s", call, text);
+    text[strcspn(text, "\n")] = '\0'; /* what follows is MPI's own stack */
+    MPI_Error_class(code, &class);
+    fault_at(file, line, "%s failed: %s%s", call, text,
+             class == MPI_ERR_TRUNCATE ? ": a rank has sent more than this one expects, so the ranks are in different "
+                                         "collectives; --debug-collectives names the first one that differs" : "");
 }
 
 /* ---- the job: how ranks end together ---- */
@@ -99,39 +104,43 @@ static void check_launcher(int world_size)
     }
 }
 
-void alarm_raise(ProcessGroup *pg, long sequence)
+void alarm_raise(ProcessGroup *pg, Alarm alarm)
 {
-    static long overdue; /* there until MPI has sent it; nobody raises two alarms */
-    overdue = sequence;
+    static long overdue[2]; /* there until MPI has sent it; nobody raises two alarms */
+    overdue[0] = alarm.sequence;
+    overdue[1] = alarm.fingerprint;
     pthread_mutex_lock(&receiving);
     for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
         MPI_Request request;
-        if (rank != pg->rank && MPI_Isend(&overdue, 1, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
+        if (rank != pg->rank && MPI_Isend(overdue, 2, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
             MPI_Request_free(&request);
     }
     pthread_mutex_unlock(&receiving);
 }
 
-/* Receives a message of this kind, if there is one. Never waits. */
-static bool receive_if_there(int tag, int *source, long *number)
+/* Receives a message of this kind and of `count` numbers, if there is one. Never waits. */
+static bool receive_if_there(int tag, int *source, long *numbers, int count)
 {
     int waiting = 0;
     MPI_Status status;
     pthread_mutex_lock(&receiving);
     bool received = !mpi_has_ended &&
                     MPI_Iprobe(MPI_ANY_SOURCE, tag, ending_comm, &waiting, &status) == MPI_SUCCESS && waiting &&
-                    MPI_Recv(number, 1, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) == MPI_SUCCESS;
+                    MPI_Recv(numbers, count, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) ==
+                        MPI_SUCCESS;
     pthread_mutex_unlock(&receiving);
     if (received)
         *source = status.MPI_SOURCE;
     return received;
 }
 
-bool alarm_was_raised(ProcessGroup *pg, long *sequence)
+bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm)
 {
     (void)pg;
-    int source;
-    return receive_if_there(TAG_ALARM, &source, sequence);
+    long overdue[2] = {0};
+    bool raised = receive_if_there(TAG_ALARM, rank, overdue, 2);
+    *alarm = (Alarm){.sequence = overdue[0], .fingerprint = overdue[1]};
+    return raised;
 }
 
 void departure_announce(ProcessGroup *pg)
@@ -150,7 +159,7 @@ void departure_announce(ProcessGroup *pg)
 bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
 {
     (void)pg;
-    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives);
+    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives, 1);
     departures += announced;
     return announced;
 }

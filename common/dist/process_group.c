@@ -28,6 +28,7 @@ ProcessGroup *pg_create(const ProcessGroupOptions *options)
 
 void pg_destroy(ProcessGroup *pg)
 {
+    worker_check_all_waited_for(pg, "this rank leaves the group");
     worker_stop(pg);
     departure_announce(pg);
     watchdog_stop(pg->watchdog); /* from here on the others' watchdogs are enough: they know that this rank has left */

@@ -47,8 +47,8 @@ typedef struct Work Work; /* an asynchronous collective on its way */
 /* Starts MPI (alone, or under mpiexec) and makes a group of all ranks. argc, argv: main()'s. */
 void pg_initialize(int *argc, char ***argv);
 ProcessGroup *pg_create(const ProcessGroupOptions *options);
-/* Waits for the communication thread, frees the group, ends MPI. Collective. If another rank is still waiting in a
- * collective that this one has not come to, that is a fault, and the other rank says so. */
+/* Frees the group, ends MPI; a fault while a Work has not been waited for. Collective. If another rank is still
+ * waiting in a collective that this one has not come to, that is a fault, and the other rank says so. */
 void pg_destroy(ProcessGroup *pg);
 
 int pg_rank(const ProcessGroup *pg);
@@ -68,7 +68,8 @@ void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 
 /* Zeroed device memory in which all_reduce works best, if in place: where neighbours can see it (ALLREDUCE_SHM), or else
  * the same as device_alloc(). Free with pg_free_shared(). Both are collective; every rank asks for equally much.
- * pg NULL: device_alloc(). */
+ * pg NULL: device_alloc(). Before memory is given back, every pg_all_reduce_async() must have had its work_wait():
+ * the communication thread may still read and write there. Otherwise: a fault. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
 
@@ -82,7 +83,8 @@ void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t cou
                    const char *carries);
 /* receive (world_size * count) = every rank's send (count), in rank order. Two different buffers. */
 void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
-/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). */
+/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). No stage needs it: half of an
+ * all-reduce, and part of the field's interface. */
 void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                        const char *carries);
 
@@ -92,8 +94,8 @@ void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t
  * calls, while the caller computes. The buffers must stay alone until work_wait(). */
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
-bool work_test(Work *work); /* true once it is done; never waits */
-void work_wait(Work *work); /* returns when it is done, and frees the handle */
+bool work_test(Work *work); /* true once it is done; never waits. No stage needs it: part of the field's interface */
+void work_wait(Work *work); /* returns when it is done, and frees the handle: once for each, always. NULL: a fault */
 
 /* ---- accounting ---- */
 CommCounters pg_counters(ProcessGroup *pg);

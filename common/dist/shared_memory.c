@@ -122,6 +122,8 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
+    if (pg != NULL)
+        worker_check_all_waited_for(pg, "this rank gives memory back");
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);
         return;
@@ -134,7 +136,6 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
         device_free(memory);
         return;
     }
-    worker_drain(pg);
     *link = window->next;
     const Collective give_back = watch(pg, "giving shared memory back");
     shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});

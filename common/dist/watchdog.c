@@ -5,14 +5,17 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hash.h"
 #include "dist/alarm.h"
 
 #define LOOK_EVERY 0.1  /* seconds between two looks */
 #define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
+#define RECENT 64       /* collectives that a rank can compare with what another one waits in */
 
 struct Watchdog {
     ProcessGroup *pg;
@@ -26,6 +29,7 @@ struct Watchdog {
     char carries[64];      /* a copy: the name may be gone when we print it */
     double since;
     bool any;              /* there was a collective at all */
+    long recent[RECENT];   /* fingerprint of collective number n: [n % RECENT] */
     int left_rank;         /* the first rank to leave the group ... */
     long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
 };
@@ -60,18 +64,42 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
         snprintf(text, size, "has not come to collective number %ld, nor to any other", sequence);
 }
 
-/* Prints this rank's line, gives the others time to print theirs, and ends the job. */
-static _Noreturn void speak_and_end(Watchdog *watchdog, long sequence, bool first)
+/* Another rank waits in a collective that was, or is, a different one here: then nobody is late, but the calls differ.
+ * A rank cannot tell if it has not come to that number yet; the other one, which hears this rank's alarm, can. */
+static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
+{
+    pthread_mutex_lock(&watchdog->lock);
+    long latest = watchdog->any ? watchdog->collective.sequence : -1;
+    bool known = alarm.sequence >= 0 && alarm.sequence <= latest && alarm.sequence > latest - RECENT;
+    bool differs = known && watchdog->recent[alarm.sequence % RECENT] != alarm.fingerprint;
+    pthread_mutex_unlock(&watchdog->lock);
+    if (differs)
+        job_say_fault("collective number %ld, in which rank %d waits, was another one here: the ranks do not make the "
+                      "same calls in the same order; --debug-collectives names the first one that differs",
+                      alarm.sequence, rank);
+}
+
+/* Prints this rank's line, gives the others time to print theirs, and ends the job. heard: the alarm of rank `from`;
+ * NULL: this rank is the first whose time is up. A rank that waits raises the alarm in any case: all can compare. */
+static _Noreturn void speak_and_end(Watchdog *watchdog, const Alarm *heard, int from)
 {
     char text[400];
     pthread_mutex_lock(&watchdog->lock);
-    describe(watchdog, sequence, text, sizeof text);
+    long sequence = watchdog->collective.sequence;
+    Alarm mine = {.sequence = sequence, .fingerprint = watchdog->recent[sequence % RECENT]};
+    bool waits = watchdog->under_way;
+    describe(watchdog, heard != NULL ? heard->sequence : sequence, text, sizeof text);
     double timeout = watchdog->timeout;
     pthread_mutex_unlock(&watchdog->lock);
-    if (first)
-        alarm_raise(watchdog->pg, sequence);
+    if (waits)
+        alarm_raise(watchdog->pg, mine);
     job_say_fault("%s (--timeout %g)", text, timeout);
-    sleep_seconds(TIME_TO_SPEAK);
+    if (heard != NULL)
+        compare_with_own(watchdog, from, *heard);
+    Alarm theirs;
+    for (double end = now_seconds() + TIME_TO_SPEAK; now_seconds() < end; sleep_seconds(LOOK_EVERY))
+        while (alarm_was_raised(watchdog->pg, &from, &theirs))
+            compare_with_own(watchdog, from, theirs);
     job_abort(1);
 }
 
@@ -84,8 +112,8 @@ static _Noreturn void name_who_left(Watchdog *watchdog)
     int rank = watchdog->left_rank;
     long after = watchdog->left_after;
     pthread_mutex_unlock(&watchdog->lock);
-    job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others?",
-                  text, rank, after);
+    job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others, "
+                  "or leave a call out?", text, rank, after);
     sleep_seconds(TIME_TO_SPEAK);
     job_abort(1);
 }
@@ -116,15 +144,17 @@ static void *watch(void *argument)
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
         bool too_late = watchdog->under_way && now_seconds() - watchdog->since > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
+        Alarm alarm;
+        int from;
         look_for_departures(watchdog);
         bool in_vain = watchdog->under_way && sequence >= watchdog->left_after;
         pthread_mutex_unlock(&watchdog->lock);
         if (in_vain)
             name_who_left(watchdog);
+        if (alarm_was_raised(watchdog->pg, &from, &alarm))
+            speak_and_end(watchdog, &alarm, from);
         if (too_late)
-            speak_and_end(watchdog, sequence, true);
-        if (alarm_was_raised(watchdog->pg, &sequence))
-            speak_and_end(watchdog, sequence, false);
+            speak_and_end(watchdog, NULL, watchdog->pg->rank);
         pthread_mutex_lock(&watchdog->lock);
     }
     pthread_mutex_unlock(&watchdog->lock);
@@ -155,13 +185,23 @@ void watchdog_stop(Watchdog *watchdog)
     free(watchdog);
 }
 
+/* The same on all ranks if they make the same call. */
+static long fingerprint(const Collective *c)
+{
+    uint64_t hash = fnv1a(FNV1A_START, c->carries, strlen(c->carries));
+    const size_t numbers[] = {c->operation, c->dtype, c->op, (size_t)c->root, c->count};
+    return (long)(fnv1a(hash, numbers, sizeof numbers) >> 1);
+}
+
 void watchdog_begin(Watchdog *watchdog, const Collective *collective)
 {
     if (watchdog == NULL)
         return;
+    long now = fingerprint(collective);
     pthread_mutex_lock(&watchdog->lock);
     watchdog->collective = *collective;
     snprintf(watchdog->carries, sizeof watchdog->carries, "%s", collective->carries);
+    watchdog->recent[collective->sequence % RECENT] = now;
     watchdog->under_way = watchdog->any = true;
     watchdog->since = now_seconds();
     pthread_mutex_unlock(&watchdog->lock);

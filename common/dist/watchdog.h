@@ -5,6 +5,8 @@
  * In a hang, every rank but one waits in the same collective, and none of them knows who is missing. So the first rank
  * whose time is up raises an alarm: each rank's watchdog prints what its own rank is doing. The rank that prints
  * "has not come to" is the one to look at; a rank that prints nothing is stopped or cut off.
+ * Where nobody is late, but the ranks have made different calls, each waits in another one: an alarm says in which, and
+ * a rank that knows that number as something else says so.
  * Only for a rank that has left the group (pg_destroy()) nobody waits so long: see dist/alarm.h.
  */
 #ifndef LOCKSTEP_DIST_WATCHDOG_H

@@ -29,8 +29,11 @@ struct Worker {
     pthread_cond_t work_arrived; /* for the communication thread */
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* not yet carried out; the first may be under way */
+    long not_waited_for;         /* works that the caller has not given to work_wait() yet */
     bool stop;
 };
+
+#define MOST_WORKS 100000 /* that a caller may start before it waits: no model has as many parameters */
 
 static void *communicate(void *argument)
 {
@@ -73,6 +76,10 @@ Work *worker_submit(ProcessGroup *pg, const Collective *collective)
     *work = (Work){.pg = pg, .collective = *collective};
     Worker *worker = pg->worker;
     pthread_mutex_lock(&worker->lock);
+    worker->not_waited_for++;
+    CHECK(worker->not_waited_for <= MOST_WORKS,
+          "more than %d all-reduces have been started that nobody has waited for (the last one: %s): does the loop "
+          "that starts them ever stop?", MOST_WORKS, collective->carries);
     if (worker->first == NULL)
         worker->first = work;
     else
@@ -83,8 +90,16 @@ Work *worker_submit(ProcessGroup *pg, const Collective *collective)
     return work;
 }
 
+/* A bucket whose all-reduce was never started has no work. */
+static void check_started(const Work *work, const char *function)
+{
+    CHECK(work != NULL, "%s(NULL): this all-reduce was never started; does launch_full_buckets() start every bucket in "
+          "every backward pass, and does ddp_before_backward() set back what it counts with?", function);
+}
+
 bool work_test(Work *work)
 {
+    check_started(work, "work_test");
     pthread_mutex_lock(&work->pg->worker->lock);
     bool done = work->done;
     pthread_mutex_unlock(&work->pg->worker->lock);
@@ -93,12 +108,14 @@ bool work_test(Work *work)
 
 void work_wait(Work *work)
 {
+    check_started(work, "work_wait");
     Worker *worker = work->pg->worker;
     double start = now_seconds();
     atomic_store(&work->pg->training_waits, true); /* its core is free now: no reason for the other to sleep */
     pthread_mutex_lock(&worker->lock);
     while (!work->done)
         pthread_cond_wait(&worker->work_done, &worker->lock);
+    worker->not_waited_for--;
     pthread_mutex_unlock(&worker->lock);
     atomic_store(&work->pg->training_waits, false);
     group_add_exposed(work->pg, now_seconds() - start);
@@ -114,6 +131,17 @@ void worker_drain(ProcessGroup *pg)
     while (worker->first != NULL)
         pthread_cond_wait(&worker->work_done, &worker->lock);
     pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_check_all_waited_for(ProcessGroup *pg, const char *what)
+{
+    if (pg->worker == NULL)
+        return;
+    pthread_mutex_lock(&pg->worker->lock);
+    long left = pg->worker->not_waited_for;
+    pthread_mutex_unlock(&pg->worker->lock);
+    CHECK(left == 0, "%s while %ld all-reduce(s) may be under way: every pg_all_reduce_async() needs its work_wait() "
+          "(in ddp_after_backward())", what, left);
 }
 
 void worker_stop(ProcessGroup *pg)
