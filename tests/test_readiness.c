@@ -48,6 +48,24 @@ static void test_incomplete(void **state)
     expect_dies(leave_two_out, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight");
 }
 
+static void leave_all_out(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    Readiness readiness;
+    list.items[0]->tensor.requires_grad = false;
+    readiness_create(&readiness, &list);
+    readiness_begin(&readiness, &list);
+    readiness_check_complete(&readiness, &list);
+}
+
+/* Not a matter of the model then: nobody listens. */
+static void test_nothing_marked(void **state)
+{
+    (void)state;
+    expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was noted, of any of 2 parameters");
+}
+
 /* A new backward pass starts from nothing, frozen parameters are not waited for, and the order is written down. */
 static void test_each_pass_anew(void **state)
 {
@@ -74,6 +92,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_marked_twice),
         cmocka_unit_test(test_incomplete),
+        cmocka_unit_test(test_nothing_marked),
         cmocka_unit_test(test_each_pass_anew),
     };
     device_init(0, 1);

@@ -9,19 +9,29 @@
 #include "base/hash.h"
 #include "device/device.h"
 
-#define DESCRIPTION_SIZE 144 /* "fc1.weight float32 [512, 784]", sent as 36 int32 words */
+#define DESCRIPTION_SIZE 160 /* "parameter 0 is fc1.weight float32 [512, 784]", sent as 40 int32 words */
 
 static void describe(const ParameterList *parameters, int i, char *text)
 {
     char shape[64];
     memset(text, 0, DESCRIPTION_SIZE);
     if (i >= parameters->count) {
-        snprintf(text, DESCRIPTION_SIZE, "nothing (it has %d parameters)", parameters->count);
+        snprintf(text, DESCRIPTION_SIZE, "parameter %d is nothing (it has %d parameters)", i, parameters->count);
         return;
     }
     tensor_describe(&parameters->items[i]->tensor, shape, sizeof shape);
-    snprintf(text, DESCRIPTION_SIZE, "%.60s %s%s", parameters->items[i]->name, shape,
+    snprintf(text, DESCRIPTION_SIZE, "parameter %d is %.60s %s%s", i, parameters->items[i]->name, shape,
              parameters->items[i]->tensor.requires_grad ? "" : " (frozen)");
+}
+
+/* What comes from a rank that is in another collective is not a description at all: not a matter of models then. */
+static void check_is_description(const char *text, int i, int rank)
+{
+    char begin[40];
+    int length = snprintf(begin, sizeof begin, "parameter %d is ", i);
+    CHECK(memcmp(text, begin, (size_t)length) == 0,
+          "what rank %d sent is no description of a parameter: it is in another collective, so the ranks have not made "
+          "the same calls in the same order before; --debug-collectives names the first one that differs", rank);
 }
 
 void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters)
@@ -36,9 +46,11 @@ void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters
         pg_all_gather(pg, mine, all, DESCRIPTION_SIZE / 4, DTYPE_I32, "description of a parameter");
         for (int rank = 1; rank < world_size; rank++) {
             const char *theirs = all + (size_t)rank * DESCRIPTION_SIZE;
+            check_is_description(all, i, 0);
+            check_is_description(theirs, i, rank);
             if (memcmp(all, theirs, DESCRIPTION_SIZE) != 0)
-                die("the ranks have different models: parameter %d is %s on rank 0, but %s on rank %d; start every "
-                    "rank with the same --model and sizes", i, all, theirs, rank);
+                die("the ranks have different models: %s on rank 0, but %s on rank %d; start every rank with the same "
+                    "--model and sizes", all, strstr(theirs, " is ") + 4, rank);
         }
     }
     free(all);
@@ -79,7 +91,7 @@ void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
         for (int rank = 1; rank < world_size; rank++)
             CHECK(all[(size_t)rank * count + (size_t)i] == all[i],
                   "the ranks' weights have drifted apart: %s differs between rank 0 and rank %d (was its gradient "
-                  "reduced on all ranks?)", parameters->items[i]->name, rank);
+                  "reduced on all ranks, and waited for?)", parameters->items[i]->name, rank);
     free(mine);
     free(all);
 }
@@ -88,15 +100,19 @@ void replicas_check_gradients(const ParameterList *parameters, const bool *ready
 {
     char names[512] = "";
     size_t used = 0;
-    int missing = 0;
+    int missing = 0, trained = 0;
     for (int i = 0; i < parameters->count; i++) {
         const Parameter *parameter = parameters->items[i];
+        trained += parameter->tensor.requires_grad;
         if (!parameter->tensor.requires_grad || (ready != NULL ? ready[i] : parameter->has_gradient))
             continue;
         missing++;
         if (used < sizeof names)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", parameter->name);
     }
+    CHECK(missing == 0 || missing < trained || ready == NULL,
+          "backward is over and no gradient-ready event was noted, of any of %d parameters: does ddp_create() listen "
+          "to the tape, and does gradient_ready() call readiness_mark()?", trained);
     CHECK(missing == 0, "backward is over and %d parameter(s) got no gradient: %s. The loss does not depend on them; "
                         "freeze them, or let --find-unused-parameters (stage 3 on) pass them over", missing, names);
 }
