@@ -181,6 +181,9 @@ static void flags_of_later_stages(void **state)
     assert_int_equal(options.precision, DTYPE_F16);
     assert_number(options.initial_loss_scale, 8);
     assert_int_equal(options.ddp.grad_dtype, DTYPE_BF16);
+    assert_number(parse("--precision fp16 --grad-dtype bf16", 4).initial_loss_scale, 1024);
+    assert_number(parse("--precision fp16 --grad-dtype fp16", 4).initial_loss_scale, 16);
+    assert_number(parse("--precision fp16 --grad-dtype fp16 --loss-scale 2048", 4).initial_loss_scale, 2048);
 }
 
 /* The word after --verify is optional, with or without '='. */

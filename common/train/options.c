@@ -103,6 +103,8 @@ static void fill_defaults(FlagValues *values)
             values->text[id] = flags[id].default_value;
     if (!values->given[FLAG_DEVICE])
         values->text[FLAG_DEVICE] = device_name();
+    if (!values->given[FLAG_LOSS_SCALE] && choice(values, FLAG_GRAD_DTYPE)->value == DTYPE_F16)
+        values->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
     if (!values->given[FLAG_BACKEND])
         values->text[FLAG_BACKEND] = pg_has_nccl() && !values->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
 

@@ -79,7 +79,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
                    "train_cuda: fp32 matrix products on tensor cores, which round what they multiply to TF32"},
     [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
-                         "the first scale, with --precision fp16"},
+                         "the first scale, with --precision fp16 (and --grad-dtype fp16: " LOSS_SCALE_FP16_ON_THE_WIRE
+                         ")"},
 
     [FLAG_DEVICE] = {"device", NULL, devices, NULL, 0, 0, 1, NULL, "the program decides: train or train_cuda"},
     [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,

@@ -47,6 +47,11 @@ typedef struct Flag {
 
 extern const Flag flags[FLAG_COUNT];
 
+/* note: scale-on-the-wire
+ * The default of --loss-scale with --grad-dtype fp16. What travels is the gradient of a SUM of losses: as many times
+ * larger than that of their mean as the global batch has samples or tokens, and fp16 ends at 65504. */
+#define LOSS_SCALE_FP16_ON_THE_WIRE "16"
+
 /* What --model chooses besides the shape. All are texts, read like the user's; NULL: none. */
 typedef struct ModelDefaults {
     const char *model;
