@@ -14,6 +14,7 @@
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "dist/group.h" /* to switch the algorithm */
+#include "mpi_main.h"
 #include "toy_data.h"
 #include "train/verify.h"
 
@@ -131,8 +132,10 @@ static void run_case(Case c, FILE *file)
 int main(int argc, char **argv)
 {
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    job_set_program("bits");
     pg_initialize(&argc, &argv);
-    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = 60});
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
+                                           .debug_collectives = true}); /* a stage under test may call anything */
     device_init(pg_local_rank(pg), 1);
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
     FILE *file = writes ? fopen(argv[1], "w") : NULL;

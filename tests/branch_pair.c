@@ -68,7 +68,7 @@ int timeline_length(void)
 static void expect_same_on_all_ranks(ProcessGroup *pg, uint64_t hash)
 {
     uint64_t all[MAX_RANKS];
-    assert_true(pg_world_size(pg) <= MAX_RANKS);
+    CHECK(pg_world_size(pg) <= MAX_RANKS, "this test is for %d ranks at most", MAX_RANKS);
     pg_all_gather(pg, &hash, all, 1, DTYPE_I64, "sequence of collectives");
     for (int rank = 0; rank < pg_world_size(pg); rank++)
         if (all[rank] != all[0])
@@ -95,7 +95,8 @@ void expect_bucket_order(ProcessGroup *pg, int from, int buckets)
         latest = events[i].start;
     }
     if (next != buckets)
-        fail_msg("rank %d: expected %d all-reduces of buckets, got %d", pg_rank(pg), buckets, next);
+        fail_msg("rank %d: expected %d all-reduces of buckets, got %d; usual cause: a bucket is not launched in every "
+                 "backward pass, or ddp_after_backward() does not wait for it", pg_rank(pg), buckets, next);
     expect_same_on_all_ranks(pg, hash);
 }
 
@@ -111,6 +112,7 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options)
     optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks.parameters);
     optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
     pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
+    CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
     watch_start(&pair->watch, pg, &pair->ranks.tape);
     return pair;

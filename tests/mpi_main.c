@@ -4,7 +4,10 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "base/check.h"
 
 static char rank_line[64];
 static int rank_line_length;
@@ -15,6 +18,44 @@ static void on_abort(int signal_number)
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, rank_line, (size_t)rank_line_length);
     (void)written;
+}
+
+static bool is_case(const char *name, const struct CMUnitTest *tests, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(tests[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+void tests_choose_case(int argc, char **argv, const struct CMUnitTest *tests, size_t count)
+{
+    const char *slash = strrchr(argv[0], '/'), *program = slash != NULL ? slash + 1 : argv[0];
+    job_set_program(program);
+    if (argc == 1)
+        return;
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        for (size_t i = 0; i < count; i++)
+            puts(tests[i].name);
+        exit(0);
+    }
+    if (argc != 3 || strcmp(argv[1], "--case") != 0 || !is_case(argv[2], tests, count)) {
+        fprintf(stderr, "usage: %s [--list | --case NAME]     NAME: one that --list shows\n", program);
+        exit(2);
+    }
+    cmocka_set_test_filter(argv[2]);
+}
+
+double tests_timeout(void)
+{
+    const char *text = getenv("LOCKSTEP_TEST_TIMEOUT");
+    if (text == NULL)
+        return 60;
+    char *end = NULL;
+    double seconds = strtod(text, &end);
+    if (end == text || *end != '\0' || !(seconds > 0))
+        die("LOCKSTEP_TEST_TIMEOUT: \"%s\" is no number of seconds above 0", text);
+    return seconds;
 }
 
 void tests_run_as_rank(int rank)

@@ -179,7 +179,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_blocking_ones_keep_their_place),
         cmocka_unit_test(test_counters_and_timeline),
     };
-    ProcessGroupOptions options = {.timeout = 60, .algorithm = ALLREDUCE_ORDERED}; /* the sanitizer sees all of it */
+    /* ordered: the sanitizer sees all of it */
+    ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
     pg_initialize(&argc, &argv);
     pg = pg_create(&options);
     device_init(pg_local_rank(pg), 1);

@@ -232,13 +232,19 @@ static void check_buckets(const Buckets *buckets, const ParameterList *list)
         const Bucket *bucket = &buckets->items[b];
         char name[24];
         snprintf(name, sizeof name, "bucket %d", b);
-        assert_string_equal(bucket->name, name);
-        assert_true(bucket->elements <= buckets_largest(buckets));
+        if (strcmp(bucket->name, name) != 0)
+            fail_msg("bucket number %d is called \"%s\", expected \"%s\": errors and timelines show it", b,
+                     bucket->name, name);
+        if (bucket->elements > buckets_largest(buckets))
+            fail_msg("%s has %zu elements, but buckets_largest() says %zu", name, bucket->elements,
+                     buckets_largest(buckets));
         for (size_t i = 0; i < bucket->elements; i++)
             if (!(bucket->data[i] == 0))
                 fail_msg("element %zu of %s is %g before the first step, not 0", i, name, (double)bucket->data[i]);
         for (int i = 0; i < bucket->count; i++)
-            assert_int_equal(buckets->of_parameter[bucket->parameters[i]->index], b);
+            if (buckets->of_parameter[bucket->parameters[i]->index] != b)
+                fail_msg("%s is a member of bucket %d, but of_parameter says bucket %d", bucket->parameters[i]->name, b,
+                         buckets->of_parameter[bucket->parameters[i]->index]);
         members += bucket->count;
     }
     if (members != PARAMETERS - 1)
@@ -260,6 +266,19 @@ static void describe_order(const Buckets *buckets, char *text)
     *text = '\0';
 }
 
+/* Parameter numbers as digits. */
+static void expect_order(const char *got, const char *expected, const char *what)
+{
+    if (strcmp(got, expected) != 0)
+        fail_msg("the parameters lie in the buckets in the order %s, expected %s: %s", got, expected, what);
+}
+
+static void expect_buckets(const Buckets *buckets, int expected, const char *what)
+{
+    if (buckets->count != expected)
+        fail_msg("there are %d buckets, expected %d %s", buckets->count, expected, what);
+}
+
 static void test_gradients_live_in_buckets(void **state)
 {
     (void)state;
@@ -271,11 +290,11 @@ static void test_gradients_live_in_buckets(void **state)
         buckets_create(&buckets, NULL, &list, NULL, caps[c] / 2, caps[c]);
         check_buckets(&buckets, &list);
         describe_order(&buckets, order);
-        assert_string_equal(order, "654310"); /* reverse registration; 2 is frozen */
+        expect_order(order, "654310", "the reverse of registration, without the frozen parameter 2");
         if (caps[c] == 0)
-            assert_int_equal(buckets.count, PARAMETERS - 1);
+            expect_buckets(&buckets, PARAMETERS - 1, "at cap 0: one for each trained parameter");
         if (caps[c] == 1 << 20)
-            assert_int_equal(buckets.count, 1);
+            expect_buckets(&buckets, 1, "at a cap above the sum of all");
         buckets_free(&buckets);
     }
     parameters_free(&list);
@@ -293,7 +312,7 @@ static void test_order_of_readiness(void **state)
         buckets_create(&buckets, NULL, &list, readiness, caps[c], caps[c]);
         check_buckets(&buckets, &list);
         describe_order(&buckets, order);
-        assert_string_equal(order, "360514");
+        expect_order(order, "360514", "the order in which gradients became ready");
         buckets_free(&buckets);
     }
     parameters_free(&list);
@@ -307,8 +326,9 @@ static void test_nothing_to_train(void **state)
     for (int i = 0; i < PARAMETERS; i++)
         list.items[i]->tensor.requires_grad = false;
     buckets_create(&buckets, NULL, &list, NULL, 100, 100);
-    assert_int_equal(buckets.count, 0);
-    assert_int_equal(buckets_largest(&buckets), 0);
+    expect_buckets(&buckets, 0, "as all parameters are frozen");
+    if (buckets_largest(&buckets) != 0)
+        fail_msg("buckets_largest() is %zu where there are no buckets, expected 0", buckets_largest(&buckets));
     buckets_free(&buckets);
     parameters_free(&list);
 }

@@ -82,6 +82,8 @@ static void expect_zero_gradients(const Pair *pair, long step)
         const Parameter *parameter = pair->ranks.model.parameters.items[i];
         const float *gradient = parameter->tensor.grad;
         bool zero = true;
+        if (parameter->tensor.requires_grad && gradient == NULL)
+            fail_msg("%s has no memory for its gradient: ddp_create() must give it some", parameter->name);
         for (int64_t k = 0; k < tensor_count(&parameter->tensor) && parameter->tensor.requires_grad; k++)
             zero = zero && gradient[k] == 0;
         if (!zero)
@@ -169,20 +171,25 @@ static void test_same_start(void **state)
 
 /* ---- what is on the wire ---- */
 
-/* Gradients, and the gaps between them: not more. */
+/* Gradients, and the gaps between them: not more, and not less. */
 static void test_no_more_travels_than_gradients(void **state)
 {
     (void)state;
     Options options = toy_options("gpt");
     Pair *pair = pair_create(pg, &options, 24, NULL);
     const ParameterList *parameters = &pair->ranks.model.parameters;
+    int64_t least = parameters_total(parameters) * (int64_t)sizeof(float);
     int64_t most = (int64_t)parameters_gradient_bytes(parameters);
     pg_reset_counters(pg);
     pair_ranks_gradient(pair);
+    pg_barrier(pg); /* what nobody has waited for counts as well: another case finds it */
     int64_t bytes = pg_counters(pg).bytes;
     if (bytes > most)
         fail_msg("%ld bytes travelled in one backward pass, but all gradients together have %ld: counts are elements, "
                  "never bytes", (long)bytes, (long)most);
+    if (bytes < least && pg_world_size(pg) > 1)
+        fail_msg("%ld bytes travelled in one backward pass, but all gradients together have %ld: not every gradient is "
+                 "all-reduced", (long)bytes, (long)least);
     pair_free(pair);
 }
 
@@ -199,6 +206,9 @@ static void test_nothing_is_under_way_after_backward(void **state)
         pg_reset_counters(pg);
         pair_ranks_gradient(pair);
         long done = pg_counters(pg).collectives, launched = pg->sequence - before;
+        if (launched != ddp_bucket_count(pair->ddp) && pg_world_size(pg) > 1)
+            fail_msg("%ld all-reduces were started in a backward pass, but ddp_bucket_count() is %d: one for each "
+                     "bucket (stage 1: for each parameter)", launched, ddp_bucket_count(pair->ddp));
         if (done != launched)
             fail_msg("%ld of %ld all-reduces were still under way when ddp_after_backward() returned: every bucket "
                      "needs its work_wait() before the optimizer may touch it", launched - done, launched);
@@ -343,8 +353,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_start),
-        cmocka_unit_test(test_no_more_travels_than_gradients),
         cmocka_unit_test(test_nothing_is_under_way_after_backward),
+        cmocka_unit_test(test_no_more_travels_than_gradients),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_sgd_with_momentum_and_decay),
         cmocka_unit_test(test_uneven_batches),
@@ -357,6 +367,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_loss_scale),
         cmocka_unit_test(test_toy_of_the_notes),
     };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("mlp");
     pg_initialize(&argc, &argv);
     pg = pg_create(&options.group);

@@ -128,7 +128,7 @@ int main(int argc, char **argv)
     };
     job_set_program("test_group_time");
     pg_initialize(&argc, &argv);
-    pg = pg_create(&(ProcessGroupOptions){.timeout = 60});
+    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout()});
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("group time", tests, NULL, NULL);

@@ -343,7 +343,7 @@ int main(int argc, char **argv)
     };
     job_set_program("test_process_group");
     pg_initialize(&argc, &argv);
-    pg = pg_create(&(ProcessGroupOptions){.timeout = 60});
+    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout()});
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("process group", tests, NULL, NULL);

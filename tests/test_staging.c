@@ -208,7 +208,7 @@ int main(int argc, char **argv)
     pg_initialize(&argc, &argv);
     CHECK(device_address != MAP_FAILED, "mmap gave no addresses");
     /* With the calls compared, so that host memory goes through the group in between. */
-    pg = pg_create(&(ProcessGroupOptions){.timeout = 60, .debug_collectives = true});
+    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout(), .debug_collectives = true});
     CHECK(pg_world_size(pg) <= MAX_RANKS, "this test has room for %d ranks", MAX_RANKS);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("staging", tests, NULL, NULL);

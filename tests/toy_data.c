@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "mpi_main.h"
 
 Options toy_options(const char *model_name)
 {
@@ -21,7 +22,8 @@ Options toy_options(const char *model_name)
     options.optimizer = (OptimizerOptions){.kind = OPTIMIZER_SGD, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
     options.precision = DTYPE_F32;
     options.initial_loss_scale = 1024;
-    options.group.timeout = 60;
+    options.group.timeout = tests_timeout();
+    options.group.debug_collectives = true; /* a stage under test may call anything: say exactly what */
     options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .grad_dtype = DTYPE_F32};
     return options;
 }

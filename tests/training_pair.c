@@ -21,6 +21,7 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
         parameters_find(&pair->whole.model.parameters, frozen)->tensor.requires_grad = false;
     }
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
+    CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
     sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));
