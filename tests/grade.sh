@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# grade.sh: runs every case of a stage's tests by itself, and counts those that pass. A failing case ends all ranks at
+# once, so in one run of a test program the first failure hides whatever would have passed behind it.
+#
+# usage: tests/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
+#   BUILD: the build directory   STAGE: 1 to 4
+#   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
+# For each case: "passed", or what it said first. Exit status 0 if all have passed, else 1.
+set -u
+if [ $# -lt 2 ]; then
+    sed -n '5,7s/^# //p' "$0" >&2
+    exit 2
+fi
+build=$1 stage=$2
+shift 2
+[ $# -gt 0 ] || set -- 2
+directory=$(echo "$build/stage$stage"_*)
+export LOCKSTEP_TEST_TIMEOUT=${LOCKSTEP_TEST_TIMEOUT:-20} OPENBLAS_NUM_THREADS=1
+limit=120 # seconds for one case
+cases=0 passed=0
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+
+# What a reader should see of a failure: our own line, else cmocka's, else the last one.
+reason() {
+    local line
+    line=$(grep -a -m 1 -E 'fault:|error:|ERROR:|exception:' "$out") || line=$(tail -n 1 "$out")
+    sed 's/^ *\[[^]]*\] *//' <<<"$line"
+}
+
+for test in equivalence overlap no_sync overflow; do
+    program=$directory/test_${test}_stage$stage
+    [ -x "$program" ] || continue
+    for ranks in "$@"; do
+        for name in $("$program" --list); do
+            # shellcheck disable=SC2086 # a list of flags
+            timeout -k 5 "$limit" "${MPIEXEC:-mpiexec}" ${MPIEXEC_FLAGS:-} -n "$ranks" "$program" --case "$name" \
+                >"$out" 2>&1 </dev/null
+            status=$?
+            cases=$((cases + 1))
+            if [ "$status" -eq 0 ]; then
+                passed=$((passed + 1))
+                result=passed
+            elif [ "$status" -ge 124 ] && ! grep -aq 'fault:\|ERROR:\|exception:' "$out"; then
+                result="FAILED: not done after $limit s"
+            else
+                result="FAILED: $(reason)"
+            fi
+            printf '%d rank(s)  %-12s %-45s %s\n' "$ranks" "$test" "$name" "$result"
+        done
+    done
+done
+if [ "$cases" -eq 0 ]; then
+    echo "grade.sh: there are no tests of stage $stage in $build: build it first, with cmocka installed" >&2
+    exit 2
+fi
+echo "stage $stage: $passed of $cases cases passed"
+[ "$passed" -eq "$cases" ]
