@@ -1,30 +1,43 @@
 #!/usr/bin/env bash
-# Speed on one GPU: tokens per second of gpt and gpt2, in float32, TF32 and bf16, and the share of what this GPU
+# Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of what this GPU
 # multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
 #
-#   bench/gpu.sh [--build DIR] [--python PYTHON] [--steps N] [--gpt-batch N] [--gpt2-batch N]
+#   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
+#                [--gpt-batch N] [--gpt2-batch N]
 #
-# Batches that do not fit into the GPU's memory are halved until they do, for both programs. A rate counts everything in
-# a step: for lockstep also reading the batch, copying it to the GPU and reading the loss back. Floating-point
-# operations of a token: 6 per weight of the matrices (embedding once, as output layer) plus 6 * layers * context * width
-# for attention, which is causal: half of what a full one would count. The share is that of the measured peak
-# (bench/matmul_peak.c).
+# Batches that do not fit into the GPU's memory are halved until they do, for both programs. A run has --steps steps
+# (50) or as many as take about --seconds (6), but at least 10. After --minutes (9) no new run begins, and what was left
+# out is said; what matters most comes first.
+#
+# A rate counts everything in a step: for lockstep also reading the batch, copying it to the GPU and reading the loss
+# back. Floating-point operations of a token: 6 per weight of the matrices (embedding once, as output layer) plus
+# 6 * layers * context * width for attention, which is causal: half of what a full one would count. The share is that of
+# the measured peak (bench/matmul_peak.c).
 set -euo pipefail
 export LC_ALL=C # a decimal comma would stop printf
 cd "$(dirname "$0")/.."
 repository=$PWD
 source scripts/gpu.sh
 
-build=build-cuda python=${PYTHON:-python3} steps=50 gpt_batch=64 gpt2_batch=32
+usage() {
+    sed -n '2,10s/^# \{0,1\}//p' bench/gpu.sh
+    exit 2
+}
+
+build=build-cuda python=${PYTHON:-python3} backend=nccl steps=50 seconds=6 minutes=9
+declare -A largest_batch=([gpt]=64 [gpt2]=32)
 while [ $# -gt 0 ]; do
-    [ $# -ge 2 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2; }
+    [ $# -ge 2 ] || usage
     case $1 in
         --build) build=$2 ;;
         --python) python=$2 ;;
+        --backend) backend=$2 ;;
         --steps) steps=$2 ;;
-        --gpt-batch) gpt_batch=$2 ;;
-        --gpt2-batch) gpt2_batch=$2 ;;
-        *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        --seconds) seconds=$2 ;;
+        --minutes) minutes=$2 ;;
+        --gpt-batch) largest_batch[gpt]=$2 ;;
+        --gpt2-batch) largest_batch[gpt2]=$2 ;;
+        *) usage ;;
     esac
     shift 2
 done
@@ -37,17 +50,42 @@ results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 read -ra text <<<"$(text_flags "$results")"
 
+# ---- time ----
+
+left_out=() # what there was no time for
+failed=0
+
+# limited COMMAND...: no run may take longer than two minutes, or half a minute longer than there is left.
+limited() {
+    local left=$((60 * minutes - SECONDS + 30))
+    timeout -k 10 "$((left < 1 ? 1 : left < 120 ? left : 120))" "$@"
+}
+
+# time_for WHAT [SECONDS]: are there so many left? If not, it is noted.
+time_for() {
+    [ $((SECONDS + ${2:-0})) -lt $((60 * minutes)) ] || { left_out+=("$1"); return 1; }
+}
+
+# why STATUS LOG: in a line
+why() {
+    if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then echo "no end in time"; else grep . "$2" | tail -n 1; fi
+}
+
+# ---- the GPU ----
+
 busy=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | grep -c . || true)
 [ "$busy" -eq 0 ] || echo "note: $busy other process(es) use a GPU here, and blur every figure"
-"$build/bench/matmul_peak" >"$results/peak"
+limited "$build/bench/matmul_peak" >"$results/peak"
 bf16_peak=$(value "$results/peak" bf16_tflops)
 tf32_peak=$(value "$results/peak" tf32_tflops)
 fp32_peak=$(value "$results/peak" fp32_tflops)
 echo "GPU: $(head -n 1 <<<"$gpus")"
 echo "matrix products by cuBLAS: bf16 $bf16_peak, TF32 $tf32_peak, fp32 $fp32_peak TFLOP/s"
 
+[ "$backend" = nccl ] || echo "note: over MPI, as NCCL was not asked for: what DDP costs below is not NCCL's cost"
+
 torch=no
-if "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null; then
+if limited "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null; then
     torch=yes
 else
     echo "PyTorch: NOT RUN: $python has none that sees a GPU (another one: --python)"
@@ -79,75 +117,129 @@ precision_flags() {
     if [ "$1" = tf32 ]; then echo "--precision fp32 --tf32"; else echo "--precision $1"; fi
 }
 
-lockstep() { # MODEL PRECISION BATCH FILE
+# ---- the runs: each has a number of steps, after a few that warm up ----
+
+lockstep() { # MODEL PRECISION BATCH STEPS FILE
     # shellcheck disable=SC2046 # words on purpose, here and below
-    "$train" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps $((steps + 3)) --eval-samples 1 \
-        "${text[@]}" --json "$4" >"$4.log" 2>&1
+    limited "$train" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$4" --eval-samples 1 \
+        --backend "$backend" --timeout 60 "${text[@]}" --json "$5" >"$5.log" 2>&1
 }
 
-pytorch() { # MODEL PRECISION BATCH FILE [--compile]
+without_ddp() { # MODEL PRECISION BATCH STEPS FILE
     # shellcheck disable=SC2046
-    "$python" bench/torch_gpu.py --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$steps" "${@:5}" \
-        >"$4" 2>"$4.log"
+    limited "$build/bench/step_without_ddp_cuda" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$4" \
+        "${text[@]}" >"$5" 2>"$5.log"
 }
 
-# The largest batch, of N, N/2, N/4, ..., at which lockstep runs.
-batch_that_fits() { # MODEL PRECISION N
-    local batch=$3
-    while ! lockstep "$1" "$2" "$batch" "$results/fit"; do
-        if [ "$batch" -eq 1 ] || ! grep -qi 'memory' "$results/fit.log"; then
-            cat "$results/fit.log" >&2
+pytorch() { # MODEL PRECISION BATCH STEPS FILE [--compile]
+    # shellcheck disable=SC2046
+    limited "$python" bench/torch_gpu.py --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$4" "${@:6}" \
+        >"$5" 2>"$5.log"
+}
+
+# ---- batch and number of steps: found once for each model and precision ----
+
+declare -A batches lengths
+
+# find_batch MODEL PRECISION: the largest of N, N/2, N/4, ..., at which lockstep runs (after two steps it has all the
+# memory that it will ever have), and how many steps of it to measure. False where there is none, or no time.
+find_batch() {
+    local key=$1.$2 batch=${largest_batch[$1]} fit=$results/fit status
+    [ -z "${batches[$key]:-}" ] || return 0
+    time_for "$1 $2" || return
+    until status=0; lockstep "$1" "$2" "$batch" 2 "$fit" || status=$?; [ "$status" -eq 0 ]; do
+        if [ "$batch" -eq 1 ] || ! grep -q 'memory is full' "$fit.log"; then
+            echo "$1 $2: lockstep FAILED at batch $batch: $(why "$status" "$fit.log")"
+            cat "$fit.log" >&2
+            failed=1
             return 1
         fi
         batch=$((batch / 2))
     done
-    echo "$batch"
+    batches[$key]=$batch
+    lengths[$key]=$(awk -v ms="$(value "$fit" p50)" -v seconds="$seconds" -v most="$steps" 'BEGIN {
+        n = ms > 0 ? int(1000 * seconds / ms) : most
+        print (n > most ? most : n < 10 ? 10 : n) }')
 }
 
-compare() { # MODEL PRECISION BATCH
-    local batch ours=$results/$1.$2 mode theirs flags
-    batch=$(batch_that_fits "$1" "$2" "$3") || { echo "$1 $2: lockstep FAILED, see above"; return 1; }
-    lockstep "$1" "$2" "$batch" "$ours" || { echo "$1 $2: lockstep FAILED: $(tail -n 1 "$ours.log")"; return 1; }
-    line "$1" "$2" lockstep "$batch" "$(value "$ours" p50)" "$(value "$ours" tokens_per_s)"
-    [ "$torch" = yes ] || return 0
-    for mode in eager compiled; do
-        theirs=$ours.$mode
-        [ "$mode" = eager ] && flags=() || flags=(--compile)
-        if pytorch "$1" "$2" "$batch" "$theirs" "${flags[@]}" && [ -n "$(value "$theirs" step_ms)" ]; then
-            line "$1" "$2" "PyTorch $mode" "$batch" "$(value "$theirs" step_ms)" "$(value "$theirs" tokens_per_s)"
-        else
-            echo "$1 $2: PyTorch $mode FAILED: $(tail -n 1 "$theirs.log")"
-        fi
-    done
+# ---- the table ----
+
+measure_lockstep() { # MODEL PRECISION
+    local key=$1.$2 status=0
+    find_batch "$1" "$2" && time_for "$1 $2 lockstep" || return 0
+    lockstep "$1" "$2" "${batches[$key]}" $((lengths[$key] + 3)) "$results/$key" || status=$?
+    if [ "$status" -eq 0 ]; then
+        line "$1" "$2" lockstep "${batches[$key]}" "$(value "$results/$key" p50)" \
+            "$(value "$results/$key" tokens_per_s)"
+    else
+        echo "$1 $2: lockstep FAILED: $(why "$status" "$results/$key.log")"
+        failed=1
+    fi
 }
 
-# The step of one rank over NCCL, and the same step in a program that has no DDP, in turns.
-cost_of_ddp() { # MODEL PRECISION BATCH
-    local batch round
-    batch=$(batch_that_fits "$1" "$2" "$3") || return 1
+measure_pytorch() { # MODEL PRECISION eager|compiled
+    local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status=0
+    [ "$3" = eager ] || { flags=(--compile); expected=60; }
+    [ "$torch" = yes ] && [ -n "${batches[$key]:-}" ] && time_for "$1 $2 PyTorch $3" "$expected" || return 0
+    pytorch "$1" "$2" "${batches[$key]}" "${lengths[$key]}" "$file" "${flags[@]}" || status=$?
+    if [ "$status" -eq 0 ] && [ -n "$(value "$file" step_ms)" ]; then
+        line "$1" "$2" "PyTorch $3" "${batches[$key]}" "$(value "$file" step_ms)" "$(value "$file" tokens_per_s)"
+    else
+        echo "$1 $2: PyTorch $3 FAILED: $(why "$status" "$file.log")"
+    fi
+}
+
+# ---- what DDP costs: the step of one rank, and the same step in a program that has no DDP, in turns ----
+
+cost_of_ddp() { # MODEL PRECISION
+    local key=$1.$2 round run=$results/round status=0
+    find_batch "$1" "$2" && time_for "$1 $2 with and without DDP" 30 || return 0
     rm -f "$results/with" "$results/without"
     for round in 1 2 3; do
-        lockstep "$1" "$2" "$batch" "$results/round.$round" || return
-        value "$results/round.$round" p50 >>"$results/with"
-        "$build/bench/step_without_ddp_cuda" --model "$1" --precision "$2" --batch-size "$batch" --steps $((steps + 3)) \
-            "${text[@]}" >"$results/alone.$round" || return
-        value "$results/alone.$round" p50 >>"$results/without"
+        lockstep "$1" "$2" "${batches[$key]}" $((lengths[$key] + 3)) "$run" || status=$?
+        [ "$status" -ne 0 ] || without_ddp "$1" "$2" "${batches[$key]}" $((lengths[$key] + 3)) "$run.alone" || status=$?
+        if [ "$status" -ne 0 ]; then
+            cat "$run"*.log >"$run.logs"
+            echo "$1 $2: with and without DDP FAILED in round $round: $(why "$status" "$run.logs")"
+            failed=1
+            return
+        fi
+        value "$run" p50 >>"$results/with"
+        value "$run.alone" p50 >>"$results/without"
     done
-    awk -v model="$1" -v precision="$2" -v batch="$batch" -v with="$(sort -n "$results/with" | sed -n 2p)" \
-        -v without="$(sort -n "$results/without" | sed -n 2p)" 'BEGIN {
-        printf "%-6s %-6s batch %d: %.3f ms with DDP over NCCL on 1 rank, %.3f ms without: %+.1f %%\n", model, precision,
-            batch, with, without, 100 * (with / without - 1) }'
+    awk -v model="$1" -v precision="$2" -v batch="${batches[$key]}" -v backend="${backend^^}" \
+        -v with="$(sort -n "$results/with" | sed -n 2p)" -v without="$(sort -n "$results/without" | sed -n 2p)" 'BEGIN {
+        printf "%-6s %-6s batch %d: %.3f ms with DDP over %s on 1 rank, %.3f ms without: %+.1f %%\n", model, precision,
+            batch, with, backend, without, 100 * (with / without - 1) }'
 }
 
-echo
-printf '%-6s %-6s %-18s %6s %10s %12s %9s %9s\n' model prec. program batch "step (ms)" tokens/s TFLOP/s "of peak"
-failed=0
-for precision in fp32 tf32 bf16; do
-    compare gpt "$precision" "$gpt_batch" || failed=1
-    compare gpt2 "$precision" "$gpt2_batch" || failed=1
+heading() {
+    echo
+    printf '%-6s %-6s %-18s %6s %10s %12s %9s %9s\n' model prec. program batch "step (ms)" tokens/s TFLOP/s "of peak"
+}
+
+heading
+for precision in bf16 tf32 fp32; do
+    for model in gpt2 gpt; do
+        measure_lockstep "$model" "$precision"
+        measure_pytorch "$model" "$precision" eager
+    done
 done
 echo
 echo "What DDP costs (medians of three rounds' medians):"
-cost_of_ddp gpt fp32 "$gpt_batch" || failed=1
-cost_of_ddp gpt2 bf16 "$gpt2_batch" || failed=1
+cost_of_ddp gpt2 bf16
+cost_of_ddp gpt fp32
+if [ "$torch" = yes ]; then # at the end, as each takes a minute or so to compile
+    heading
+    for precision in bf16 tf32 fp32; do
+        for model in gpt2 gpt; do
+            measure_pytorch "$model" "$precision" compiled
+        done
+    done
+fi
+if [ ${#left_out[@]} -gt 0 ]; then
+    echo
+    printf -v list ', %s' "${left_out[@]}"
+    echo "NOT RUN, for want of time (--minutes $minutes): ${list#, }"
+fi
 exit "$failed"

@@ -1,8 +1,9 @@
 # cuda.cmake: is everything here that train_cuda needs? Sets LOCKSTEP_WITH_CUDA, and then the targets CUDA::cudart,
-# CUDA::cublas and LOCKSTEP::nccl are there, and the language CUDA is on.
+# CUDA::cublas, LOCKSTEP::nccl and LOCKSTEP::nvtx are there, and the language CUDA is on.
 #
-# nvcc is looked for on PATH, in $CUDA_HOME and in /usr/local/cuda. NCCL: beside it, in the system, and in NCCL_ROOT, a
-# directory that has include/nccl.h and lib/libnccl.so or lib/libnccl.so.2 (a Python package nvidia/nccl does).
+# nvcc is looked for on PATH, in $CUDA_HOME and in /usr/local/cuda. NCCL: in NCCL_ROOT, a directory that has
+# include/nccl.h and lib/libnccl.so or lib/libnccl.so.2, then beside nvcc and in the system, and last in the packages
+# that PyTorch brings for the Python on PATH. NVTX, which is headers alone, and cuBLAS: likewise.
 set(LOCKSTEP_CUDA "AUTO" CACHE STRING "build train_cuda: AUTO (where CUDA and NCCL are found), ON or OFF")
 set(NCCL_ROOT "" CACHE PATH "where NCCL is: has include/ and lib/")
 set(LOCKSTEP_WITH_CUDA OFF)
@@ -23,7 +24,64 @@ function(lockstep_present_architectures result)
     set(${result} ${present} PARENT_SCOPE)
 endfunction()
 
-# What is missing, in words; empty if nothing is.
+# Where the Python packages nvidia/... are, if there are any.
+function(lockstep_python_nvidia result)
+    find_program(LOCKSTEP_PYTHON NAMES python3 python)
+    mark_as_advanced(LOCKSTEP_PYTHON)
+    set(directories "")
+    if(LOCKSTEP_PYTHON)
+        execute_process(COMMAND ${LOCKSTEP_PYTHON} -c "import nvidia; print(*nvidia.__path__, sep=';')"
+                        OUTPUT_VARIABLE directories ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+    endif()
+    set(${result} ${directories} PARENT_SCOPE)
+endfunction()
+
+# cuBLAS, where the toolkit has none.
+function(lockstep_find_cublas)
+    lockstep_python_nvidia(nvidia)
+    set(major ${CUDAToolkit_VERSION_MAJOR})
+    find_path(LOCKSTEP_CUBLAS_INCLUDE cublas_v2.h PATHS ${nvidia} PATH_SUFFIXES cu${major}/include cublas/include)
+    find_library(LOCKSTEP_CUBLAS_LIBRARY libcublas.so.${major} PATHS ${nvidia} PATH_SUFFIXES cu${major}/lib cublas/lib)
+    mark_as_advanced(LOCKSTEP_CUBLAS_INCLUDE LOCKSTEP_CUBLAS_LIBRARY)
+    if(LOCKSTEP_CUBLAS_INCLUDE AND LOCKSTEP_CUBLAS_LIBRARY)
+        get_filename_component(directory ${LOCKSTEP_CUBLAS_LIBRARY} DIRECTORY)
+        add_library(CUDA::cublas INTERFACE IMPORTED GLOBAL)
+        target_include_directories(CUDA::cublas SYSTEM INTERFACE ${LOCKSTEP_CUBLAS_INCLUDE})
+        target_link_libraries(CUDA::cublas INTERFACE ${LOCKSTEP_CUBLAS_LIBRARY})
+        target_link_options(CUDA::cublas INTERFACE LINKER:-rpath,${directory}) # libcublasLt.so is there, too
+    endif()
+endfunction()
+
+# NCCL and NVTX. What is missing, in words; empty if nothing is.
+function(lockstep_find_nccl result)
+    lockstep_python_nvidia(nvidia)
+    find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT}/include ENV NCCL_ROOT ${CUDAToolkit_INCLUDE_DIRS}
+              PATHS ${nvidia} PATH_SUFFIXES include nccl/include)
+    find_library(LOCKSTEP_NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
+                 HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_DIR}
+                 PATHS ${nvidia} PATH_SUFFIXES lib lib64 nccl/lib)
+    find_path(LOCKSTEP_NVTX_INCLUDE nvtx3/nvToolsExt.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+              PATHS ${nvidia} PATH_SUFFIXES nvtx/include cu13/include)
+    mark_as_advanced(LOCKSTEP_NCCL_INCLUDE LOCKSTEP_NCCL_LIBRARY LOCKSTEP_NVTX_INCLUDE)
+    if(NOT LOCKSTEP_NCCL_INCLUDE OR NOT LOCKSTEP_NCCL_LIBRARY)
+        set(${result} "no NCCL (2.18 or later): install libnccl-dev, or give -DNCCL_ROOT=DIR" PARENT_SCOPE)
+        return()
+    endif()
+    file(STRINGS ${LOCKSTEP_NCCL_INCLUDE}/nccl.h version REGEX "^#define NCCL_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^0-9;]" "" version "${version}")
+    list(JOIN version . version)
+    if(version VERSION_LESS 2.18)
+        set(${result} "NCCL ${version} in ${LOCKSTEP_NCCL_INCLUDE} is too old: 2.18 or later, see -DNCCL_ROOT=DIR" PARENT_SCOPE)
+        return()
+    endif()
+    if(NOT LOCKSTEP_NVTX_INCLUDE)
+        set(${result} "no nvtx3/nvToolsExt.h (package cuda-nvtx): install it, or give -DLOCKSTEP_NVTX_INCLUDE=DIR" PARENT_SCOPE)
+        return()
+    endif()
+    set(${result} "" PARENT_SCOPE)
+endfunction()
+
+# The same for all of CUDA.
 function(lockstep_find_cuda result)
     find_program(LOCKSTEP_NVCC nvcc HINTS ENV CUDACXX HINTS ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
     mark_as_advanced(LOCKSTEP_NVCC)
@@ -38,27 +96,15 @@ function(lockstep_find_cuda result)
         set(CUDAToolkit_ROOT ${toolkit})
     endif()
     find_package(CUDAToolkit 12.0 QUIET)
+    if(NOT TARGET CUDA::cublas)
+        lockstep_find_cublas()
+    endif()
     if(NOT TARGET CUDA::cudart OR NOT TARGET CUDA::cublas)
         set(${result} "${LOCKSTEP_NVCC} is there, but no CUDA runtime (12.0 or later) or no cuBLAS beside it" PARENT_SCOPE)
         return()
     endif()
-    find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT}/include ENV NCCL_ROOT ${CUDAToolkit_INCLUDE_DIRS}
-              PATH_SUFFIXES include)
-    find_library(LOCKSTEP_NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
-                 HINTS ${NCCL_ROOT} ENV NCCL_ROOT ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
-    mark_as_advanced(LOCKSTEP_NCCL_INCLUDE LOCKSTEP_NCCL_LIBRARY)
-    if(NOT LOCKSTEP_NCCL_INCLUDE OR NOT LOCKSTEP_NCCL_LIBRARY)
-        set(${result} "no NCCL (2.18 or later): install libnccl-dev, or give -DNCCL_ROOT=DIR" PARENT_SCOPE)
-        return()
-    endif()
-    file(STRINGS ${LOCKSTEP_NCCL_INCLUDE}/nccl.h version REGEX "^#define NCCL_(MAJOR|MINOR) ")
-    string(REGEX REPLACE "[^0-9;]" "" version "${version}")
-    list(JOIN version . version)
-    if(version VERSION_LESS 2.18)
-        set(${result} "NCCL ${version} in ${LOCKSTEP_NCCL_INCLUDE} is too old: 2.18 or later, see -DNCCL_ROOT=DIR" PARENT_SCOPE)
-        return()
-    endif()
-    set(${result} "" PARENT_SCOPE)
+    lockstep_find_nccl(missing)
+    set(${result} "${missing}" PARENT_SCOPE)
 endfunction()
 
 if(LOCKSTEP_CUDA STREQUAL "OFF")
@@ -98,6 +144,18 @@ find_package(CUDAToolkit 12.0 REQUIRED)
 add_library(LOCKSTEP::nccl INTERFACE IMPORTED GLOBAL)
 target_include_directories(LOCKSTEP::nccl INTERFACE ${LOCKSTEP_NCCL_INCLUDE})
 target_link_libraries(LOCKSTEP::nccl INTERFACE ${LOCKSTEP_NCCL_LIBRARY})
+add_library(LOCKSTEP::nvtx INTERFACE IMPORTED GLOBAL)
+target_include_directories(LOCKSTEP::nvtx SYSTEM INTERFACE ${LOCKSTEP_NVTX_INCLUDE})
+target_link_libraries(LOCKSTEP::nvtx INTERFACE ${CMAKE_DL_LIBS})
+
+# Where the loader shall look. NCCL first: beside CUDA may lie another one than was asked for. But not the system's
+# directories, where another CUDA may lie, and which the loader knows. CMake takes it that it knows CUDA's, too; it
+# need not.
+get_filename_component(nccl_directory ${LOCKSTEP_NCCL_LIBRARY} DIRECTORY)
+if(NOT nccl_directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+    target_link_options(LOCKSTEP::nccl INTERFACE LINKER:-rpath,${nccl_directory})
+endif()
+target_link_options(LOCKSTEP::nccl INTERFACE LINKER:-rpath,${CUDAToolkit_LIBRARY_DIR})
 set(LOCKSTEP_WITH_CUDA ON)
 message(STATUS "CUDA: on (${CMAKE_CUDA_COMPILER_ID} ${CMAKE_CUDA_COMPILER_VERSION}, "
                "architectures ${CMAKE_CUDA_ARCHITECTURES}, NCCL ${LOCKSTEP_NCCL_LIBRARY}): train_cuda is built, too")

@@ -30,7 +30,7 @@ target_include_directories(lockstep_flags INTERFACE ${LOCKSTEP_ROOT}/common)
 set(for_c # -fno-...: so that gcc vectorises; no value changes
     -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -fopenmp-simd -fno-math-errno -fno-trapping-math
     $<$<CONFIG:Release>:-O3>)
-set(for_cuda "SHELL:-Xcompiler -Wall,-Wextra")
+set(for_cuda -lineinfo "SHELL:-Xcompiler -Wall,-Wextra") # -lineinfo: compute-sanitizer names lines, no kernel changes
 if(LOCKSTEP_WERROR)
     list(APPEND for_c -Werror)
     list(APPEND for_cuda "SHELL:-Werror all-warnings -Xcompiler -Werror")

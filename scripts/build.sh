@@ -23,16 +23,20 @@ use_own_openblas_kernels() {
 
 # build_preset NAME [-DVARIABLE=VALUE...]: incremental, so a second call takes seconds.
 build_preset() {
-    local preset=$1 directory log
-    shift
-    directory=$(preset_directory "$preset")
+    build_preset_in "$(preset_directory "$1")" "$@"
+}
+
+# build_preset_in DIRECTORY NAME [-DVARIABLE=VALUE...]: the same, elsewhere.
+build_preset_in() {
+    local directory=$1 preset=$2 log
+    shift 2
     log=$directory/configure.log
     mkdir -p "$directory"
     if [ ! -e "$directory/CMakeCache.txt" ] && command -v ninja >/dev/null; then
         export CMAKE_GENERATOR=Ninja
     fi
     echo "== configure ${directory##*/}/ (preset $preset${*:+, $*})"
-    if ! (cd "$repository" && cmake --preset "$preset" "$@") >"$log" 2>&1; then
+    if ! (cd "$repository" && cmake --preset "$preset" -B "$directory" "$@") >"$log" 2>&1; then
         cat "$log" >&2
         echo "error: cmake could not configure preset '$preset' (its output is above)" >&2
         return 1

@@ -1,31 +1,58 @@
 #!/usr/bin/env bash
 # gpu_check.sh: on a machine with an NVIDIA GPU: builds train_cuda, checks that it computes what the CPU computes, and
 # measures it (bench/gpu.sh). Ends with a table of everything that was run, and of what was not and why. Needs no
-# network: what is missing is said. Exit status: 0 all that ran passed, 1 something failed, 2 wrong use, 3 no GPU.
+# network: what is missing is said, and scripts/offline_packages.sh brings it. Nothing can hang for ever: each program
+# has a time limit. Exit status: 0 all that ran passed, 1 something failed, 2 wrong use, 3 no GPU.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 source "$repository/scripts/gpu.sh"
-source "$repository/scripts/mpi.sh"
 
+parts=(build tests ranks nccl trace sanitizer bench)
 usage() {
     cat <<'END'
-usage: scripts/gpu_check.sh [--no-bench] [-DVARIABLE=VALUE]...
-  --no-bench      check only
-  -DVAR=VALUE     handed to cmake, e.g. -DNCCL_ROOT=/usr/lib/python3/dist-packages/nvidia/nccl
+usage: scripts/gpu_check.sh [--only PART[,PART]] [--minutes N] [--limit SECONDS] [--build DIR] [-DVAR=VALUE]...
+  --only PART     tests: every operation against float64; ranks: several on one GPU, over MPI; nccl: a GPU for each
+                  rank; trace: the GPU's times in a trace, and nsys; sanitizer: compute-sanitizer; bench: speed.
+                  All by default, one after another. The build comes before any; `build` alone stops after it.
+  --minutes N     begin nothing new after N minutes: for machines that are lent by the minute
+  --limit SECONDS how long one program may take (120)
+  --build DIR     where to build (build-cuda/); kept, so that the next call builds what has changed
+  -DVAR=VALUE     handed to cmake, e.g. -DNCCL_ROOT=DIR. The GPUs in this machine are what is compiled for, unless
+                  -DCMAKE_CUDA_ARCHITECTURES says otherwise
 END
 }
 
-bench=yes
-definitions=()
+wrong_use() {
+    echo "gpu_check: error: $1" >&2
+    usage >&2
+    exit 2
+}
+
+only=${parts[*]} minutes=0 limit=120 definitions=()
+build=$(preset_directory cuda)
 while [ $# -gt 0 ]; do
     case $1 in
-        --no-bench) bench=no ;;
         -D?*) definitions+=("$1") ;;
         -h | --help) usage; exit 0 ;;
-        *) echo "gpu_check: error: unknown argument $1" >&2; usage >&2; exit 2 ;;
+        --only | --minutes | --limit | --build)
+            [ $# -ge 2 ] || wrong_use "$1 wants a value"
+            case $1 in
+                --only) only=${2//,/ } ;;
+                --minutes) minutes=$2 ;;
+                --limit) limit=$2 ;;
+                --build) build=$(realpath -m "$2") ;;
+            esac
+            shift
+            ;;
+        *) wrong_use "unknown argument $1" ;;
     esac
     shift
 done
+for part in $only; do
+    [[ " ${parts[*]} " == *" $part "* ]] || wrong_use "--only $part: there are ${parts[*]}"
+done
+[[ $minutes =~ ^[0-9]{1,4}$ ]] || wrong_use "--minutes $minutes is not a whole number"
+[[ $limit =~ ^[1-9][0-9]{0,4}$ ]] || wrong_use "--limit $limit is not a whole number from 1 on"
 
 gpus=$(gpu_names) || {
     echo "gpu_check: no NVIDIA GPU here (nvidia-smi is missing or lists none): nothing was built or run" >&2
@@ -35,115 +62,127 @@ gpu_count=$(wc -l <<<"$gpus")
 echo "GPUs: $gpu_count"
 nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader
 
+if [ -r "$repository/offline/environment.sh" ]; then
+    echo "note: MPI and libraries are those in offline/, as scripts/offline_packages.sh has unpacked them"
+    # shellcheck disable=SC1091 # it is there on some machines only
+    source "$repository/offline/environment.sh"
+fi
+source "$repository/scripts/mpi.sh" # which looks what kind mpiexec is
 use_own_openblas_kernels
-build_preset cuda "${definitions[@]}"
-build=$(preset_directory cuda)
+if [[ " ${definitions[*]} " != *" -DCMAKE_CUDA_ARCHITECTURES="* ]]; then
+    present=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | grep -xE '[89][0-9]|1[0-9]{2}' |
+        sort -u | paste -sd ';') || true
+    [ -z "$present" ] || definitions+=("-DCMAKE_CUDA_ARCHITECTURES=$present")
+fi
+build_preset_in "$build" cuda "${definitions[@]}"
 logs=$build/gpu_check
-rm -rf "$logs"
 mkdir -p "$logs"
+: >"$logs/table"
 cd "$repository"
 
 # ---- the table ----
 
 failures=0
+passed=no # whether the last check did
 
 # record NAME RESULT
 record() {
     printf '%-68s %s\n' "$1" "$2" | tee -a "$logs/table"
 }
 
-# check NAME COMMAND...: runs it; its output goes to a file that is named where it fails.
+not_run() {
+    record "$1" "NOT RUN: $2"
+}
+
+# Seconds until --minutes are over.
+time_left() {
+    if [ "$minutes" -eq 0 ]; then echo 1000000; else echo $((60 * minutes - SECONDS)); fi
+}
+
+# limited COMMAND...: ends it where it takes too long, with status 124 or 137.
+limited() {
+    local seconds
+    seconds=$(time_left)
+    timeout -k 10 "$((seconds < 1 ? 1 : seconds < limit ? seconds : limit))" "$@"
+}
+run_ranks_under=(limited)
+
+# check NAME COMMAND...: runs it; its output goes to a file that is named where it fails. COMMAND sees to it that each
+# program it starts is limited.
 check() {
-    local name=$1 log start=$SECONDS status=0
+    local name=$1 log start=$SECONDS status=0 result
     shift
+    passed=no
+    if [ "$(time_left)" -le 0 ]; then
+        not_run "$name" "for want of time (--minutes $minutes)"
+        return
+    fi
     log=$logs/$(tr -c 'a-zA-Z0-9\n' '_' <<<"$name").log
     printf '$ %s\n' "$*" >"$log"
     "$@" >>"$log" 2>&1 || status=$?
     if [ "$status" -eq 0 ]; then
         record "$name" "passed, $((SECONDS - start)) s"
-    else
-        record "$name" "FAILED with status $status, see $log"
-        tail -n 5 "$log" | sed 's/^/    | /'
-        failures=$((failures + 1))
+        passed=yes
+        return
     fi
-}
-
-not_run() {
-    record "$1" "NOT RUN: $2"
+    if [[ $status =~ ^(124|137)$ ]] && [ "$(time_left)" -le 0 ]; then
+        not_run "$name" "cut off after $((SECONDS - start)) s, for want of time (--minutes $minutes)"
+        return
+    fi
+    case $status in
+        124 | 137) result="no end after $((SECONDS - start)) s (--limit $limit)" ;;
+        *) result="status $status" ;;
+    esac
+    record "$name" "FAILED, $result: see $log"
+    tail -n 5 "$log" | sed 's/^/    | /'
+    ! grep -q 'Bad address' "$log" ||
+        echo "    hint: MPI (UCX) could not read another rank's memory: try again with UCX_TLS=self,posix,sysv"
+    failures=$((failures + 1))
 }
 
 # ---- every operation, against float64 ----
 
-# device_tests PATTERN: ctest says 0 also where a test was skipped
-device_tests() {
-    ctest --test-dir "$build" --output-on-failure --no-tests=error -R "$1" | tee "$logs/device_tests" || return
-    ! grep -q 'Skipped' "$logs/device_tests"
+# Tensor cores come first: if their squares lie otherwise than device_cuda_mma.h says, much else fails.
+check_tests() {
+    local test name found=no
+    for test in "$build"/tests/test_device_mma_cuda "$build"/tests/test_device*_cuda; do
+        [ -x "$test" ] || continue
+        name=${test##*/test_}
+        [ "$name" != device_mma_cuda ] || [ "$found" = no ] || continue # it was the first
+        found=yes
+        check "against float64: ${name%_cuda}" limited "$test"
+    done
+    [ "$found" = yes ] || not_run "every operation against float64" "no tests were built (cmocka?)"
 }
-check "tensor cores: squares lie as device_cuda_mma.h says" device_tests '^device_mma_cuda$'
-check "operations against float64" device_tests '^device(_[a-z]+)?_cuda$'
 
 # ---- several ranks on one GPU, over MPI ----
 
 read -ra text <<<"$(text_flags "$logs")"
 [ ${#text[@]} -eq 0 ] || echo "note: the package jargon-text is missing; the GPT trains on lockstep's own sources"
-sgd=(--model gpt --batch-size 8 --steps 10 --optimizer sgd --momentum 0 --eval-samples 16 "${text[@]}")
-shared=(--share-gpu --backend mpi)
-
-for stage in stage1_naive stage2_bucketed stage3_overlap stage4_accumulation; do
-    train=$build/$stage/train_cuda
-    for ranks in 2 4; do
-        check "$stage, $ranks ranks on one GPU: to 1e-5" run_ranks "$ranks" "$train" "${sgd[@]}" "${shared[@]}" --verify
-        check "$stage, $ranks ranks on one GPU: every bit" \
-            run_ranks "$ranks" "$train" "${sgd[@]}" "${shared[@]}" --allreduce ordered --verify exact
-    done
-done
+stages=(stage1_naive stage2_bucketed stage3_overlap stage4_accumulation)
 train=$build/stage4_accumulation/train_cuda
-for precision in bf16 fp16; do
-    check "stage4_accumulation, 2 ranks, $precision, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" \
-        --precision "$precision" --grad-dtype bf16 --accumulate 2 --allreduce ordered --verify exact
-done
-check "stage4_accumulation, 2 ranks, fp16, steps left out: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" \
-    --precision fp16 --loss-scale 131072 --clip-grad-norm 0.1 --allreduce ordered --verify exact
-
-check "stage4_accumulation, 2 ranks, TF32, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${shared[@]}" --tf32 \
-    --accumulate 2 --allreduce ordered --verify exact
-
-# ---- the GPU against the CPU ----
+sgd=(--model gpt --batch-size 8 --steps 10 --optimizer sgd --momentum 0 --eval-samples 16 --timeout 60 "${text[@]}")
+adamw=(--model gpt --batch-size 8 --steps 20 --eval-samples 16 --timeout 60 "${text[@]}")
+small=(--model gpt --layers 1 --heads 2 --width 64 --context 64 --batch-size 4 --steps 2 --eval-samples 4 --timeout 60
+    --backend mpi "${text[@]}")
+shared=(--share-gpu --backend mpi)
+ordered=("${shared[@]}" --allreduce ordered --verify exact)
 
 gpu_equals_cpu() {
-    "$build/stage1_naive/train" "${sgd[@]}" --save "$logs/cpu.safetensors" &&
+    limited "$build/stage1_naive/train" "${sgd[@]}" --save "$logs/cpu.safetensors" &&
         run_ranks 2 "$build/stage3_overlap/train_cuda" "${sgd[@]}" "${shared[@]}" --save "$logs/gpu.safetensors" &&
         "$build/tests/compare_weights" "$logs/cpu.safetensors" "$logs/gpu.safetensors" 1e-5
 }
-if [ -x "$build/tests/compare_weights" ]; then
-    check "weights: 2 ranks on the GPU against 1 process on the CPU" gpu_equals_cpu
-else
-    not_run "weights: 2 ranks on the GPU against 1 process on the CPU" "tests/compare_weights was not built (cmocka?)"
-fi
 
 same_bits_twice() {
     local round hashes=()
     for round in 1 2; do
-        "$train" --model gpt --batch-size 8 --steps 20 --eval-samples 16 "${text[@]}" "$@" \
-            --json "$logs/run.$round" || return
+        limited "$train" "${adamw[@]}" --backend mpi "$@" --json "$logs/run.$round" || return
         hashes+=("$(value "$logs/run.$round" weights_hash)")
     done
     echo "weights: ${hashes[*]}"
     [ -n "${hashes[0]}" ] && [ "${hashes[0]}" = "${hashes[1]}" ]
 }
-check "two runs give the same bits, fp32, AdamW" same_bits_twice
-check "two runs give the same bits, TF32, AdamW" same_bits_twice --tf32
-check "two runs give the same bits, bf16, AdamW" same_bits_twice --precision bf16
-
-# ---- NCCL ----
-
-for stage in stage1_naive stage2_bucketed stage3_overlap stage4_accumulation; do
-    check "$stage, NCCL, a GPU for each of $gpu_count rank(s): to 1e-5" \
-        run_ranks "$gpu_count" "$build/$stage/train_cuda" "${sgd[@]}" --backend nccl --verify
-done
-check "stage4_accumulation, NCCL, $gpu_count rank(s), bf16 on the wire" \
-    run_ranks "$gpu_count" "$train" "${sgd[@]}" --backend nccl --precision bf16 --grad-dtype bf16
-[ "$gpu_count" -gt 1 ] || not_run "NCCL between GPUs" "there is one GPU only"
 
 # Two ranks on one GPU without --share-gpu: refused, in one line, by all.
 refuses_to_share() {
@@ -152,23 +191,60 @@ refuses_to_share() {
     cat "$logs/refused"
     [ "$status" -eq 2 ] && grep -q -e '--share-gpu' "$logs/refused"
 }
-check "two ranks on one GPU without --share-gpu are refused" refuses_to_share
 
-# ---- compute-sanitizer ----
-
-sanitizer=$(command -v compute-sanitizer || true)
-[ -n "$sanitizer" ] || [ ! -x /usr/local/cuda/bin/compute-sanitizer ] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
-small=(--model gpt --layers 1 --heads 2 --width 64 --context 64 --batch-size 4 --steps 2 --eval-samples 4 --backend mpi
-    "${text[@]}")
-for tool in memcheck racecheck; do
-    if [ -n "$sanitizer" ]; then
-        check "compute-sanitizer $tool, fp32" "$sanitizer" --tool "$tool" --error-exitcode 7 "$train" "${small[@]}"
-        check "compute-sanitizer $tool, bf16" "$sanitizer" --tool "$tool" --error-exitcode 7 "$train" "${small[@]}" \
-            --precision bf16 --grad-dtype bf16
+check_ranks() {
+    local stage ranks precision name
+    for stage in "${stages[@]}"; do
+        for ranks in 2 4; do
+            name="$stage, $ranks ranks on one GPU"
+            check "$name: to 1e-5" run_ranks "$ranks" "$build/$stage/train_cuda" "${sgd[@]}" "${shared[@]}" --verify
+            check "$name: every bit" run_ranks "$ranks" "$build/$stage/train_cuda" "${sgd[@]}" "${ordered[@]}"
+        done
+    done
+    name="stage4_accumulation, 2 ranks"
+    for precision in bf16 fp16; do
+        check "$name, $precision, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" \
+            --precision "$precision" --grad-dtype bf16 --accumulate 2
+    done
+    check "$name, fp16, steps left out: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" \
+        --precision fp16 --loss-scale 131072 --clip-grad-norm 0.1
+    check "$name, TF32, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" --tf32 --accumulate 2
+    check "two ranks on one GPU without --share-gpu are refused" refuses_to_share
+    name="weights: 2 ranks on the GPU against 1 process on the CPU"
+    if [ -x "$build/tests/compare_weights" ]; then
+        check "$name" gpu_equals_cpu
     else
-        not_run "compute-sanitizer $tool" "compute-sanitizer is not installed"
+        not_run "$name" "tests/compare_weights was not built (cmocka?)"
     fi
-done
+    check "two runs give the same bits, fp32, AdamW" same_bits_twice
+    check "two runs give the same bits, TF32, AdamW" same_bits_twice --tf32
+    check "two runs give the same bits, bf16, AdamW" same_bits_twice --precision bf16
+}
+
+# ---- NCCL ----
+
+# Even for one rank NCCL wants a network interface that has an address. Sets `passed`.
+check_nccl_starts() {
+    check "NCCL starts" run_ranks 1 "$train" --model mlp-toy --steps 1 --backend nccl --timeout 60
+    [ "$passed" = yes ] || echo "    hint: NCCL wants a network interface with an address, even for one rank:" \
+        "ip link set lo up, and NCCL_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO says more"
+}
+
+check_nccl() {
+    local stage
+    check_nccl_starts
+    if [ "$passed" = no ]; then
+        not_run "training over NCCL" "it does not start"
+        return
+    fi
+    for stage in "${stages[@]}"; do
+        check "$stage, NCCL, a GPU for each of $gpu_count rank(s): to 1e-5" \
+            run_ranks "$gpu_count" "$build/$stage/train_cuda" "${sgd[@]}" --backend nccl --verify
+    done
+    check "stage4_accumulation, NCCL, $gpu_count rank(s), bf16 on the wire" \
+        run_ranks "$gpu_count" "$train" "${sgd[@]}" --backend nccl --precision bf16 --grad-dtype bf16
+    [ "$gpu_count" -gt 1 ] || not_run "NCCL between GPUs" "there is one GPU only"
+}
 
 # ---- the GPU's own times in a trace, and what a profiler is told ----
 
@@ -180,31 +256,80 @@ trace_has_gpu_times() {
         grep -q -e "{\"name\":$name" "$logs/trace.json" || { echo "no event with $name"; return 1; }
     done
 }
-check "--trace has the GPU's own times" trace_has_gpu_times
 
 nsys_sees_ranges() {
     local range
-    nsys profile --trace=nvtx --stats=true --force-overwrite=true --output "$logs/profile" "$train" "${small[@]}" |
-        tee "$logs/ranges" || return
+    limited nsys profile --trace=nvtx --stats=true --force-overwrite=true --output "$logs/profile" \
+        "$train" "${small[@]}" | tee "$logs/ranges" || return
     for range in 'step 1' 'block 0' 'backward' 'attention' 'all_reduce bucket 0'; do
         grep -q -e "$range" "$logs/ranges" || { echo "no range '$range'"; return 1; }
     done
 }
-if command -v nsys >/dev/null; then
-    check "nsys sees steps, layers and buckets" nsys_sees_ranges
-else
-    not_run "NVTX ranges in nsys" "nsys is not installed"
-fi
+
+check_trace() {
+    check "--trace has the GPU's own times" trace_has_gpu_times
+    if command -v nsys >/dev/null; then
+        check "nsys sees steps, layers and buckets" nsys_sees_ranges
+    else
+        not_run "NVTX ranges in nsys" "nsys is not installed"
+    fi
+}
+
+# ---- compute-sanitizer ----
+
+# Memcheck looks at all kernels: cuBLAS may read where we have sent it wrongly. Racecheck looks at our own, as cuBLAS's
+# synchronise in ways that it does not follow, and takes very long over them.
+check_sanitizer() {
+    local sanitizer filter=name tool test library flags
+    sanitizer=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin command -v compute-sanitizer) || {
+        not_run "compute-sanitizer" "it is not installed"
+        return
+    }
+    grep -q -e '--kernel-name' <<<"$("$sanitizer" --help)" || filter=regex # as it was called before CUDA 12
+    for tool in memcheck racecheck; do
+        flags=(--tool "$tool" --error-exitcode 7)
+        if [ "$tool" = racecheck ]; then
+            flags+=(--racecheck-detect-level error "--kernel-$filter" kns=_kernel)
+            for library in cublas cutlass gemm gemv; do
+                flags+=("--kernel-$filter-exclude" "kns=$library")
+            done
+        fi
+        for test in device_mma device_attention; do
+            if [ -x "$build/tests/test_${test}_cuda" ]; then
+                check "$tool: $test" limited "$sanitizer" "${flags[@]}" "$build/tests/test_${test}_cuda"
+            else
+                not_run "$tool: $test" "tests/test_${test}_cuda was not built (cmocka?)"
+            fi
+        done
+        check "$tool: two steps, fp32" limited "$sanitizer" "${flags[@]}" "$train" "${small[@]}"
+        check "$tool: two steps, bf16" limited "$sanitizer" "${flags[@]}" "$train" "${small[@]}" \
+            --precision bf16 --grad-dtype bf16
+    done
+}
 
 # ---- speed ----
 
-if [ "$bench" = yes ]; then
-    status=0
-    "$repository/bench/gpu.sh" --build "$build" | tee "$logs/bench" || status=$?
+check_bench() {
+    local status=0 seconds backend=(--backend nccl)
+    check_nccl_starts
+    [ "$passed" = yes ] || backend=(--backend mpi)
+    seconds=$(time_left)
+    if [ "$seconds" -lt 60 ]; then
+        not_run "bench/gpu.sh" "for want of time (--minutes $minutes)"
+        return
+    fi
+    "$repository/bench/gpu.sh" --build "$build" --minutes "$((seconds < 540 ? seconds / 60 : 9))" "${backend[@]}" |
+        tee "$logs/bench" || status=$?
     [ "$status" -eq 0 ] || { record "bench/gpu.sh" "FAILED with status $status"; failures=$((failures + 1)); }
-else
-    not_run "bench/gpu.sh" "--no-bench"
-fi
+}
+
+for part in "${parts[@]:1}"; do
+    if [[ " $only " == *" $part "* ]]; then
+        "check_$part"
+    else
+        not_run "$part" "--only ${only// /,}"
+    fi
+done
 
 echo
 echo "=== What was run on $(sort <<<"$gpus" | uniq -c | sed 's/^ *\([0-9]*\) /\1 x /' | paste -sd ',') ==="

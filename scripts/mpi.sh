@@ -7,6 +7,7 @@
 # MPICH needs no options. Open MPI refuses to run as root, refuses more ranks than cores, and binds each rank to
 # one core, where a rank's communication thread would have to share that core with its computing thread.
 
+run_ranks_under=() # what mpiexec itself is started with, e.g. (timeout 60)
 mpiexec_options=()
 if mpiexec --version 2>&1 | grep -qiE 'open.?mpi|open-?rte|prrte'; then
     mpiexec_options=(--oversubscribe --bind-to none)
@@ -20,5 +21,5 @@ fi
 run_ranks() {
     local ranks=$1
     shift
-    mpiexec "${mpiexec_options[@]}" -n "$ranks" "$@" </dev/null
+    "${run_ranks_under[@]}" mpiexec "${mpiexec_options[@]}" -n "$ranks" "$@" </dev/null
 }

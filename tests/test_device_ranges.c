@@ -43,6 +43,7 @@ static void *copy_in_a_thread(void *unused)
     device_range_begin("copy");
     device_to_host(host, x, sizeof host);
     device_range_end();
+    device_synchronize(); /* else the end of this stream's range may come after the end of the step's in the other */
     return unused;
 }
 

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# offline_packages.sh: what lockstep needs, for a machine without a network, without packages, and perhaps without root.
+# On a machine that has a network, with Debian or Ubuntu of the same age or older, and the same kind of processor:
+#
+#   scripts/offline_packages.sh fetch          downloads about 28 MB into offline/
+#
+# Then copy the repository with offline/, and on the machine without:
+#
+#   scripts/offline_packages.sh unpack         unpacks them into offline/root, and writes offline/environment.sh
+#   source offline/environment.sh              what cmake, mpiexec and the loader have to know (gpu_check.sh does this)
+#
+# The machine without must bring: bash, dpkg-deb, python3, a C and a C++ compiler, cmake, and ninja or make; and CUDA.
+# MPICH comes from the Python package `mpich`, which can lie anywhere; Debian's has /usr written into it. Data sets are
+# left at home: gpu_check.sh trains on lockstep's own sources, and any program on what --data names.
+set -euo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# With what they need in turn, but for the C and the compiler's libraries: those are there, and newer.
+packages=(libopenblas0-pthread libopenblas-pthread-dev libgfortran5 libquadmath0 libcjson1 libcjson-dev libcmocka0
+    libcmocka-dev zlib1g-dev pkgconf pkgconf-bin libpkgconf3)
+
+stop() {
+    printf 'offline_packages: error: %s\n' "$@" >&2
+    exit 1
+}
+
+usage() {
+    echo "usage: scripts/offline_packages.sh fetch|unpack [DIR]      (DIR: offline/ in the repository)"
+}
+
+fetch() {
+    local file
+    command -v apt-get >/dev/null || stop "fetch takes Debian or Ubuntu, as the packages are theirs"
+    mkdir -p "$1"
+    cd "$1"
+    rm -f ./*.deb ./*.whl
+    apt-get -qq -o APT::Sandbox::User="$(id -un)" download "${packages[@]}" ||
+        stop "apt-get could not download them (its message is above); with old lists: apt-get update"
+    python3 -m pip download -q --no-deps --only-binary=:all: --disable-pip-version-check mpich ||
+        stop "pip could not download the package mpich (its message is above)"
+    for file in ./*%3a*.deb; do # a colon, which not every way of copying likes
+        [ ! -e "$file" ] || mv "$file" "${file/\%3a/.}"
+    done
+    echo "offline_packages: $(du -ch ./*.deb ./*.whl | tail -n 1 | cut -f 1) in $PWD: copy it with the repository," \
+        "and there run scripts/offline_packages.sh unpack"
+}
+
+# The lines of environment.sh. Paths are quoted for the shell; the variables are for the shell that sources them.
+# shellcheck disable=SC2016
+environment() {
+    local root=$1 libraries=$2 path
+    printf '# Written by offline_packages.sh: source it.\n'
+    printf 'export PATH=%q:%q:$PATH\n' "$root/mpi/bin" "$root/usr/bin"
+    printf 'export PKG_CONFIG_SYSROOT_DIR=%q\n' "$root"
+    path=$libraries/pkgconfig:$libraries/openblas-pthread/pkgconfig
+    printf 'export PKG_CONFIG_PATH=%q\n' "$path"
+    path=$libraries:$libraries/openblas-pthread
+    printf 'export LD_LIBRARY_PATH=%q${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}\n' "$path"
+}
+
+unpack() {
+    local directory root libraries file missing
+    directory=$(cd "$1" 2>/dev/null && pwd) || stop "$1 is not there: make it with fetch, where there is a network"
+    ls "$directory"/*.deb "$directory"/mpich-*.whl >/dev/null 2>&1 ||
+        stop "$directory does not hold the packages: make it with fetch, where there is a network"
+    for file in dpkg-deb python3; do
+        command -v "$file" >/dev/null || stop "$file is missing here, and unpacks the packages"
+    done
+    root=$directory/root
+    rm -rf "$root"
+    mkdir -p "$root"
+    for file in "$directory"/*.deb; do
+        dpkg-deb -x "$file" "$root"
+    done
+    python3 -m zipfile -e "$directory"/mpich-*.whl "$root/wheel"
+    mv "$root"/wheel/mpich-*.data/data "$root/mpi"
+    chmod +x "$root"/mpi/bin/* # which zipfile forgets
+    find "$root" -type l \( -lname '/*' -o -xtype l \) -delete # to libraries of a whole system: libz.a will do
+    libraries=$(find "$root/usr/lib" -name openblas-pthread -type d -print -quit)
+    libraries=${libraries%/*}
+    environment "$root" "$libraries" >"$directory/environment.sh"
+    missing=$(
+        # shellcheck disable=SC1091 # written just now
+        source "$directory/environment.sh"
+        mpiexec --version >/dev/null 2>&1 || echo mpiexec
+        pkg-config --version >/dev/null 2>&1 || echo pkg-config
+        for file in openblas zlib libcjson cmocka; do pkg-config --exists "$file" || echo "$file"; done
+    )
+    [ -z "$missing" ] || stop "unpacked, but these do not work here: ${missing//$'\n'/ }"
+    echo "offline_packages: unpacked; before cmake and mpiexec: source $directory/environment.sh"
+}
+
+[ $# -le 2 ] || { usage >&2; exit 2; }
+case ${1:-} in
+    fetch | unpack) "$1" "${2:-$repository/offline}" ;;
+    -h | --help) usage ;;
+    *) usage >&2; exit 2 ;;
+esac
