@@ -294,7 +294,7 @@ check_sanitizer() {
                 flags+=("--kernel-$filter-exclude" "kns=$library")
             done
         fi
-        for test in device_mma device_attention; do
+        for test in device_mma device_attention device_attention_half; do
             if [ -x "$build/tests/test_${test}_cuda" ]; then
                 check "$tool: $test" limited "$sanitizer" "${flags[@]}" "$build/tests/test_${test}_cuda"
             else
