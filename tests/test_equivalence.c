@@ -171,6 +171,19 @@ static void test_same_start(void **state)
 
 /* ---- what is on the wire ---- */
 
+static void test_as_many_buckets_as_planned(void **state)
+{
+    (void)state;
+    Options options = toy_options("gpt");
+    Pair *pair = pair_create(pg, &options, 24, "transformer.h.0.attn.c_attn.weight");
+    int got = ddp_bucket_count(pair->ddp), planned = pair_planned_all_reduces(pair);
+    if (got != planned)
+        fail_msg("ddp_bucket_count() is %d, expected %d: %s", got, planned, ddp_stage_number == 1 ?
+                 "one for each parameter that is trained" :
+                 "a bucket closes once it holds its cap; the first has a cap of its own, the last is seldom full");
+    pair_free(pair);
+}
+
 /* Gradients, and the gaps between them: not more, and not less. */
 static void test_no_more_travels_than_gradients(void **state)
 {
@@ -353,6 +366,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_start),
+        cmocka_unit_test(test_as_many_buckets_as_planned),
         cmocka_unit_test(test_nothing_is_under_way_after_backward),
         cmocka_unit_test(test_no_more_travels_than_gradients),
         cmocka_unit_test(test_sgd),

@@ -114,3 +114,22 @@ double pair_wrong_divisor(Pair *pair, long step)
     int64_t present = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
     return (double)terms_of(pair, full ? present : pair->options.batch_size);
 }
+
+/* Gradients come in reverse order of registration, and a bucket is closed once it holds its cap. */
+int pair_planned_all_reduces(const Pair *pair)
+{
+    const ParameterList *parameters = &pair->ranks.model.parameters;
+    const DdpOptions *caps = &pair->options.ddp;
+    size_t filled = 0;
+    int closed = 0;
+    for (int i = parameters->count - 1; i >= 0; i--) {
+        if (!parameters->items[i]->tensor.requires_grad)
+            continue;
+        filled += (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
+        if (ddp_stage_number == 1 || filled >= (closed == 0 ? caps->first_bucket_cap_bytes : caps->bucket_cap_bytes)) {
+            closed++;
+            filled = 0;
+        }
+    }
+    return closed + (filled > 0);
+}

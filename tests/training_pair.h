@@ -42,4 +42,8 @@ int64_t pair_share(Pair *pair, long step, int rank, int micro_batch);
 int64_t pair_terms(Pair *pair, long step);
 double pair_wrong_divisor(Pair *pair, long step); /* the other one of the two */
 
+/* How many all-reduces the stage's plan asks for in one backward pass. Stage 1: one for each trained parameter. From
+ * stage 2 on: one for each bucket, counted here by the rule, not by buckets_plan(). */
+int pair_planned_all_reduces(const Pair *pair);
+
 #endif
