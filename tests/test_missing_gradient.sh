@@ -50,5 +50,5 @@ done
 check 2 0 "$@"
 check 2 1 "$@"
 check 3 2 "$@"
-[ "$failures" -eq 0 ] && echo "all 6 runs ended with the fault in step 2"
+echo "6 runs that had to end with the fault in step 2, $failures failure(s)"
 exit $((failures > 0))
