@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
+# limits, and prints a table of points. It is no sandbox: see README.md.
+#
+# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 4
+#   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
+#   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
+#   GRADE_CACHE     a directory that keeps what no student has written between calls, one call at a time (none)
+# Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+seconds=${GRADE_SECONDS:-60} total_seconds=${GRADE_TOTAL:-600} memory=${GRADE_MEMORY_MB:-4096} jobs=${GRADE_JOBS:-2}
+
+stop() { # STATUS MESSAGE
+    echo "grade: error: $2" >&2
+    exit "$1"
+}
+
+# ---- the command line ----
+
+[ $# -eq 2 ] || { [ $# -eq 4 ] && [ "$3" = --json ]; } ||
+    stop 2 "usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 4"
+submission=$2 json=${4-}
+for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
+    stage=$(basename "$points" .points)
+    number=${stage:5:1}
+    if [ "$1" = "$stage" ] || [ "$1" = "$number" ]; then break; fi
+    stage=
+done
+[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 4"
+{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
+[ -z "$json" ] || : >"$json" || stop 2 "--json: $json cannot be written"
+for tool in cmake mpiexec jq timeout find; do
+    command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
+done
+# shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
+source "$here/../scripts/mpi.sh"
+
+# ---- running what a student wrote ----
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
+work=$(cd "$work" && pwd -P)
+base=$work log=$work/log
+if [ -n "${GRADE_CACHE-}" ]; then
+    base=$GRADE_CACHE/$stage
+    mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
+    base=$(cd "$base" && pwd -P)
+fi
+tree=$base/tree build=$base/build
+trap 'kill_left; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+
+# A rank runs in a session of its own, so no signal to a process group reaches it: what was started here is known by a
+# variable in its environment, or by where its program lies.
+kill_left() {
+    local left
+    for _ in $(seq 20); do
+        left=$({
+            grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
+            find /proc/[0-9]*/exe -lname "$build/*" 2>/dev/null
+        } | cut -d / -f 3)
+        [ -n "$left" ] || return 0
+        # shellcheck disable=SC2086 # a list of numbers
+        kill -KILL $left 2>/dev/null
+    done
+}
+
+# limited SECONDS COMMAND...: its output goes to $log. Nothing of it runs any more when this returns.
+limited() {
+    local status limit=$1
+    shift
+    rm -rf "$work/run" "$log"
+    mkdir "$work/run"
+    (
+        cd "$work/run" || exit 1
+        ulimit -c 0
+        ulimit -f $((64 * 1024))     # KiB in any file, $log included
+        ulimit -v $((memory * 1024)) # KiB
+        export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
+        exec timeout --foreground -k 2 "$limit" "$@"
+    ) </dev/null >"$log" 2>&1
+    status=$?
+    kill_left
+    return $status
+}
+
+# What is printed of the log: nothing that a terminal would obey.
+plain() {
+    tr -d '\000-\010\013-\037\177' | cut -c 1-600
+}
+
+# The first line in which a test says what is wrong, and what it says of the usual cause.
+first_message() {
+    awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ { said = 1; left = 4; print }
+         said && /usual cause: / && $0 !~ /ERROR/ { print; exit }
+         said && left-- == 0 { exit }' "$log" | plain |
+        sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
+            -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' '
+}
+
+# explain STATUS: why a case has failed.
+explain() {
+    local message
+    case $1 in
+    124 | 137) message="still running after $seconds s: an endless loop, or a rank that waits for ever" ;;
+    153) message="wrote more than 64 MiB" ;;
+    *)
+        message=$(first_message)
+        [ -n "$message" ] || message=$(grep -a -m 1 'EXIT STRING' "$log" | plain | sed 's/.*STRING: //')
+        [ -n "$message" ] || message="ended with status $1, and the test case was not over"
+        ;;
+    esac
+    echo "$message"
+}
+
+# run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's.
+run_case() {
+    local status done_line
+    if [ "$3" = - ]; then
+        done_line=' 0 failure(s)'
+        limited "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
+            -R "^stage${number}_$1(_$2_ranks)?\$"
+    else
+        done_line="[       OK ] $3"
+        limited "$seconds" mpiexec "${mpiexec_options[@]}" -n "$2" "$build/$stage/test_$1_stage$number" --case "$3"
+    fi
+    status=$?
+    if [ $status -ne 0 ] || ! grep -a -q -F "$done_line" "$log"; then
+        explain $status
+    fi
+}
+
+# ---- build ----
+
+if [ ! -e "$base/complete" ]; then
+    rm -rf "$tree" "$build"
+    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
+    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF ||
+        ! limited 900 cmake --build "$build" -j "$jobs"; then
+        cat "$log" >&2
+        stop 1 "what no student has written does not build"
+    fi
+    touch "$base/complete"
+fi
+cp -- "$submission" "$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
+built=true
+if ! limited 300 cmake --build "$build" -j "$jobs"; then
+    built=false
+    echo "$stage, $submission: does not build:"
+    grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40 | sed 's/^/  | /'
+fi
+
+# ---- the test cases ----
+
+declare -A results # of the cases run so far: several items may ask for the same one
+SECONDS=0 total=0 of=0
+echo "$stage, $submission"
+printf '%7s  %-6s  %s\n' points "" "what must be true"
+while read -r worth program ranks cases idea; do
+    message="" got=$worth verdict=passed
+    for case in ${cases//+/ }; do
+        key="$program $ranks $case"
+        if [ $built = false ]; then
+            results[$key]="does not build"
+        elif [ $SECONDS -ge "$total_seconds" ]; then
+            results[$key]=${results[$key]-"not run: the $total_seconds s for all cases were over"}
+        elif [ -z "${results[$key]+set}" ]; then
+            results[$key]=$(run_case "$program" "$ranks" "$case")
+        fi
+        if [ -z "$message" ] && [ -n "${results[$key]}" ]; then
+            where="$program on $ranks ranks, $case"
+            where=${where/ on - ranks/}
+            message="${where%, -}: ${results[$key]}"
+        fi
+    done
+    if [ -n "$message" ]; then got=0 verdict=FAILED; fi
+    total=$((total + got)) of=$((of + worth))
+    printf '%3d/%3d  %-6s  %s\n' "$got" "$worth" $verdict "$idea"
+    if [ -n "$message" ] && [ $built = true ]; then printf '%17s%s\n' "" "$message"; fi
+    jq -n --argjson points "$got" --argjson of "$worth" --arg idea "$idea" --arg message "$message" \
+        '{$points, $of, $idea, passed: ($message == ""), $message}' >>"$work/items"
+done < <(grep -v -E '^ *(#|$)' "$points")
+printf '%3d/%3d  total\n' $total $of
+
+[ -z "$json" ] || jq -s --arg stage "$stage" --arg submission "$submission" --argjson built $built \
+    '{$stage, $submission, $built, points: (map(.points) | add), of: (map(.of) | add), items: .}' "$work/items" >"$json"

@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; what
+# is handed out compiles without warnings and holds no solution; points name cases that exist; wrong usage is said. With
+# --grade, in minutes: what is handed out gets no points, the stage's own ddp.c gets all, classical mistakes lie between
+# and are called by their names, and no submission stops the grader.
+#
+# usage: test_course.sh ROOT [--grade]
+set -u
+root=$1
+command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
+scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# status EXPECTED COMMAND...: the exit status; output goes to $scratch/out
+status() {
+    local expected=$1 got
+    shift
+    "$@" >"$scratch/out" 2>&1
+    got=$?
+    [ $got -eq "$expected" ] || {
+        fail "$*: exit status $got, expected $expected"
+        head -n 10 "$scratch/out" | sed 's/^/    /'
+        return 1
+    }
+}
+
+# ---- what is handed out ----
+
+compiles() { # STARTER STAGE
+    status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+        -I "$1/common" -c "$1/$2/ddp.c" -o "$scratch/ddp.o"
+}
+
+# Of what the patch takes away, the lines that communicate, scale or keep count.
+holds_no_solution() { # STARTER STAGE
+    find "$1" \( -name .git -o -name course -o -name mutants -o -name 'stage[0-9]_*' ! -name "$2" \) >"$scratch/left"
+    [ ! -s "$scratch/left" ] || fail "$2: handed out as well: $(cat "$scratch/left")"
+    sed -n 's/^-  *//p' "$root/course/$2.patch" |
+        grep -E '(pg|replicas|readiness|work|device|tape|parameters)_[a-z_]+\(|missing' >"$scratch/lines"
+    [ -s "$scratch/lines" ] || fail "$2.patch takes nothing away"
+    ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: this line of the solution is handed out"
+}
+
+has_good_points() { # STAGE
+    local worth program cases case sum=0
+    while read -r worth program _ cases _; do
+        sum=$((sum + worth))
+        for case in ${cases//+/ }; do
+            [ "$case" = - ] || grep -q "cmocka_unit_test($case)" "$root/tests/test_$program.c" ||
+                fail "$1.points: there is no case $case in tests/test_$program.c"
+        done
+    done < <(grep -v '^#' "$root/course/$1.points")
+    [ $sum -eq 100 ] || fail "$1.points: the points add up to $sum"
+}
+
+for patch in "$root"/course/stage[1-9]_*.patch; do
+    stage=$(basename "$patch" .patch)
+    starter=$scratch/$stage
+    status 0 "$root/course/make_starter.sh" "$stage" "$starter" || continue
+    compiles "$starter" "$stage"
+    holds_no_solution "$starter" "$stage"
+    has_good_points "$stage"
+    sh "$root/tests/test_notes.sh" "$starter" 2>&1 | grep -a 'link (' && fail "$stage: these links lead nowhere"
+    grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
+done
+
+status 2 "$root/course/make_starter.sh"
+status 2 "$root/course/make_starter.sh" 5 "$scratch/none"
+status 2 "$root/course/make_starter.sh" 1 "$scratch"
+grep -q 'exists' "$scratch/out" || fail "make_starter.sh does not say that the directory exists"
+status 2 "$root/course/grade.sh"
+status 2 "$root/course/grade.sh" 1
+status 2 "$root/course/grade.sh" 1 "$scratch/none.c"
+status 2 "$root/course/grade.sh" stage5 "$root/course/README.md"
+status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --jsn "$scratch/json"
+status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --json "$scratch/none/json"
+
+# ---- grades ----
+
+# graded STAGE SUBMISSION FROM TO [PATTERN]: the points, and a message; nothing is left of it.
+graded() {
+    local points
+    status 0 env TMPDIR="$scratch/tmp" "$root/course/grade.sh" "$1" "$2" --json "$scratch/json" || return
+    points=$(jq .points "$scratch/json")
+    echo "$(basename "$2"), stage $1: $points points"
+    if [ "$points" -lt "$3" ] || [ "$points" -gt "$4" ]; then
+        fail "$(basename "$2"), stage $1: expected $3 to $4 points"
+        cat "$scratch/out"
+    fi
+    grep -a -E -q -e "${5-}" "$scratch/out" || {
+        fail "$(basename "$2"), stage $1: nothing said that matches: $5"
+        cat "$scratch/out"
+    }
+    [ "$(jq '[.items[].points] | add' "$scratch/json")" = "$points" ] || fail "JSON: the points do not add up"
+    find /proc/[0-9]*/exe -lname "$scratch/*" 2>/dev/null | grep . && fail "$(basename "$2"): left running"
+    [ -z "$(ls -A "$scratch/tmp")" ] || fail "$(basename "$2"): left behind: $(ls -A "$scratch/tmp")"
+}
+
+# A mistake of tests/mutants as a submission, and what that patch expects to be said.
+mistake() { # STAGE NAME
+    local patch=$root/tests/mutants/$2.patch file=$scratch/$2.c
+    patch -s -p1 --fuzz=0 -o "$file" "$root"/stage"$1"_*/ddp.c "$patch" >/dev/null || fail "$2.patch does not apply"
+    graded "$1" "$file" 0 90 "$(sed -n 's/^Expect: *//p' "$patch")"
+}
+
+# Stage 1's own ddp.c, with something added.
+hostile() { # NAME TEXT FROM TO PATTERN
+    { cat "$root"/stage1_*/ddp.c && echo "$2"; } >"$scratch/$1.c"
+    graded 1 "$scratch/$1.c" "$3" "$4" "$5"
+}
+
+if [ "${2-}" = --grade ]; then
+    mkdir "$scratch/tmp"
+    graded 1 "$root"/stage1_*/ddp.c 100 100
+    export GRADE_CACHE=$scratch/cache
+    for number in 1 2 3 4; do
+        graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
+        [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
+    done
+    mistake 1 broadcast-missing
+    mistake 1 micro-batch-summed-again
+    mistake 2 last-bucket-not-reduced
+    mistake 3 wait-missing
+    mistake 3 launched-in-ready-order
+    mistake 4 no-sync-ignored
+    mistake 4 sync-on-first-micro-batch
+    sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_1.c"
+    graded 2 "$scratch/as_stage_1.c" 20 60 'a bucket closes once it holds its cap'
+
+    hostile main 'int main(void) { return 0; }' 0 0 'multiple definition'
+    hostile leaves '__attribute__((constructor)) static void leave(void) { exit(0); }' 0 0 'was not over'
+    export GRADE_SECONDS=2 GRADE_TOTAL=10
+    hostile loops '__attribute__((constructor)) static void loop(void) { for (volatile int i = 0;; i++) { } }' 0 0 \
+        'still running after 2 s'
+    hostile stays '#include <unistd.h>
+        __attribute__((constructor)) static void stay(void) { if (fork() == 0) { setsid(); sleep(1000); } }' 0 100 ''
+    hostile writes '#include <stdio.h>
+        __attribute__((constructor)) static void flood(void) { for (;;) puts("endless"); }' 0 0 'FAILED'
+fi
+
+echo "$failures failure(s)"
+[ $failures -eq 0 ]
