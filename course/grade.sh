@@ -30,7 +30,7 @@ done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 4"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
 [ -z "$json" ] || : >"$json" || stop 2 "--json: $json cannot be written"
-for tool in cmake mpiexec jq timeout find; do
+for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
 done
 # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
@@ -45,6 +45,8 @@ if [ -n "${GRADE_CACHE-}" ]; then
     base=$GRADE_CACHE/$stage
     mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
     base=$(cd "$base" && pwd -P)
+    exec 9>"$base.lock"
+    flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
 fi
 tree=$base/tree build=$base/build
 trap 'kill_left; rm -rf "$work"' EXIT
@@ -78,7 +80,7 @@ limited() {
         ulimit -v $((memory * 1024)) # KiB
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
         exec timeout --foreground -k 2 "$limit" "$@"
-    ) </dev/null >"$log" 2>&1
+    ) </dev/null >"$log" 2>&1 9>&- # the lock is not the student's
     status=$?
     kill_left
     return $status

@@ -51,7 +51,7 @@ done
 for part in $only; do
     [[ " ${parts[*]} " == *" $part "* ]] || wrong_use "--only $part: there are ${parts[*]}"
 done
-[[ $minutes =~ ^[0-9]{1,4}$ ]] || wrong_use "--minutes $minutes is not a whole number"
+[[ $minutes =~ ^(0|[1-9][0-9]{0,3})$ ]] || wrong_use "--minutes $minutes is not a whole number"
 [[ $limit =~ ^[1-9][0-9]{0,4}$ ]] || wrong_use "--limit $limit is not a whole number from 1 on"
 
 gpus=$(gpu_names) || {
@@ -223,17 +223,21 @@ check_ranks() {
 
 # ---- NCCL ----
 
-# Even for one rank NCCL wants a network interface that has an address. Sets `passed`.
-check_nccl_starts() {
+nccl_starts= # yes or no, once it has been tried
+
+# Even for one rank NCCL wants a network interface that has an address.
+try_nccl() {
+    [ -z "$nccl_starts" ] || return 0
     check "NCCL starts" run_ranks 1 "$train" --model mlp-toy --steps 1 --backend nccl --timeout 60
+    nccl_starts=$passed
     [ "$passed" = yes ] || echo "    hint: NCCL wants a network interface with an address, even for one rank:" \
         "ip link set lo up, and NCCL_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO says more"
 }
 
 check_nccl() {
     local stage
-    check_nccl_starts
-    if [ "$passed" = no ]; then
+    try_nccl
+    if [ "$nccl_starts" = no ]; then
         not_run "training over NCCL" "it does not start"
         return
     fi
@@ -311,8 +315,8 @@ check_sanitizer() {
 
 check_bench() {
     local status=0 seconds backend=(--backend nccl)
-    check_nccl_starts
-    [ "$passed" = yes ] || backend=(--backend mpi)
+    try_nccl
+    [ "$nccl_starts" = yes ] || backend=(--backend mpi)
     seconds=$(time_left)
     if [ "$seconds" -lt 60 ]; then
         not_run "bench/gpu.sh" "for want of time (--minutes $minutes)"

@@ -2,7 +2,7 @@
 # offline_packages.sh: what lockstep needs, for a machine without a network, without packages, and perhaps without root.
 # On a machine that has a network, with Debian or Ubuntu of the same age or older, and the same kind of processor:
 #
-#   scripts/offline_packages.sh fetch          downloads about 28 MB into offline/
+#   scripts/offline_packages.sh fetch          downloads about 26 MB into offline/
 #
 # Then copy the repository with offline/, and on the machine without:
 #
@@ -28,11 +28,14 @@ usage() {
     echo "usage: scripts/offline_packages.sh fetch|unpack [DIR]      (DIR: offline/ in the repository)"
 }
 
+# What is in DIR is replaced, so it must be ours.
 fetch() {
     local file
     command -v apt-get >/dev/null || stop "fetch takes Debian or Ubuntu, as the packages are theirs"
     mkdir -p "$1"
     cd "$1"
+    [ -e .lockstep-offline ] || [ -z "$(ls -A)" ] || stop "$1 holds something else: name a new or an empty directory"
+    touch .lockstep-offline
     rm -f ./*.deb ./*.whl
     apt-get -qq -o APT::Sandbox::User="$(id -un)" download "${packages[@]}" ||
         stop "apt-get could not download them (its message is above); with old lists: apt-get update"
@@ -67,8 +70,10 @@ unpack() {
         command -v "$file" >/dev/null || stop "$file is missing here, and unpacks the packages"
     done
     root=$directory/root
+    [ ! -e "$root" ] || [ -e "$root/.lockstep-offline" ] || stop "$root holds something else"
     rm -rf "$root"
     mkdir -p "$root"
+    touch "$root/.lockstep-offline"
     for file in "$directory"/*.deb; do
         dpkg-deb -x "$file" "$root"
     done

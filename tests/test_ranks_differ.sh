@@ -52,6 +52,7 @@ differ '--check-every' --check-every 1
 differ '--rank-samples \(a fingerprint\)' --rank-samples 200,100
 differ '--lr' --lr 0.5
 differ '--precision \(its number\)' --precision bf16
+differ '--grad-dtype \(its number\)' --grad-dtype fp16 # and not --loss-scale, whose default follows from it
 
 # Files that differ in what they hold, under names that differ here and need not on two hosts.
 # files NAME PATTERN WORDS-OF-RANK-0 WORDS-OF-RANK-1

@@ -36,9 +36,9 @@ static void collect(const Options *o, Setting settings[SETTINGS])
         {"--clip-grad-norm", o->clip_grad_norm},
         {"--precision (its number)", o->precision},
         {"--tf32", o->tf32},
-        {"--loss-scale", (double)o->initial_loss_scale},
-        {"--on-nan (its number)", o->on_nan},
         {"--grad-dtype (its number)", o->ddp.grad_dtype},
+        {"--loss-scale", (double)o->initial_loss_scale}, /* its default follows from the one before */
+        {"--on-nan (its number)", o->on_nan},
         {"--allreduce (its number)", o->group.algorithm},
         {"--backend nccl", strcmp(o->backend, "nccl") == 0},
         {"--device cuda (the program)", strcmp(o->device, "cuda") == 0},
