@@ -66,9 +66,13 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     compiles "$starter" "$stage"
     holds_no_solution "$starter" "$stage"
     has_good_points "$stage"
-    sh "$root/tests/test_notes.sh" "$starter" 2>&1 | grep -a 'link (' && fail "$stage: these links lead nowhere"
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
 done
+
+# Stage 1 leaves out most, so most links lose what they lead to.
+if sh "$root/tests/test_notes.sh" "$scratch/stage1_naive" 2>&1 | grep -a 'link ('; then
+    fail "stage 1's starter: these links lead nowhere"
+fi
 
 status 2 "$root/course/make_starter.sh"
 status 2 "$root/course/make_starter.sh" 5 "$scratch/none"
