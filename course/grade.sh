@@ -40,7 +40,9 @@ source "$here/../scripts/mpi.sh"
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
 work=$(cd "$work" && pwd -P)
-base=$work log=$work/log
+base=$work build=$work/build log=$work/log
+trap 'kill_left; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
 if [ -n "${GRADE_CACHE-}" ]; then
     base=$GRADE_CACHE/$stage
     mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
@@ -49,8 +51,6 @@ if [ -n "${GRADE_CACHE-}" ]; then
     flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
 fi
 tree=$base/tree build=$base/build
-trap 'kill_left; rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
 
 # A rank runs in a session of its own, so no signal to a process group reaches it: what was started here is known by a
 # variable in its environment, or by where its program lies.
