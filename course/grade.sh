@@ -38,20 +38,6 @@ source "$here/../scripts/mpi.sh"
 
 # ---- running what a student wrote ----
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
-work=$(cd "$work" && pwd -P)
-base=$work build=$work/build log=$work/log
-trap 'kill_left; rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
-if [ -n "${GRADE_CACHE-}" ]; then
-    base=$GRADE_CACHE/$stage
-    mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
-    base=$(cd "$base" && pwd -P)
-    exec 9>"$base.lock"
-    flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
-fi
-tree=$base/tree build=$base/build
-
 # A rank runs in a session of its own, so no signal to a process group reaches it: what was started here is known by a
 # variable in its environment, or by where its program lies.
 kill_left() {
@@ -66,6 +52,20 @@ kill_left() {
         kill -KILL $left 2>/dev/null
     done
 }
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
+work=$(cd "$work" && pwd -P)
+base=$work build=$work/build log=$work/log
+trap 'kill_left; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+if [ -n "${GRADE_CACHE-}" ]; then
+    base=$GRADE_CACHE/$stage
+    mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
+    base=$(cd "$base" && pwd -P)
+    exec 9>"$base.lock"
+    flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
+fi
+tree=$base/tree build=$base/build
 
 # limited SECONDS COMMAND...: its output goes to $log. Nothing of it runs any more when this returns.
 limited() {
