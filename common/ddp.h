@@ -10,9 +10,10 @@
  *       ddp_after_backward(ddp, gradient_scale)     after the last one: gradients are equal on all ranks
  *   clip, optimizer step, zero gradients
  *
- * The loss is a SUM over this rank's samples. So the sum over ranks, times gradient_scale = 1 / (number of samples
- * in the global batch), is the gradient of the mean over the global batch, also where ranks have
- * unequal numbers of samples. ddp.c is the only place where gradients are scaled.
+ * The loss is a SUM over the terms of this rank's samples: a sample has one, or, for a GPT, one per token. So the sum
+ * over ranks, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over the global
+ * batch, also where ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale; gradient_scale
+ * divides by it, too.) ddp.c is the only place where gradients are scaled.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H

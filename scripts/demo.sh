@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # demo.sh: trains three models with every stage, alone and as two ranks, and shows that both give the same weights,
-# at what speed, and what communication costs. Then the GPT writes some text. About five minutes on two cores.
+# at what speed, and what communication costs; the GPT once more over a slow link. Then it writes some text. About six
+# minutes on two cores.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 
@@ -11,6 +12,10 @@ runs=(
     "mlp     100  --optimizer sgd --momentum 0 --lr 0.001"
     "gpt     20   --optimizer sgd --eval-samples 64"
 )
+# The GPT over an emulated link of 1 Gbit/s and 50 us: small buckets, so that the first one can leave early.
+link="1,50"
+link_steps=12
+link_flags=(--optimizer sgd --eval-samples 16 --wire "$link")
 # The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
 text_steps=700
 text_bytes=400
@@ -52,6 +57,28 @@ compare() {
         done
 }
 
+# over_link STAGE NAME FLAGS...: trains over the slow link, and leaves the summary for link_table.
+over_link() {
+    local stage=$1 name=$2
+    shift 2
+    [ -x "build/$stage/train" ] || return 0
+    run 2 "build/$stage/train" --model gpt "${link_flags[@]}" "$@" --json "$results/link.$name.json"
+    link_runs+=("$name")
+}
+
+# link_table: one line for each run over the slow link; samples in the median step's time.
+link_table() {
+    local first name samples hidden faster
+    first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.${link_runs[0]}.json")
+    printf '%-40s %10s %12s %12s\n' "stage, flags" samples/s "hidden (%)" "to the first"
+    for name in "${link_runs[@]}"; do
+        read -r samples hidden faster < <(jq -r --argjson first "$first" '
+            (1000 * .global_batch / .step_ms.p50) as $samples |
+            [$samples, 100 * .hidden_fraction, $samples / $first] | @tsv' "$results/link.$name.json")
+        printf '%-40s %10.1f %12.0f %11.2fx\n' "$name" "$samples" "$hidden" "$faster"
+    done
+}
+
 stages=()
 for program in build/stage*/train; do
     [ -x "$program" ] && stages+=("$(basename "$(dirname "$program")")")
@@ -85,6 +112,24 @@ for stage in "${stages[@]}"; do
         compare "$stage" "$model"
     done
 done
+
+link_runs=()
+small_buckets=(--bucket-cap-mb 1)
+over_link stage1_naive "stage1_naive" --steps $link_steps
+over_link stage2_bucketed "stage2_bucketed" --steps $link_steps "${small_buckets[@]}"
+over_link stage3_overlap "stage3_overlap" --steps $link_steps "${small_buckets[@]}"
+over_link stage4_accumulation "stage4_accumulation, bf16 gradients" --steps $link_steps "${small_buckets[@]}" \
+    --grad-dtype bf16
+over_link stage4_accumulation "stage4_accumulation, --accumulate 4" --steps $((link_steps / 2)) "${small_buckets[@]}" \
+    --accumulate 4
+
+cat <<END
+
+The GPT as two ranks over an emulated link of ${link%,*} Gbit/s, buckets of 1 MiB. hidden: share of the communication that
+training did not wait for.
+
+END
+link_table
 
 last_stage=${stages[-1]}
 run 2 "build/$last_stage/train" --model gpt --steps "$text_steps" "${text_flags[@]}" --generate "$text_bytes"

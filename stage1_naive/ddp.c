@@ -3,7 +3,7 @@
  * Every rank has the whole model and its own part of the batch. Two things keep the copies equal:
  *   - before the first step, rank 0's weights are copied to all ranks (broadcast);
  *   - after every backward pass, each parameter's gradient is summed over all ranks (all-reduce) and divided by
- *     the number of samples in the global batch. Equal weights and equal gradients give equal weights again.
+ *     the size of the global batch (in samples, or tokens for a GPT). Equal weights, equal gradients: equal weights.
  * What is wrong with it: one collective per parameter pays the network's latency again and again, and all of it
  * comes after backward, while the processor stands still. Stages 2 and 3 mend this.
  */

@@ -30,7 +30,8 @@ struct Ddp {
     Buckets buckets;     /* every parameter's gradient; owned */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
-    float *discarded;    /* where sums go that a later micro-batch replaces: one bucket's size; owned */
+    float *discarded;    /* where sums go that a later micro-batch replaces: one bucket's size, as the communication
+                          * thread carries out one all-reduce after the other; owned */
     bool last_micro_batch;
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };

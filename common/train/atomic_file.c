@@ -34,13 +34,16 @@ void atomic_check_writable(const char *flag, const char *path)
         return;
     }
     char *temporary = temporary_name(path);
-    FILE *stream = fopen(temporary, "ab"); /* appends nothing: a file of that name that is someone's stays as it is */
+    const bool was_there = access(temporary, F_OK) == 0; /* left by a run that was killed, or somebody's: it stays */
+    FILE *stream = fopen(temporary, "ab");               /* appends nothing */
     if (stream == NULL) {
         die("%s %s: cannot be written: %s; give a file in a directory that exists and is yours to write to", flag,
             path, strerror(errno));
     }
     fclose(stream);
-    unlink(temporary);
+    if (!was_there) {
+        unlink(temporary);
+    }
     free(temporary);
 }
 

@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-/* All defaults that depend on the model. Where steps are few, warm-up is shortened: see options.c.
+/* All defaults that depend on the model. Where steps are few, warm-up is shortened: see replica.c.
  * "0" switches warm-up and clipping off, and makes evaluation use all samples. */
 const ModelDefaults model_defaults[MODEL_COUNT] = {
     {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
