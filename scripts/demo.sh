@@ -14,7 +14,6 @@ runs=(
 )
 # The GPT over an emulated link of 1 Gbit/s and 50 us: small buckets, so that the first one can leave early.
 link="1,50"
-link_steps=12
 link_flags=(--optimizer sgd --eval-samples 16 --wire "$link")
 # The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
 text_steps=700
@@ -57,25 +56,26 @@ compare() {
         done
 }
 
-# over_link STAGE NAME FLAGS...: trains over the slow link, and leaves the summary for link_table.
+# over_link STEPS LABEL STAGE FLAGS...: trains over the slow link, and leaves the summary for link_table.
 over_link() {
-    local stage=$1 name=$2
-    shift 2
+    local steps=$1 label=$2 stage=$3
+    shift 3
     [ -x "build/$stage/train" ] || return 0
-    run 2 "build/$stage/train" --model gpt "${link_flags[@]}" "$@" --json "$results/link.$name.json"
-    link_runs+=("$name")
+    run 2 "build/$stage/train" --model gpt --steps "$steps" "${link_flags[@]}" "$@" \
+        --json "$results/link.${#link_labels[@]}.json"
+    link_labels+=("$label")
 }
 
 # link_table: one line for each run over the slow link; samples in the median step's time.
 link_table() {
-    local first name samples hidden faster
-    first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.${link_runs[0]}.json")
+    local first i samples hidden faster
+    first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.0.json")
     printf '%-40s %10s %12s %12s\n' "stage, flags" samples/s "hidden (%)" "to the first"
-    for name in "${link_runs[@]}"; do
+    for i in "${!link_labels[@]}"; do
         read -r samples hidden faster < <(jq -r --argjson first "$first" '
             (1000 * .global_batch / .step_ms.p50) as $samples |
-            [$samples, 100 * .hidden_fraction, $samples / $first] | @tsv' "$results/link.$name.json")
-        printf '%-40s %10.1f %12.0f %11.2fx\n' "$name" "$samples" "$hidden" "$faster"
+            [$samples, 100 * .hidden_fraction, $samples / $first] | @tsv' "$results/link.$i.json")
+        printf '%-40s %10.1f %12.0f %11.2fx\n' "${link_labels[$i]}" "$samples" "$hidden" "$faster"
     done
 }
 
@@ -113,15 +113,16 @@ for stage in "${stages[@]}"; do
     done
 done
 
-link_runs=()
-small_buckets=(--bucket-cap-mb 1)
-over_link stage1_naive "stage1_naive" --steps $link_steps
-over_link stage2_bucketed "stage2_bucketed" --steps $link_steps "${small_buckets[@]}"
-over_link stage3_overlap "stage3_overlap" --steps $link_steps "${small_buckets[@]}"
-over_link stage4_accumulation "stage4_accumulation, bf16 gradients" --steps $link_steps "${small_buckets[@]}" \
-    --grad-dtype bf16
-over_link stage4_accumulation "stage4_accumulation, --accumulate 4" --steps $((link_steps / 2)) "${small_buckets[@]}" \
-    --accumulate 4
+link_labels=()
+buckets="--bucket-cap-mb 1"
+# shellcheck disable=SC2086 # $buckets is two words
+{
+    over_link 12 stage1_naive stage1_naive
+    over_link 12 stage2_bucketed stage2_bucketed $buckets
+    over_link 12 stage3_overlap stage3_overlap $buckets
+    over_link 12 "stage4_accumulation, gradients in bf16" stage4_accumulation $buckets --grad-dtype bf16
+    over_link 6 "stage4_accumulation, 4 micro-batches" stage4_accumulation $buckets --batch-size 32 --accumulate 4
+}
 
 cat <<END
 
