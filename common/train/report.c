@@ -91,8 +91,8 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     fflush(stdout);
 }
 
-/* The gradients themselves; a copy of them all in 16 bits, where they travel so; and where stages 1 to 3 put the sums that
- * they throw away. */
+/* The gradients themselves; a copy of them all in 16 bits, where they travel so; and where stages 1 to 3 put the sums
+ * that they throw away. */
 static double gradients_mb(const Options *options, const Replica *replica, const RunRecord *record)
 {
     double gradients = (double)parameters_gradient_bytes(&replica->model.parameters);

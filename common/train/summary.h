@@ -23,10 +23,10 @@ typedef struct VerifyResult {
     bool passed;
 } VerifyResult;
 
-/* Of rank 0, in MB (10^6 bytes). operands: the weights once more, as products read them in 16 bits. gradients: with what
- * lies beside them, the copy that travels in 16 bits and the sums that stages 1 to 3 throw away. activations: all that the
- * tape's arena has held at once. base: what there was before the model: program, libraries, data set. The rest of the peak
- * is the MPI library's (half a message, while MPICH adds one of some MB) and small things. */
+/* Of rank 0, in MB (10^6 bytes). operands: the weights once more, as products read them in 16 bits. gradients: with
+ * what lies beside them, the copy that travels in 16 bits and the sums that stages 1 to 3 throw away. activations: the
+ * most that the tape's arena has held. base: what there was before the model: program, libraries, data set. The rest
+ * of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one of some MB. */
 typedef struct MemoryUse {
     double weights_mb, operands_mb, gradients_mb, optimizer_mb, activations_mb, base_mb;
 } MemoryUse;
@@ -76,8 +76,8 @@ typedef struct Summary {
 /* Every number that a run may lack becomes NAN, every text NULL, every count 0. */
 void summary_init(Summary *summary);
 
-/* What was found on unseen data: the mean loss in nats, and the share of right answers (NAN where there is no such thing).
- * per_byte: the loss is of bytes, so it can be said in bits as well, as those who compress or model text do. */
+/* What was found on unseen data: the mean loss in nats, and the share of right answers (NAN where there is no such
+ * thing). per_byte: the loss is of bytes, and is said in bits as well, as those who compress or model text do. */
 void summary_set_evaluation(Summary *summary, double loss, double accuracy, bool per_byte);
 
 /* Fills in all times and rates; needs global_batch. tokens_per_sample is 0 where samples have no tokens. */
