@@ -69,9 +69,11 @@ for algorithm in mpi ring recursive-doubling root; do
     expected="as $algorithm cannot"
     [ $algorithm = root ] && expected="order by root"
     [[ $line == *"$expected" ]] || fail "the line on gradients does not end with '$expected': '$line'"
+    grep -q '^  all-reduce .* MB in bf16, ' "$scratch/out" ||
+        fail "the summary does not say 'MB in bf16', but '$(grep '^  all-reduce' "$scratch/out")'"
 done
 verified 3 "$toy --allreduce ring" '.allreduce == "ring" and .grad_dtype == "fp32"'
-! grep '^gradients: ' "$scratch/out" || fail "gradients are sent as they are: there is nothing to say about it"
+! grep -E '^gradients: |MB in' "$scratch/out" || fail "gradients are sent as they are: there is nothing to say about it"
 
 # In shared memory, also with gradients and 16-bit copies in windows that are given back and made anew.
 verified 3 "$gpt --allreduce shm --verify exact" "$exact"
