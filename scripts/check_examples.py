@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600  # for one command
 VARYING = [
     (r"\d+(\.\d+)?(e[-+]\d+)? (ms|us|s|tokens/s)\b", r"N \3"),
-    (r"\d+(\.\d+)? % (hidden|waiting)", r"N % \2"),
+    (r"\d+(\.\d+)? % (hidden|waiting|of the step)", r"N % \2"),
     (r"process \d+", "process N"),
     (r"(forward|backward|optimizer|data) \d+(\.\d+)?", r"\1 N"),
     (r"waiting for \d+(\.\d+)?", "waiting for N"),

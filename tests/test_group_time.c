@@ -62,7 +62,7 @@ static void test_barrier_without_timeout(void **state)
 static void test_counters(void **state)
 {
     (void)state;
-    float send[64] = {0}, *receive = alloc_or_fault((size_t)pg_world_size(pg) * sizeof send);
+    float send[64] = {0}, *receive = alloc_or_fault((size_t)(pg_world_size(pg) + 1) * sizeof send);
     int64_t ranks = pg_world_size(pg);
     pg_reset_counters(pg);
     assert_int_equal(pg_counters(pg).collectives, 0);
@@ -70,18 +70,20 @@ static void test_counters(void **state)
     pg_all_reduce(pg, send, receive, 10, DTYPE_BF16, REDUCE_SUM, "test");
     pg_all_gather(pg, send, receive, 3, DTYPE_F64, "test");
     pg_broadcast(pg, send, 5, DTYPE_I64, 0, "test");
+    pg_all_reduce(pg, receive, receive, 64, DTYPE_F64, REDUCE_SUM, "test"); /* the largest, but in place */
     CommCounters counters = pg_counters(pg);
-    assert_int_equal(counters.collectives, 4);
-    assert_int_equal(counters.bytes, 64 * 4 + 10 * 2 + ranks * 3 * 8 + 5 * 8);
+    assert_int_equal(counters.collectives, 5);
+    assert_int_equal(counters.beside, 64 * 4);
+    assert_int_equal(counters.bytes, 64 * 4 + 10 * 2 + ranks * 3 * 8 + 5 * 8 + 64 * 8);
     assert_true(counters.in_flight > 0);
     assert_true(counters.exposed >= counters.in_flight); /* all of it blocked */
     pg_set_measuring(pg, false);
     pg_all_reduce(pg, send, receive, 64, DTYPE_F32, REDUCE_SUM, "test");
     pg_set_measuring(pg, true);
-    assert_int_equal(pg_counters(pg).collectives, 4);
+    assert_int_equal(pg_counters(pg).collectives, 5);
     pg_reset_counters(pg);
     assert_int_equal(pg_counters(pg).collectives, 0);
-    assert_int_equal(pg_counters(pg).bytes, 0);
+    assert_int_equal(pg_counters(pg).bytes + pg_counters(pg).beside, 0);
     free(receive);
 }
 

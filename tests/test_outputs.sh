@@ -1,6 +1,7 @@
 #!/bin/sh
-# test_outputs.sh: what a run says at its end: the evaluation, which must not depend on the number of ranks; the trace;
-# the generated text. How it is called: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
+# test_outputs.sh: what a run says at its end: the evaluation, which must not depend on the number of ranks; bits per
+# byte and the share of communication; the advice after --verify; the trace; the generated text.
+# How it is called: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
 
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/cli/cases.sh"
@@ -51,6 +52,43 @@ evaluated 2 12
 jq -es '.[0].eval_loss - .[1].eval_loss | fabs > 1e-5' "$scratch/1.json" "$scratch/2.json" >/dev/null ||
     fail "12 samples have the loss of 13: this test would not notice a sample left out" "12 samples"
 
+# ---- bits per byte, of a text alone ----
+
+tiny="--model gpt --layers 1 --heads 2 --width 16 --context 16 --eval-samples 1"
+# shellcheck disable=SC2086 # a list of words
+succeeds 2 $tiny --steps 2 --first-bucket-mb 0.5 --json "$scratch/json"
+bits=$(LC_ALL=C printf %.4f "$(jq '.eval_loss / 0.6931471805599453' "$scratch/json")")
+jq -e '.eval_bits_per_byte - .eval_loss / 0.6931471805599453 | fabs < 1e-9' "$scratch/json" >/dev/null ||
+    fail "eval_bits_per_byte is $(jq .eval_bits_per_byte "$scratch/json"), but eval_loss / ln 2 is $bits" "$tiny"
+grep -q "; on unseen data [0-9.]* nats, $bits bits per byte\$" "$scratch/out" ||
+    fail "no '... nats, $bits bits per byte' in the summary, but '$(grep '^  loss' "$scratch/out")'" "$tiny"
+jq -e '.first_bucket_mb == 0.5 and .bucket_cap_mb == 25' "$scratch/json" >/dev/null ||
+    fail "the caps of the buckets are not those that were asked for" "$tiny"
+share=$(jq '100 * .exposed_comm_ms / .step_ms.p50' "$scratch/json")
+jq -e '100 * .comm_share - '"$share"' | fabs < 1e-6' "$scratch/json" >/dev/null ||
+    fail "comm_share is $(jq .comm_share "$scratch/json"), but exposed / step is $share %" "$tiny"
+grep -q " ms exposed ($(LC_ALL=C printf %.1f "$share") % of the step): [0-9]* % hidden\$" "$scratch/out" ||
+    fail "no 'ms exposed ($share % of the step)' in '$(grep '^  all-reduce' "$scratch/out")'" "$tiny"
+jq -e '.eval_bits_per_byte == null' "$scratch/1.json" >/dev/null || fail "pictures have no bits per byte" "--model mlp"
+
+# ---- advice, where whole batches and AdamW do not agree ----
+
+# verified_with STATUS ADVICES ARGUMENTS...: the model has the case in point, the bias of attention's keys
+verified_with()
+{
+    expected=$1 advices=$2
+    shift 2
+    # shellcheck disable=SC2086 # a list of words
+    run 2 $tiny --steps 4 --batch-size 8 --warmup-steps 0 --lr-schedule constant "$@"
+    ended "$expected" "$@" || return
+    [ "$(grep -c '^advice: .*--optimizer sgd.*--verify exact --allreduce ordered' "$scratch/out")" -eq "$advices" ] ||
+        fail "expected $advices line(s) of advice; it is about AdamW, whole batches and a difference" "$@"
+}
+verified_with 1 1 --optimizer adamw --lr 0.3 --verify
+verified_with 0 0 --optimizer adamw --lr 0.3 --verify exact
+verified_with 0 0 --optimizer sgd --lr 0.1 --verify
+verified_with 1 0 --optimizer sgd --lr 3 --momentum 0.99 --clip-grad-norm 0 --verify # diverges, which is no rounding
+
 # ---- trace ----
 
 # traced WHAT JQ-CONDITION: of a run of 3 steps on 2 ranks
@@ -81,7 +119,7 @@ traced "no event before time 0" 'all(.[] | select(.ph != "M"); .ts >= 0) and any
 # ---- text ----
 
 for count in 1 2; do
-    arguments="--model gpt --layers 1 --heads 2 --width 16 --context 16 --steps 1 --eval-samples 1 --generate 20"
+    arguments="$tiny --steps 1 --generate 20"
     # shellcheck disable=SC2086 # a list of words
     succeeds $count $arguments || continue
     tail -c 25 "$scratch/out" >"$scratch/text" # the prompt, 20 bytes and the end of the line: more than the context

@@ -57,6 +57,24 @@ for ranks in 2 3 4; do
     verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
 done
 
+# 16 bits are added in rank order over MPI whatever --allreduce says, and the summary says what was done.
+for algorithm in mpi ring recursive-doubling root; do
+    runs_as=ordered
+    [ $algorithm = root ] && runs_as=root
+    verified 3 "$toy --grad-dtype bf16 --allreduce $algorithm --verify exact" \
+        "$exact and .allreduce == \"$runs_as\" and .grad_dtype == \"bf16\""
+    line=$(grep '^gradients: ' "$scratch/out")
+    [[ $line == *"sent in bf16, added in float32 and in rank order by $runs_as"* ]] ||
+        fail "no line 'gradients: sent in bf16, ... by $runs_as', but '$line'"
+    expected="as $algorithm cannot"
+    [ $algorithm = root ] && expected="order by root"
+    [[ $line == *"$expected" ]] || fail "the line on gradients does not end with '$expected': '$line'"
+    grep -q '^  all-reduce .* MB in bf16, ' "$scratch/out" ||
+        fail "the summary does not say 'MB in bf16', but '$(grep '^  all-reduce' "$scratch/out")'"
+done
+verified 3 "$toy --allreduce ring" '.allreduce == "ring" and .grad_dtype == "fp32"'
+! grep -E '^gradients: |MB in' "$scratch/out" || fail "gradients are sent as they are: there is nothing to say about it"
+
 # In shared memory, also with gradients and 16-bit copies in windows that are given back and made anew.
 verified 3 "$gpt --allreduce shm --verify exact" "$exact"
 verified 3 "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --rebuild-buckets --first-bucket-mb 0.001 \

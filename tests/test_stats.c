@@ -157,7 +157,8 @@ static void test_every_key_is_there(void **unused)
         "weights_hash", "verify.mode", "verify.max_abs_diff", "verify.worst_parameter", "verify.passed",
         "stage_name", "steps_skipped", "loss_scale", "micro_batches", "warmup_steps_excluded", "first_step_ms.step",
         "first_step_ms.forward", "first_step_ms.exposed_comm", "memory.weights_mb", "memory.operands_mb",
-        "memory.gradients_mb", "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb", "join", "rank_samples"};
+        "memory.gradients_mb", "memory.optimizer_mb", "memory.activations_mb", "memory.base_mb", "join", "rank_samples",
+        "eval_bits_per_byte", "comm_share", "grad_dtype", "first_bucket_mb"};
     Summary summary = filled_summary();
     cJSON *object = written_and_parsed(&summary);
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
@@ -184,6 +185,7 @@ static void test_values_survive(void **unused)
     expect_number("step_ms.p50", value_of(object, "step_ms.p50")->valuedouble, 14000);
     expect_number("first_step_ms.forward", value_of(object, "first_step_ms.forward")->valuedouble, 100);
     expect_number("hidden_fraction", value_of(object, "hidden_fraction")->valuedouble, 0.75);
+    expect_number("comm_share", value_of(object, "comm_share")->valuedouble, 1.0 / 14);
     expect_number("samples_per_s", value_of(object, "samples_per_s")->valuedouble, 2);
     expect_number("tokens_per_s", value_of(object, "tokens_per_s")->valuedouble, 256);
     expect_number("warm-up", value_of(object, "warmup_steps_excluded")->valuedouble, 3);
@@ -207,7 +209,8 @@ static void test_what_there_is_not_is_null(void **unused)
     (void)unused;
     static const char *const nulls[] = {"eval_accuracy", "final_loss", "bucket_cap_mb", "step_ms.p50", "data_ms",
                                         "hidden_fraction", "tokens_per_s", "memory.base_mb", "wire", "verify",
-                                        "join", "rank_samples"};
+                                        "join", "rank_samples", "eval_bits_per_byte", "comm_share", "grad_dtype",
+                                        "first_bucket_mb"};
     Summary summary = filled_summary();
     summary.wire_gbps = 0;
     summary.verify.mode = NULL;
@@ -215,6 +218,29 @@ static void test_what_there_is_not_is_null(void **unused)
     for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++)
         if (!cJSON_IsNull(value_of(object, nulls[i])))
             fail_msg("%s is not null, though this run does not have it", nulls[i]);
+    cJSON_Delete(object);
+}
+
+/* A fair coin costs ln 2 nats, which is one bit. */
+static void test_bits_per_byte(void **unused)
+{
+    (void)unused;
+    Summary summary = filled_summary();
+    summary_set_evaluation(&summary, log(2), NAN, true);
+    cJSON *object = written_and_parsed(&summary);
+    expect_number("eval_loss", value_of(object, "eval_loss")->valuedouble, log(2));
+    double bits = value_of(object, "eval_bits_per_byte")->valuedouble;
+    if (!(fabs(bits - 1) <= 1e-9))
+        fail_msg("%g nats per byte are 1 bit, not %.17g: is the loss divided by ln 2?", log(2), bits);
+    assert_true(cJSON_IsNull(value_of(object, "eval_accuracy")));
+    cJSON_Delete(object);
+
+    summary_set_evaluation(&summary, log(2), 0.5, false); /* of pictures */
+    object = written_and_parsed(&summary);
+    expect_number("eval_loss", value_of(object, "eval_loss")->valuedouble, log(2));
+    expect_number("eval_accuracy", value_of(object, "eval_accuracy")->valuedouble, 0.5);
+    if (!cJSON_IsNull(value_of(object, "eval_bits_per_byte")))
+        fail_msg("bits per byte of something that is not made of bytes");
     cJSON_Delete(object);
 }
 
@@ -235,6 +261,7 @@ int main(void)
         cmocka_unit_test(test_every_key_is_there),
         cmocka_unit_test(test_values_survive),
         cmocka_unit_test(test_what_there_is_not_is_null),
+        cmocka_unit_test(test_bits_per_byte),
         cmocka_unit_test(test_no_path_no_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,8 +15,10 @@ void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
 /* Faults, naming the first parameter that differs, unless all ranks hold the same bits. Collective. */
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters);
 
-/* Faults, naming them, if parameters that are trained got no gradient in the backward pass that just ended.
- * ready: by parameter index, whether its gradient is complete; NULL: go by has_gradient. */
+/* Faults, naming them, if parameters that are trained got no gradient. ready: by parameter index, whether its gradient
+ * is complete in the backward pass that just ended, as stages 3 and 4 know from the events. NULL: go by has_gradient,
+ * which lasts until the optimizer's step; so under --accumulate, stages 1 and 2 let a parameter pass that an earlier
+ * micro-batch of the step has used. */
 void replicas_check_gradients(const ParameterList *parameters, const bool *ready);
 
 #endif

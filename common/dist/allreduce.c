@@ -74,17 +74,16 @@ static void in_segments(ProcessGroup *pg, const Collective *c, void (*algorithm)
  * bf16. The algorithms that collect all PARTS in one place add them in float32 and round once. Those that pass partial
  * SUMS on would have to send them as float32, so 16-bit types take the ordered algorithm instead: it sends no more
  * bytes than a ring. (MPI has no 16-bit floating point at all.) */
-static AllReduceAlgorithm choose(const ProcessGroup *pg, const Collective *c)
+AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
-    AllReduceAlgorithm wanted = pg->options.algorithm;
     bool passes_sums_on = wanted == ALLREDUCE_MPI || wanted == ALLREDUCE_RING || wanted == ALLREDUCE_DOUBLING;
-    return is_half(c->dtype) && passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+    return is_half(dtype) && passes_sums_on ? ALLREDUCE_ORDERED : wanted;
 }
 
 bool all_reduce_by_hand(ProcessGroup *pg, const Collective *c)
 {
     size_t bytes = c->count * dtype_size(c->dtype);
-    AllReduceAlgorithm algorithm = choose(pg, c);
+    AllReduceAlgorithm algorithm = all_reduce_algorithm(pg->options.algorithm, c->dtype);
     if (algorithm == ALLREDUCE_MPI)
         return false;
     if (pg->world_size == 1 || c->count == 0) {

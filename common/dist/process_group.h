@@ -25,6 +25,9 @@ typedef enum AllReduceAlgorithm {
     ALLREDUCE_SHM
 } AllReduceAlgorithm;
 
+/* What all_reduce does over MPI where `wanted` is asked for: the same, but not always in 16 bits. */
+AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype);
+
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
     double timeout;           /* seconds a collective may take */
@@ -37,6 +40,7 @@ typedef struct ProcessGroupOptions {
 typedef struct CommCounters {
     long collectives;
     int64_t bytes;       /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
+    int64_t beside;      /* bytes of the largest all-reduce whose result went elsewhere than its input lay */
     double in_flight;    /* seconds during which a collective was being carried out */
     double exposed;      /* seconds during which the training thread stood still for one */
 } CommCounters;

@@ -3,7 +3,9 @@
  * Small gradients vanish in fp16 (below 6e-8). Multiplying the loss by a large number before backward moves all
  * gradients up by that factor; dividing the float32 gradients by it afterwards takes it out again. If something
  * overflows on the way, the step is skipped and the factor halved; after many good steps it is doubled.
- * Source: Micikevicius et al., 2018; the constants are torch.cuda.amp.GradScaler's but for the interval.
+ * Source: Micikevicius et al., 2018. Halving and doubling are torch.cuda.amp.GradScaler's; but it doubles after 2000
+ * good steps, and starts at 65536. Here losses are sums, not means, so gradients are larger to begin with: the first
+ * scale is --loss-scale, see train/options_flags.c.
  */
 #ifndef LOCKSTEP_OPTIM_LOSS_SCALER_H
 #define LOCKSTEP_OPTIM_LOSS_SCALER_H

@@ -14,6 +14,9 @@ static void add_block(Arena *arena, size_t size)
     arena->blocks = realloc(arena->blocks, (size_t)(arena->block_count + 1) * sizeof *arena->blocks);
     CHECK(arena->blocks != NULL, "out of memory for the arena's list of blocks");
     arena->blocks[arena->block_count++] = (ArenaBlock){.memory = device_alloc(size), .size = size};
+    arena->held += size;
+    if (arena->held > arena->most_held)
+        arena->most_held = arena->held;
 }
 
 static void free_blocks(Arena *arena)
@@ -21,6 +24,7 @@ static void free_blocks(Arena *arena)
     for (int i = 0; i < arena->block_count; i++)
         device_free(arena->blocks[i].memory);
     arena->block_count = 0;
+    arena->held = 0;
 }
 
 void *arena_alloc(Arena *arena, size_t bytes)

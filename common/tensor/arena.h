@@ -21,6 +21,8 @@ typedef struct Arena {
     int block_count;
     size_t used; /* bytes handed out since the last reset */
     size_t peak; /* the most that was ever handed out between two resets */
+    size_t held; /* bytes of all blocks */
+    size_t most_held; /* more than peak: in the first step, what is left at the end of a block stays unused */
 } Arena;
 
 /* Device memory, aligned to ARENA_ALIGNMENT, not cleared. Valid until the next arena_reset(). */

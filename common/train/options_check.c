@@ -150,9 +150,10 @@ void options_check_world(const Options *options, int world_size)
         check_rank_samples(options, world_size);
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
-    AllReduceAlgorithm algorithm = options->group.algorithm;
+    bool nccl = strcmp(options->backend, "nccl") == 0;
+    AllReduceAlgorithm algorithm = all_reduce_algorithm(options->group.algorithm, options->ddp.grad_dtype);
     bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
-    if (options->verify == VERIFY_EXACT && world_size > 2 && !rank_order)
+    if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
         die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: the others add in another order",
-            world_size, strcmp(options->backend, "nccl") == 0 ? ", with --backend mpi" : "");
+            world_size, nccl ? ", with --backend mpi" : "");
 }

@@ -43,6 +43,29 @@ static void print_own_data(const Options *options, const Sampler *sampler)
     printf("\n");
 }
 
+/* What adds the gradients up: over MPI not always what --allreduce says. */
+static const char *gradients_algorithm(const Options *options)
+{
+    AllReduceAlgorithm wanted = options->group.algorithm;
+    if (strcmp(options->backend, "nccl") == 0)
+        return "nccl";
+    return all_reduce_algorithm(wanted, options->ddp.grad_dtype) == wanted ? options->allreduce : "ordered";
+}
+
+/* One line on gradients that do not travel as they are. */
+static void print_gradients(const Options *options)
+{
+    const char *algorithm = gradients_algorithm(options);
+    printf("gradients: sent in %s, ", precision_name(options->ddp.grad_dtype));
+    if (strcmp(algorithm, "nccl") == 0)
+        printf("added by NCCL");
+    else
+        printf("added in float32 and in rank order by %s", algorithm);
+    if (strcmp(algorithm, options->allreduce) != 0 && strcmp(algorithm, "nccl") != 0)
+        printf(", as %s cannot", options->allreduce);
+    printf("\n");
+}
+
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
                   const Sampler *sampler, long first_step)
 {
@@ -61,21 +84,32 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
                dtype_name(options->precision), strcmp(device_name(), "cpu") == 0 ? " (emulated)" : "");
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
+    if (options->ddp.grad_dtype != DTYPE_F32)
+        print_gradients(options);
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
     fflush(stdout);
 }
 
-static MemoryUse memory_use(const Replica *replica, const RunRecord *record)
+/* The gradients themselves; a copy of them all in 16 bits, where they travel so; and where stages 1 to 3 put the sums
+ * that they throw away. */
+static double gradients_mb(const Options *options, const Replica *replica, const RunRecord *record)
+{
+    double gradients = (double)parameters_gradient_bytes(&replica->model.parameters);
+    double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
+    return (gradients + copy + (double)record->bytes_beside) / 1e6;
+}
+
+static MemoryUse memory_use(const Options *options, const Replica *replica, const RunRecord *record)
 {
     double weights = (double)parameters_total(&replica->model.parameters) * sizeof(float) / 1e6;
     const Optimizer *optimizer = &replica->optimizer;
     double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
     return (MemoryUse){.weights_mb = weights,
                        .operands_mb = (double)parameters_operand_bytes(&replica->model.parameters) / 1e6,
-                       .gradients_mb = weights,
+                       .gradients_mb = gradients_mb(options, replica, record),
                        .optimizer_mb = states * weights,
-                       .activations_mb = (double)replica->tape.arena.peak / 1e6,
+                       .activations_mb = (double)replica->tape.arena.most_held / 1e6,
                        .base_mb = record->base_rss_mb};
 }
 
@@ -96,9 +130,12 @@ static void fill_settings(Summary *summary, const Options *options, ProcessGroup
     summary->precision = precision_name(options->precision);
     summary->tf32 = options->tf32;
     summary->loss_scale = (double)replica->scaler.scale;
-    summary->allreduce = options->allreduce;
-    if (ddp_stage_number >= 2)
+    summary->allreduce = gradients_algorithm(options);
+    summary->grad_dtype = precision_name(options->ddp.grad_dtype);
+    if (ddp_stage_number >= 2) {
         summary->bucket_cap_mb = (double)options->ddp.bucket_cap_bytes / (1 << 20);
+        summary->first_bucket_mb = (double)options->ddp.first_bucket_cap_bytes / (1 << 20);
+    }
     summary->wire_gbps = options->group.wire_gbps;
     summary->wire_latency_us = options->group.wire_latency * 1e6;
     summary->parameters = parameters_total(&replica->model.parameters);
@@ -116,15 +153,14 @@ static void fill_results(Summary *summary, const Options *options, const Replica
     summary->bytes_per_step = (double)record->bytes / steps;
     summary->first_loss = record->first_loss;
     summary->final_loss = record->final_loss;
-    summary->eval_loss = record->evaluation.loss;
-    if (options->model.kind == MODEL_MLP)
-        summary->eval_accuracy = record->evaluation.accuracy;
-    summary_set_times(summary, stats, options->model.kind == MODEL_GPT ? replica->time : 0);
+    bool gpt = options->model.kind == MODEL_GPT; /* its tokens are bytes */
+    summary_set_evaluation(summary, record->evaluation.loss, gpt ? (double)NAN : record->evaluation.accuracy, gpt);
+    summary_set_times(summary, stats, gpt ? replica->time : 0);
     double filled = (double)record->all_samples / (steps * (double)options->batch_size); /* below 1: batches fell short */
     summary->samples_per_s *= filled;
     summary->tokens_per_s *= filled;
     summary->peak_rss_mb = record->peak_rss_mb;
-    summary->memory = memory_use(replica, record);
+    summary->memory = memory_use(options, replica, record);
     summary->weights_hash = parameters_hash(&replica->model.parameters);
     if (options->verify != VERIFY_NONE)
         summary->verify = (VerifyResult){.mode = options->verify == VERIFY_EXACT ? "exact" : "whole-batch",

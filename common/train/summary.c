@@ -17,17 +17,25 @@ static const char *const part_names[STEP_PARTS] = {"step", "forward", "backward"
 void summary_init(Summary *summary)
 {
     *summary = (Summary){0};
-    summary->bucket_cap_mb = NAN;
-    summary->first_loss = summary->final_loss = summary->eval_loss = summary->eval_accuracy = NAN;
+    summary->bucket_cap_mb = summary->first_bucket_mb = NAN;
+    summary->first_loss = summary->final_loss = NAN;
+    summary->eval_loss = summary->eval_bits_per_byte = summary->eval_accuracy = NAN;
     summary->step_ms = (Percentiles){NAN, NAN, NAN};
     summary->forward_ms = summary->backward_ms = summary->optimizer_ms = summary->data_ms = NAN;
-    summary->comm_ms = summary->exposed_comm_ms = summary->hidden_fraction = NAN;
+    summary->comm_ms = summary->exposed_comm_ms = summary->hidden_fraction = summary->comm_share = NAN;
     for (int part = 0; part < STEP_PARTS; part++) {
         summary->first_step_ms[part] = NAN;
     }
     summary->samples_per_s = summary->tokens_per_s = summary->peak_rss_mb = NAN;
     summary->memory = (MemoryUse){NAN, NAN, NAN, NAN, NAN, NAN};
     summary->verify.max_abs_diff = NAN;
+}
+
+void summary_set_evaluation(Summary *summary, double loss, double accuracy, bool per_byte)
+{
+    summary->eval_loss = loss;
+    summary->eval_bits_per_byte = per_byte ? loss / M_LN2 : NAN;
+    summary->eval_accuracy = accuracy;
 }
 
 static double median_ms(const Stats *stats, StepPart part)
@@ -52,6 +60,7 @@ void summary_set_times(Summary *summary, const Stats *stats, int64_t tokens_per_
     /* Waiting can take a little longer than the collective itself: the thread has to wake up. That hides nothing. */
     summary->hidden_fraction =
         summary->comm_ms > 0 ? fmax(0, 1 - summary->exposed_comm_ms / summary->comm_ms) : NAN;
+    summary->comm_share = summary->exposed_comm_ms / summary->step_ms.p50;
     summary->warmup_steps_excluded = stats_warmup_steps(stats);
     summary->samples_per_s = (double)summary->global_batch / stats_mean(stats, PART_STEP);
     summary->tokens_per_s =
@@ -109,7 +118,9 @@ static void add_setup(cJSON *object, const Summary *summary)
     cJSON_AddBoolToObject(object, "tf32", summary->tf32);
     add_number(object, "loss_scale", summary->loss_scale);
     add_text(object, "allreduce", summary->allreduce);
+    add_text(object, "grad_dtype", summary->grad_dtype);
     add_number(object, "bucket_cap_mb", summary->bucket_cap_mb);
+    add_number(object, "first_bucket_mb", summary->first_bucket_mb);
     if (summary->wire_gbps > 0) {
         cJSON *wire = cJSON_AddObjectToObject(object, "wire");
         add_number(wire, "gbps", summary->wire_gbps);
@@ -135,6 +146,7 @@ static void add_times(cJSON *object, const Summary *summary)
     add_number(object, "comm_ms", summary->comm_ms);
     add_number(object, "exposed_comm_ms", summary->exposed_comm_ms);
     add_number(object, "hidden_fraction", summary->hidden_fraction);
+    add_number(object, "comm_share", summary->comm_share);
     cJSON *first = cJSON_AddObjectToObject(object, "first_step_ms");
     for (int part = 0; part < STEP_PARTS; part++) {
         add_number(first, part_names[part], summary->first_step_ms[part]);
@@ -190,6 +202,7 @@ void summary_write_json(const Summary *summary, const char *path)
     add_number(object, "first_loss", summary->first_loss);
     add_number(object, "final_loss", summary->final_loss);
     add_number(object, "eval_loss", summary->eval_loss);
+    add_number(object, "eval_bits_per_byte", summary->eval_bits_per_byte);
     add_number(object, "eval_accuracy", summary->eval_accuracy);
     add_times(object, summary);
     add_memory(object, summary);
@@ -227,7 +240,11 @@ static void print_communication(const Summary *summary)
         return;
     }
     printf("  all-reduce  %g per step, %.3f MB", summary->collectives_per_step, summary->bytes_per_step / 1e6);
+    if (summary->grad_dtype != NULL && strcmp(summary->grad_dtype, "fp32") != 0) {
+        printf(" in %s", summary->grad_dtype);
+    }
     printf(", %.2f ms in flight, %.2f ms exposed", summary->comm_ms, summary->exposed_comm_ms);
+    printf(" (%.1f %% of the step)", 100 * summary->comm_share);
     if (!isnan(summary->hidden_fraction)) {
         printf(": %.0f %% hidden", 100 * summary->hidden_fraction);
     }
@@ -257,6 +274,9 @@ static void print_result(const Summary *summary)
     printf("  loss        %.4f -> %.4f", summary->first_loss, summary->final_loss);
     if (!isnan(summary->eval_loss)) {
         printf("; on unseen data %.4f", summary->eval_loss);
+    }
+    if (!isnan(summary->eval_bits_per_byte)) {
+        printf(" nats, %.4f bits per byte", summary->eval_bits_per_byte);
     }
     if (!isnan(summary->eval_accuracy)) {
         printf(", %.2f %% right", 100 * summary->eval_accuracy);

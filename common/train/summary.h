@@ -23,8 +23,10 @@ typedef struct VerifyResult {
     bool passed;
 } VerifyResult;
 
-/* Of rank 0, in MB (10^6 bytes). operands: the weights once more, as products read them in 16 bits. base: what there
- * was before the model: program, libraries, data set. */
+/* Of rank 0, in MB (10^6 bytes). operands: the weights once more, as products read them in 16 bits. gradients: with
+ * what lies beside them, the copy that travels in 16 bits and the sums that stages 1 to 3 throw away. activations: the
+ * most that the tape's arena has held. base: what there was before the model: program, libraries, data set. The rest
+ * of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one of some MB. */
 typedef struct MemoryUse {
     double weights_mb, operands_mb, gradients_mb, optimizer_mb, activations_mb, base_mb;
 } MemoryUse;
@@ -44,19 +46,24 @@ typedef struct Summary {
     const char *precision;
     bool tf32;
     double loss_scale;
-    const char *allreduce;
-    double bucket_cap_mb;                      /* NAN where there are no buckets */
+    const char *allreduce;                     /* the algorithm that adds the gradients */
+    const char *grad_dtype;                    /* what they are sent as: "fp32", "bf16", "fp16" */
+    double bucket_cap_mb, first_bucket_mb;     /* MiB; NAN where there are no buckets */
     double wire_gbps, wire_latency_us;         /* the emulated link; 0 Gbit/s: none, "wire" is null */
     int64_t parameters;                        /* elements */
     int buckets;
     double collectives_per_step, bytes_per_step;
-    double first_loss, final_loss, eval_loss, eval_accuracy;
+    double first_loss, final_loss;
+
+    /* Set by summary_set_evaluation(). */
+    double eval_loss, eval_bits_per_byte, eval_accuracy;
 
     /* Set by summary_set_times(), in milliseconds; p50 unless said otherwise. */
     Percentiles step_ms;
     double forward_ms, backward_ms, optimizer_ms, data_ms, comm_ms, exposed_comm_ms;
     double first_step_ms[STEP_PARTS]; /* the parts of the very first step */
     double hidden_fraction;           /* 1 - exposed / comm: how much of communication cost nothing */
+    double comm_share;                /* exposed / step: how much of a step training stood still for it */
     long warmup_steps_excluded;
     double samples_per_s, tokens_per_s;
 
@@ -68,6 +75,10 @@ typedef struct Summary {
 
 /* Every number that a run may lack becomes NAN, every text NULL, every count 0. */
 void summary_init(Summary *summary);
+
+/* What was found on unseen data: the mean loss in nats, and the share of right answers (NAN where there is no such
+ * thing). per_byte: the loss is of bytes, and is said in bits as well, as those who compress or model text do. */
+void summary_set_evaluation(Summary *summary, double loss, double accuracy, bool per_byte);
 
 /* Fills in all times and rates; needs global_batch. tokens_per_sample is 0 where samples have no tokens. */
 void summary_set_times(Summary *summary, const Stats *stats, int64_t tokens_per_sample);

@@ -109,6 +109,8 @@ static double train_step(Trainer *trainer, long step)
     times.seconds[PART_EXPOSED] = comm.exposed;
     trainer->record.collectives += comm.collectives;
     trainer->record.bytes += comm.bytes;
+    if (comm.beside > trainer->record.bytes_beside)
+        trainer->record.bytes_beside = comm.beside;
     stats_add(&trainer->stats, &times);
     return loss;
 }

@@ -149,6 +149,15 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
     result->passed = result->passed && same;
 }
 
+/* A right stage can fail like this, and its author should not look for a mistake there is not. */
+static void print_advice(const Options *options, const Verification *result)
+{
+    if (!result->passed && options->verify == VERIFY_WHOLE_BATCH && options->optimizer.kind == OPTIMIZER_ADAMW)
+        printf("advice: this may be rounding, which AdamW scales up towards the learning rate where a gradient is near "
+               "0; compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
+               "(notes/equality.md)\n");
+}
+
 static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,
                     Verification *result)
 {
@@ -174,6 +183,7 @@ static void compare(const Options *options, const ParameterList *trained, const 
         printf("allowed %.0e\n", result->tolerance);
     else
         printf("%lld of %zu elements differ in some bit\n", (long long)result->differing, total);
+    print_advice(options, result);
     free(got);
     free(want);
 }
