@@ -16,8 +16,8 @@ void not_finite_check_loss(float loss, const Batch *batch)
 {
     if (isfinite(loss))
         return;
-    job_say_fault("this rank's own loss is %f (micro-batch %d), before anything was sent: if no other rank says so, look "
-                  "at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
+    job_say_fault("this rank's own loss is %f (micro-batch %d), before anything was sent: if no other rank says so, "
+                  "look at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
                   batch->micro_batch, advice);
     sleep_seconds(TIME_TO_SPEAK);
     job_abort(1);
