@@ -26,7 +26,7 @@ LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_fi
 
 /* Adjusts the scale. not_finite: what optimizer_end_step() has found. It looks at unscaled, SYNCHRONISED gradients: an
  * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken. Where
- * skip_not_finite is false, the caller stops if it was not. */
+ * skip_not_finite is false and it was not, the caller stops. */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

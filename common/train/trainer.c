@@ -109,7 +109,7 @@ static double train_step(Trainer *trainer, long step)
     double clock = now_seconds();
     device_range_begin("optimizer");
     trainer->record.all_samples += trainer->record.global_samples;
-    if (!replica_update(&trainer->replica, step))
+    if (!replica_try_update(&trainer->replica, step))
         leave_step_out(trainer, step);
     device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
