@@ -235,7 +235,8 @@ try_nccl() {
 }
 
 check_nccl() {
-    local stage
+    local stage flags=("${sgd[@]}" --backend nccl)
+    [ "$gpu_count" -le 8 ] || flags+=(--batch-size "$gpu_count") # every rank needs a sample; the last of a kind counts
     try_nccl
     if [ "$nccl_starts" = no ]; then
         not_run "training over NCCL" "it does not start"
@@ -243,10 +244,10 @@ check_nccl() {
     fi
     for stage in "${stages[@]}"; do
         check "$stage, NCCL, a GPU for each of $gpu_count rank(s): to 1e-5" \
-            run_ranks "$gpu_count" "$build/$stage/train_cuda" "${sgd[@]}" --backend nccl --verify
+            run_ranks "$gpu_count" "$build/$stage/train_cuda" "${flags[@]}" --verify
     done
     check "stage4_accumulation, NCCL, $gpu_count rank(s), bf16 on the wire" \
-        run_ranks "$gpu_count" "$train" "${sgd[@]}" --backend nccl --precision bf16 --grad-dtype bf16
+        run_ranks "$gpu_count" "$train" "${flags[@]}" --precision bf16 --grad-dtype bf16
     [ "$gpu_count" -gt 1 ] || not_run "NCCL between GPUs" "there is one GPU only"
 }
 

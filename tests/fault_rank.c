@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +42,19 @@ int MPI_Finalize(void)
     return PMPI_Finalize();
 }
 
+/* ---- a device that does not get to the end of what was queued ---- */
+
+static atomic_bool device_hangs;
+
+/* The linker takes this one; on a CPU there is never anything to wait for. */
+void __wrap_device_event_wait(DeviceEvent *event);
+void __wrap_device_event_wait(DeviceEvent *event)
+{
+    (void)event;
+    while (device_hangs)
+        sleep_seconds(1);
+}
+
 /* ---- misbehaving ---- */
 
 /* With 4 ranks MPICH sends what rank 0 has to rank 1 and, by way of rank 2, to rank 3. Rank 2 never comes, so rank 3 waits;
@@ -62,6 +76,8 @@ static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
 {
     if (strcmp(how, "sleep") == 0)
         sleep_seconds(1000);
+    else if (strcmp(how, "device") == 0)
+        device_hangs = true; /* and the rank goes on, and makes its calls as the others do */
     else if (strcmp(how, "skip") == 0)
         all_reduce_buckets(pg, gradient, true);
     else if (strcmp(how, "count") == 0)

@@ -45,6 +45,10 @@ plant() {
 
 plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
     'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 4; its last one'
+plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
+    'rank 1, step 2: has been waiting' \
+    'rank 2, step 2: has not come to collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
+! grep -Eq 'rank 2, step 2: has been waiting' "$work/err" || fail "device: rank 2, which is late itself, blames the others"
 plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
     'rank 1, step 2: .*rank 2 has left the group'
 plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 7 \(bucket 0, 1000 x float32\)' \

@@ -25,11 +25,21 @@ static const char *hint_for(cudaError_t status)
         return "; this program was built for other GPUs: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
     case cudaErrorInsufficientDriver:
         return "; the driver is older than this CUDA: nvidia-smi shows which CUDA it supports";
-    case cudaErrorIllegalAddress:
-        return "; a kernel read or wrote outside its memory: compute-sanitizer says which";
+    case cudaErrorIllegalAddress: case cudaErrorMisalignedAddress:
+        return "; a kernel, perhaps an earlier one, read or wrote where it must not: compute-sanitizer says which";
+    case cudaErrorLaunchFailure: case cudaErrorLaunchTimeout:
+        return "; it may come from an earlier kernel: CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it";
     default:
         return "";
     }
+}
+
+/* The error whose hint helps. cuBLAS cannot start where there is no memory left for it. */
+static cudaError_t cuda_error_like(cublasStatus_t status)
+{
+    const bool no_memory = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
+    const bool in_a_kernel = status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
+    return no_memory ? cudaErrorMemoryAllocation : in_a_kernel ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 void check_cuda(cudaError_t status, const char *call, const char *file, int line)
@@ -42,8 +52,8 @@ void check_cuda(cudaError_t status, const char *call, const char *file, int line
 void check_cublas(cublasStatus_t status, const char *call, const char *file, int line)
 {
     if (status != CUBLAS_STATUS_SUCCESS)
-        fault_at(file, line, "cuBLAS: %s: %s%s", call, cublasGetStatusString(status),
-                 status == CUBLAS_STATUS_ALLOC_FAILED ? hint_for(cudaErrorMemoryAllocation) : "");
+        fault_at(file, line, "cuBLAS: %s: %s (%s)%s", call, cublasGetStatusString(status), cublasGetStatusName(status),
+                 hint_for(cuda_error_like(status)));
 }
 
 void device_init(int local_rank, int threads)

@@ -28,8 +28,8 @@
 static struct {
     const Backend *mpi; /* carries what NCCL does not */
     cudaStream_t stream;
-    pthread_mutex_t lock; /* guards what follows */
-    ncclComm_t comm;
+    pthread_mutex_t lock; /* guards what follows, and every call that uses comm */
+    ncclComm_t comm; /* NULL: there is none, or no longer */
     bool aborting; /* comm is being taken apart, and nobody may use it any more */
 } nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -63,16 +63,33 @@ static void check_cuda(cudaError_t error, const char *call, const char *file, in
                  cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-/* What NCCL has come to in the background. Never returns once the job is being ended. */
+/* Before any call that uses the communicator: no other thread takes it apart until pthread_mutex_unlock(). No such call
+ * waits for long (blocking = 0). Never returns once the job is being ended. */
+static void lock_communicator(void)
+{
+    pthread_mutex_lock(&nccl.lock);
+    if (!nccl.aborting)
+        return;
+    pthread_mutex_unlock(&nccl.lock);
+    for (;;)
+        pause();
+}
+
+/* A fault ends the job, and that wants the lock: so it is given back first. */
+#define CHECK_NCCL_LOCKED(call) check_nccl_locked((lock_communicator(), (call)), #call, __FILE__, __LINE__)
+static void check_nccl_locked(ncclResult_t result, const char *call, const char *file, int line)
+{
+    pthread_mutex_unlock(&nccl.lock);
+    check_nccl(result, call, file, line);
+}
+
+/* What NCCL has come to in the background. */
 static ncclResult_t communicator_state(void)
 {
     ncclResult_t state = ncclSuccess;
-    pthread_mutex_lock(&nccl.lock);
-    ncclResult_t result = nccl.aborting ? ncclSuccess : ncclCommGetAsyncError(nccl.comm, &state);
-    bool aborting = nccl.aborting;
+    lock_communicator();
+    ncclResult_t result = ncclCommGetAsyncError(nccl.comm, &state);
     pthread_mutex_unlock(&nccl.lock);
-    while (aborting)
-        pause();
     return result == ncclSuccess ? state : result;
 }
 
@@ -83,9 +100,11 @@ static void *abort_communicator(void *done)
     device_init_thread();
     pthread_mutex_lock(&nccl.lock);
     nccl.aborting = true;
+    ncclComm_t comm = nccl.comm;
     pthread_mutex_unlock(&nccl.lock);
-    ncclCommAbort(nccl.comm);
-    while (cudaStreamQuery(nccl.stream) == cudaErrorNotReady)
+    if (comm != NULL)
+        ncclCommAbort(comm); /* without the lock: it may hang, and the others are to see that the job ends */
+    while (comm != NULL && cudaStreamQuery(nccl.stream) == cudaErrorNotReady)
         sleep_seconds(1e-3);
     atomic_store((atomic_bool *)done, true);
     return NULL;
@@ -127,11 +146,14 @@ static void start(const Collective *c)
     ncclRedOp_t op = c->op == REDUCE_SUM ? ncclSum : ncclMax;
     ncclComm_t comm = nccl.comm;
     cudaStream_t stream = nccl.stream;
+    const void *send = c->send;
+    void *receive = c->receive;
+    size_t count = c->count;
     switch (c->operation) {
-    case OP_BROADCAST: CHECK_NCCL(ncclBroadcast(c->send, c->receive, c->count, type, c->root, comm, stream)); break;
-    case OP_ALL_REDUCE: CHECK_NCCL(ncclAllReduce(c->send, c->receive, c->count, type, op, comm, stream)); break;
-    case OP_ALL_GATHER: CHECK_NCCL(ncclAllGather(c->send, c->receive, c->count, type, comm, stream)); break;
-    case OP_REDUCE_SCATTER: CHECK_NCCL(ncclReduceScatter(c->send, c->receive, c->count, type, op, comm, stream)); break;
+    case OP_BROADCAST: CHECK_NCCL_LOCKED(ncclBroadcast(send, receive, count, type, c->root, comm, stream)); break;
+    case OP_ALL_REDUCE: CHECK_NCCL_LOCKED(ncclAllReduce(send, receive, count, type, op, comm, stream)); break;
+    case OP_ALL_GATHER: CHECK_NCCL_LOCKED(ncclAllGather(send, receive, count, type, comm, stream)); break;
+    case OP_REDUCE_SCATTER: CHECK_NCCL_LOCKED(ncclReduceScatter(send, receive, count, type, op, comm, stream)); break;
     case OP_BARRIER: break; /* MPI's */
     }
 }
@@ -196,10 +218,14 @@ static void wait_until_taken_in(ProcessGroup *pg, const char *what)
 
 static void close_nccl(ProcessGroup *pg)
 {
-    CHECK_NCCL(ncclCommFinalize(nccl.comm));
+    CHECK_NCCL_LOCKED(ncclCommFinalize(nccl.comm));
     wait_until_taken_in(pg, "the end of the group");
     job_before_abort(NULL);
-    CHECK_NCCL(ncclCommDestroy(nccl.comm));
+    lock_communicator();
+    ncclResult_t result = ncclCommDestroy(nccl.comm);
+    nccl.comm = NULL; /* who ends the job from here on has nothing to take apart */
+    pthread_mutex_unlock(&nccl.lock);
+    check_nccl(result, "ncclCommDestroy", __FILE__, __LINE__);
     CHECK_CUDA(cudaStreamDestroy(nccl.stream));
     nccl.mpi->close(pg);
 }

@@ -105,12 +105,13 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
     watchdog_begin(pg->watchdog, collective);
-    if (pg->options.debug_collectives)
-        compare_calls(pg, collective);
     if (collective->background)
         device_event_wait(collective->ready);
-    device_synchronize(); /* what is sent has been computed: from here on, time is communication's, real or emulated */
-    double start = now_seconds();
+    device_synchronize(); /* what is sent has been computed: from here on, this rank has come, and waits for others */
+    watchdog_ready(pg->watchdog);
+    if (pg->options.debug_collectives)
+        compare_calls(pg, collective);
+    double start = now_seconds(); /* from here on, time is communication's, real or emulated */
     device_range_begin("%s %s", operation_name(collective->operation), collective->carries);
     pg->backend->run(pg, collective);
     device_range_end();

@@ -17,6 +17,13 @@
 #define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
 #define RECENT 64       /* collectives that a rank can compare with what another one waits in */
 
+/* What a rank is doing with `collective`, in this order. */
+typedef enum Progress {
+    IDLE,              /* it has done it, or there was none yet */
+    WAITS_FOR_DEVICE,  /* it has called it, but has not computed yet what it sends */
+    WAITS_FOR_RANKS
+} Progress;
+
 struct Watchdog {
     ProcessGroup *pg;
     pthread_t thread;
@@ -24,10 +31,10 @@ struct Watchdog {
     pthread_cond_t stopping;
     bool stop;
     double timeout;
-    bool under_way;        /* `collective` is being carried out, since `since`; else it is the last one, done then */
-    Collective collective;
+    Progress progress;
+    Collective collective; /* the one that is being carried out, or the last one */
     char carries[64];      /* a copy: the name may be gone when we print it */
-    double since;
+    double since;          /* when it came to this progress */
     bool any;              /* there was a collective at all */
     long recent[RECENT];   /* fingerprint of collective number n: [n % RECENT] */
     int left_rank;         /* the first rank to leave the group ... */
@@ -53,8 +60,13 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
     double seconds = now_seconds() - watchdog->since;
     char last[200];
     name_collective(watchdog, last, sizeof last);
-    if (watchdog->under_way)
+    if (watchdog->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
+    else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
+        snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
+    else if (watchdog->progress == WAITS_FOR_DEVICE)
+        snprintf(text, size, "has not come to collective number %ld: its device has not finished, in %.1f s, what %s is "
+                 "to send", watchdog->collective.sequence, seconds, last);
     else if (watchdog->any && watchdog->collective.sequence >= sequence)
         snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
     else if (watchdog->any)
@@ -80,18 +92,19 @@ static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
 }
 
 /* Prints this rank's line, gives the others time to print theirs, and ends the job. heard: the alarm of rank `from`;
- * NULL: this rank is the first whose time is up. A rank that waits raises the alarm in any case: all can compare. */
+ * NULL: this rank is the first whose time is up. A rank that has made its call raises the alarm in any case: all can
+ * compare. */
 static _Noreturn void speak_and_end(Watchdog *watchdog, const Alarm *heard, int from)
 {
     char text[400];
     pthread_mutex_lock(&watchdog->lock);
     long sequence = watchdog->collective.sequence;
     Alarm mine = {.sequence = sequence, .fingerprint = watchdog->recent[sequence % RECENT]};
-    bool waits = watchdog->under_way;
+    bool called = watchdog->progress != IDLE;
     describe(watchdog, heard != NULL ? heard->sequence : sequence, text, sizeof text);
     double timeout = watchdog->timeout;
     pthread_mutex_unlock(&watchdog->lock);
-    if (waits)
+    if (called)
         alarm_raise(watchdog->pg, mine);
     job_say_fault("%s (--timeout %g)", text, timeout);
     if (heard != NULL)
@@ -142,12 +155,12 @@ static void *watch(void *argument)
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
-        bool too_late = watchdog->under_way && now_seconds() - watchdog->since > watchdog->timeout;
+        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->since > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
         Alarm alarm;
         int from;
         look_for_departures(watchdog);
-        bool in_vain = watchdog->under_way && sequence >= watchdog->left_after;
+        bool in_vain = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
         pthread_mutex_unlock(&watchdog->lock);
         if (in_vain)
             name_who_left(watchdog);
@@ -202,19 +215,30 @@ void watchdog_begin(Watchdog *watchdog, const Collective *collective)
     watchdog->collective = *collective;
     snprintf(watchdog->carries, sizeof watchdog->carries, "%s", collective->carries);
     watchdog->recent[collective->sequence % RECENT] = now;
-    watchdog->under_way = watchdog->any = true;
+    watchdog->any = true;
+    watchdog->progress = WAITS_FOR_DEVICE;
     watchdog->since = now_seconds();
     pthread_mutex_unlock(&watchdog->lock);
 }
 
-void watchdog_end(Watchdog *watchdog)
+static void come_to(Watchdog *watchdog, Progress progress)
 {
     if (watchdog == NULL)
         return;
     pthread_mutex_lock(&watchdog->lock);
-    watchdog->under_way = false;
+    watchdog->progress = progress;
     watchdog->since = now_seconds();
     pthread_mutex_unlock(&watchdog->lock);
+}
+
+void watchdog_ready(Watchdog *watchdog)
+{
+    come_to(watchdog, WAITS_FOR_RANKS);
+}
+
+void watchdog_end(Watchdog *watchdog)
+{
+    come_to(watchdog, IDLE);
 }
 
 double watchdog_set_timeout(Watchdog *watchdog, double seconds)

@@ -1,8 +1,6 @@
 /* loss_scaler.c: dynamic loss scaling. */
 #include "optim/loss_scaler.h"
 
-#include "base/check.h"
-
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite)
 {
     return (LossScaler){.enabled = enabled, .skip_not_finite = enabled || skip_not_finite,
@@ -12,9 +10,8 @@ LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_fi
 /* note: overflow */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite)
 {
+    scaler->not_finite = not_finite;
     if (not_finite != NULL) {
-        CHECK(scaler->skip_not_finite, "the gradient of %s is not finite, after the all-reduce and so on all ranks; a lower "
-              "--lr or --clip-grad-norm may help, and --on-nan skip leaves such steps out", not_finite->name);
         if (scaler->enabled)
             scaler->scale /= 2;
         scaler->good_steps = 0;

@@ -16,18 +16,19 @@
 
 typedef struct LossScaler {
     bool enabled;    /* false: the scale stays 1 */
-    bool skip_not_finite; /* leave out a step whose gradients are not finite; false: that is a fault */
+    bool skip_not_finite; /* leave out a step whose gradients are not finite, and go on; false: stop there */
     float scale;
     long good_steps; /* since the scale last changed */
     long skipped;    /* steps left out because of an overflow */
+    const Parameter *not_finite; /* why the last step was left out; NULL: it was taken */
 } LossScaler;
 
 /* skip_not_finite is implied by enabled. */
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
 /* Adjusts the scale. not_finite: what optimizer_end_step() has found. It looks at unscaled, SYNCHRONISED gradients: an
- * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken.
- * Faults, naming the parameter, where steps may not be left out. */
+ * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken. Where
+ * skip_not_finite is false and it was not, the caller stops. */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

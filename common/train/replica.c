@@ -69,13 +69,22 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples)
  * Gradients arrive here synchronised and unscaled. Clipping any earlier would measure the norm of this rank's
  * share, or of gradients that are multiplied by the loss scale. Whether a step is left out, the device decides; here it
  * is learnt at the end, where a GPU has to be waited for anyhow. */
-bool replica_update(Replica *replica, long step)
+bool replica_try_update(Replica *replica, long step)
 {
     const double max_norm = replica->options->clip_grad_norm;
     clip_grad_norm(&replica->optimizer, max_norm > 0 ? max_norm : (double)INFINITY);
     optimizer_step(&replica->optimizer, learning_rate(replica->options, step, replica->total_steps));
     parameters_zero_gradients(&replica->model.parameters);
     return loss_scaler_update(&replica->scaler, optimizer_end_step(&replica->optimizer));
+}
+
+bool replica_update(Replica *replica, long step)
+{
+    const bool taken = replica_try_update(replica, step);
+    const LossScaler *scaler = &replica->scaler;
+    CHECK(taken || scaler->skip_not_finite, "step %ld: the gradient of %s is not finite", step,
+          scaler->not_finite->name);
+    return taken;
 }
 
 static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)

@@ -42,8 +42,10 @@ void replica_backward(Replica *replica, Tensor *loss);
 float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 
 /* Clipping, optimizer step, zeroing of gradients; waits until that is done. step counts from 0. Returns false if the
- * step was left out, as a gradient was infinite or NaN. */
+ * step was left out, as a gradient was infinite or NaN; a fault where steps may not be left out (--on-nan). _try_: the
+ * caller sees to that. */
 bool replica_update(Replica *replica, long step);
+bool replica_try_update(Replica *replica, long step);
 
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only).
  * replica_save() writes one; next_step is the number of steps done. */

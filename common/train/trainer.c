@@ -1,7 +1,6 @@
 /* trainer.c: the training loop. train_step() is the heart of it; the rest sets the stage and reports. */
 #include "train/trainer.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "device/device.h"
 #include "ddp/replicas.h"
 #include "train/evaluate.h"
+#include "train/not_finite.h"
 #include "train/progress.h"
 #include "train/replica.h"
 #include "train/report.h"
@@ -61,6 +61,8 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     float loss_value = 0;
     device_to_host(&loss_value, loss->data, sizeof loss_value);
+    if (!trainer->replica.scaler.skip_not_finite)
+        not_finite_check_loss(loss_value, batch);
     ddp_before_backward(trainer->ddp, loss);
     device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "forward");
@@ -76,6 +78,17 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
     trainer->record.global_samples = batch->global_samples; /* the whole step's: each of its micro-batches says it */
     return (double)loss_value;
+}
+
+/* A gradient was not finite, and the weights are as they were before the step. */
+static void leave_step_out(Trainer *trainer, long step)
+{
+    LossScaler *scaler = &trainer->replica.scaler;
+    if (!scaler->skip_not_finite)
+        not_finite_name_rank(trainer->pg, &trainer->replica, scaler->not_finite, &trainer->train_set,
+                             loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
+                                          trainer->options->accumulate, step));
+    trainer->record.steps_skipped++;
 }
 
 /* note: train-step
@@ -96,7 +109,8 @@ static double train_step(Trainer *trainer, long step)
     double clock = now_seconds();
     device_range_begin("optimizer");
     trainer->record.all_samples += trainer->record.global_samples;
-    trainer->record.steps_skipped += !replica_update(&trainer->replica, step);
+    if (!replica_try_update(&trainer->replica, step))
+        leave_step_out(trainer, step);
     device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "optimizer");
     timed(&times, PART_OPTIMIZER, clock);
@@ -150,9 +164,6 @@ static void run_steps(Trainer *trainer)
     long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
     for (long step = record->first_step; step < total; step++) {
         double loss = train_step(trainer, step);
-        CHECK(isfinite(loss) || trainer->replica.scaler.skip_not_finite,
-              "this rank's loss is %f; a lower --lr or --clip-grad-norm may help, and --on-nan skip leaves such steps "
-              "out", loss);
         bool first = step == record->first_step, last = step + 1 == total;
         if (first || last || is_due(step, report_every)) {
             record->final_loss = global_loss(trainer, loss);

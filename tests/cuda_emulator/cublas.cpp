@@ -141,6 +141,8 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t op_a, cubla
             return CUBLAS_STATUS_INVALID_VALUE;
         }
     }
+    if (const long planted = emulator_setting("LOCKSTEP_EMULATED_CUBLAS_STATUS", CUBLAS_STATUS_SUCCESS))
+        return (cublasStatus_t)planted;
     const bool tf32 = compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     const float alpha_now = *(const float *)alpha, beta_now = *(const float *)beta;
     if (m == 0 || n == 0)
@@ -171,6 +173,8 @@ const char *cublasGetStatusString(cublasStatus_t status)
     case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
     case CUBLAS_STATUS_ALLOC_FAILED: return "the resource allocation failed";
     case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "an internal operation failed";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
     }
     return "unknown status";
@@ -183,6 +187,8 @@ const char *cublasGetStatusName(cublasStatus_t status)
     case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
     case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
     case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
     case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
     }
     return "unknown status";

@@ -126,7 +126,10 @@ typedef enum cudaError {
     cudaErrorNoKernelImageForDevice = 209,
     cudaErrorInvalidResourceHandle = 400,
     cudaErrorNotReady = 600,
-    cudaErrorIllegalAddress = 700
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchTimeout = 702,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorLaunchFailure = 719
 } cudaError_t;
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,

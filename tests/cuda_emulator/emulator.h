@@ -22,6 +22,8 @@
  *   LOCKSTEP_EMULATED_DEVICES=N       how many devices there are (1); they share one memory
  *   LOCKSTEP_EMULATED_CAPABILITY=N    their compute capability, times ten (80)
  *   LOCKSTEP_EMULATED_MEMORY_MB=N     how much memory they have (1024)
+ *   LOCKSTEP_EMULATED_KERNEL_ERROR=N  what cudaStreamSynchronize() returns: a kernel queued before has failed (0)
+ *   LOCKSTEP_EMULATED_CUBLAS_STATUS=N what matrix products return (0)
  *   LOCKSTEP_EMULATED_ORDER=reverse   blocks and threads run from the last to the first: a missing barrier shows in
  *                                     one order if it does not in the other
  *   LOCKSTEP_EMULATED_PROFILER=FILE   a profiler is there, and adds to FILE a line for each thing that it is told: the

@@ -114,7 +114,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     if (!stream_is_own(stream))
         return error_result(cudaErrorInvalidResourceHandle);
     run_until(own_stream().get(), own_stream()->submitted);
-    return cudaSuccess;
+    return error_result((cudaError_t)emulator_setting("LOCKSTEP_EMULATED_KERNEL_ERROR", cudaSuccess));
 }
 
 /* Does a piece of the work, so that one who asks again and again sees it end. */

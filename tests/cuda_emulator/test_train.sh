@@ -96,6 +96,16 @@ fi
     LOCKSTEP_EMULATED_DEVICES=2 runs "two devices" 2 "$emulated" $toy --backend mpi
     # 1 MiB is not enough for anything: the fault names the call and what helps
     LOCKSTEP_EMULATED_MEMORY_MB=1 refused "no memory" 1 "cudaMalloc.*memory is full" $gpt --backend mpi --share-gpu
+    # errors that are seen later than they happen: 719 a launch failure, 716 a misaligned address; 13 EXECUTION_FAILED
+    fault="fault: rank [01].*" earlier="earlier.*compute-sanitizer.*(device_cuda.*cu:[0-9]*)"
+    LOCKSTEP_EMULATED_KERNEL_ERROR=719 refused "a kernel that failed" 1 \
+        "${fault}CUDA: cuda.*(cudaErrorLaunchFailure); .*$earlier" $toy --backend mpi --share-gpu
+    LOCKSTEP_EMULATED_KERNEL_ERROR=716 refused "a kernel with a wrong address" 1 \
+        "${fault}CUDA: cuda.*(cudaErrorMisalignedAddress); .*$earlier" $toy --backend mpi --share-gpu
+    LOCKSTEP_EMULATED_CUBLAS_STATUS=13 refused "a product that failed" 1 \
+        "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_EXECUTION_FAILED); .*$earlier" $toy --backend mpi --share-gpu
+    LOCKSTEP_EMULATED_CUBLAS_STATUS=1 refused "a cuBLAS that does not start" 1 \
+        "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_NOT_INITIALIZED); the GPU's memory is full" $toy --backend mpi --share-gpu
 }
 
 [ "$failures" -eq 0 ] || exit 1

@@ -1,9 +1,11 @@
 /* fake_nccl.c: plays NCCL and a GPU's stream, over MPI and host memory, as unpleasantly as their documentation allows: no
  * call has done anything when it returns, the communicator is "in progress" for a while, and until then the stream looks
  * empty. What goes wrong is chosen by FAKE_NCCL: "remote" (a peer is lost in collective number 3), "init" (never comes
- * up), "illegal" (a kernel crashes), "abort-hangs" (as well as whatever made the job end). */
+ * up), "illegal" (a kernel crashes), "slow-call" (the third collective is not queued within any time-out),
+ * "abort-hangs" (as well as whatever made the job end). */
 #include <mpi.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #include "nccl.h"
+#include "tensor/half.h"
 
 enum { LOOKS = 3 }; /* how often the communicator says "in progress" */
 
@@ -25,11 +28,15 @@ struct ncclComm {
     int count, root;
     MPI_Datatype type;
     MPI_Op op;
+    MPI_Op half_sum, half_max; /* MPI has neither 16-bit type */
+    DType half_dtype;  /* what these two add at present */
     char operation;    /* b, r, g, s; 0: none */
     MPI_Request request;
 };
 
 static struct ncclComm communicator;
+static atomic_int calls_inside; /* threads that are in a call which uses the communicator */
+static atomic_bool aborts;      /* ncclCommAbort has been called */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int stream; /* its address is the handle */
 
@@ -100,6 +107,30 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
+/* One addition, or maximum, for each element: what comes out is a 16-bit number again, as in a ring of NCCL's. */
+static void combine_halves(const uint16_t *in, uint16_t *inout, int count, bool maximum)
+{
+    for (int i = 0; i < count; i++) {
+        float a, b, c;
+        half_to_floats(&a, &in[i], communicator.half_dtype, 1);
+        half_to_floats(&b, &inout[i], communicator.half_dtype, 1);
+        c = !maximum ? a + b : a > b ? a : b;
+        half_from_floats(&inout[i], &c, communicator.half_dtype, 1);
+    }
+}
+
+static void add_halves(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    combine_halves(in, inout, *count, false);
+}
+
+static void largest_halves(void *in, void *inout, int *count, MPI_Datatype *type)
+{
+    (void)type;
+    combine_halves(in, inout, *count, true);
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     int mpi_rank, mpi_ranks;
@@ -109,6 +140,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     MPI_Comm_size(communicator.mpi, &mpi_ranks);
     memcpy(first, id.internal, sizeof first);
     MPI_Bcast(first, sizeof first, MPI_BYTE, 0, communicator.mpi);
+    MPI_Op_create(add_halves, 1, &communicator.half_sum);
+    MPI_Op_create(largest_halves, 1, &communicator.half_max);
     communicator.looks = LOOKS;
     *comm = &communicator;
     bool good = rank == mpi_rank && ranks == mpi_ranks && config->blocking == 0 && first[0] == 't' &&
@@ -160,6 +193,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    MPI_Op_free(&comm->half_sum);
+    MPI_Op_free(&comm->half_max);
     MPI_Comm_free(&comm->mpi);
     return ncclSuccess;
 }
@@ -167,6 +202,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommAbort(ncclComm_t comm)
 {
     fprintf(stderr, "fake NCCL: abort\n");
+    if (calls_inside > 0)
+        fprintf(stderr, "fake NCCL: taken apart under a call that uses it\n");
+    aborts = true;
     while (playing("abort-hangs"))
         sleep(1000);
     pthread_mutex_lock(&lock);
@@ -175,9 +213,32 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     return ncclSuccess;
 }
 
+/* For longer than any time-out, or until the job is being ended. */
+static void take_long(void)
+{
+    for (int tenths = 0; tenths < 300 && !aborts; tenths++)
+        usleep(100000);
+}
+
+static MPI_Datatype mpi_type(ncclDataType_t type)
+{
+    switch (type) {
+    case ncclFloat32: return MPI_FLOAT;
+    case ncclFloat64: return MPI_DOUBLE;
+    case ncclInt32: return MPI_INT32_T;
+    case ncclInt64: return MPI_INT64_T;
+    case ncclFloat16:
+    case ncclBfloat16: return MPI_UINT16_T; /* added by combine_halves() */
+    }
+    return MPI_DATATYPE_NULL;
+}
+
 static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, void *receive, size_t count,
                             ncclDataType_t type, ncclRedOp_t op, int root, cudaStream_t used)
 {
+    calls_inside++;
+    if (playing("slow-call") && comm->calls == 2)
+        take_long();
     pthread_mutex_lock(&lock);
     if (comm->started || comm->operation != 0 || used != (cudaStream_t)(void *)&stream)
         abort(); /* one at a time, on the stream made for it */
@@ -188,12 +249,14 @@ static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, v
     comm->receive = receive;
     comm->count = (int)count;
     comm->root = root;
-    comm->op = op == ncclSum ? MPI_SUM : MPI_MAX;
-    comm->type = type == ncclFloat32   ? MPI_FLOAT
-                 : type == ncclFloat64 ? MPI_DOUBLE
-                 : type == ncclInt32   ? MPI_INT32_T
-                 : type == ncclInt64   ? MPI_INT64_T : MPI_DATATYPE_NULL;
+    comm->type = mpi_type(type);
+    comm->half_dtype = type == ncclFloat16 ? DTYPE_F16 : DTYPE_BF16;
+    if (comm->type == MPI_UINT16_T)
+        comm->op = op == ncclSum ? comm->half_sum : comm->half_max;
+    else
+        comm->op = op == ncclSum ? MPI_SUM : MPI_MAX;
     pthread_mutex_unlock(&lock);
+    calls_inside--;
     return comm->type == MPI_DATATYPE_NULL ? ncclInvalidArgument : ncclInProgress;
 }
 

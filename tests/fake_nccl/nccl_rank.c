@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "dist/process_group.h"
+#include "tensor/half.h"
 
 enum { COUNT = 1000 };
 
@@ -51,13 +52,45 @@ void __wrap_device_range_end(void)
 
 static void expect(const char *what, double expected, double got)
 {
-    CHECK(got == expected, "%s: expected %g, got %g: read before it was there?", what, expected, got);
+    CHECK(got == expected, "%s: expected %g, got %g: read before it was there, or as another type?", what, expected,
+          got);
 }
 
 static void fill(float *x, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         x[i] = (float)(i % 100 + (size_t)pg_rank(pg));
+}
+
+static void expect_half(const char *operation, DType dtype, float expected, const uint16_t *got)
+{
+    char what[40];
+    float number;
+    half_to_floats(&number, got, dtype, 1);
+    snprintf(what, sizeof what, "%s of %s", operation, dtype_name(dtype));
+    expect(what, (double)expected, (double)number);
+}
+
+/* All numbers are so small that either 16-bit type holds them, and their sums, exactly. */
+static void every_operation_in(DType dtype)
+{
+    int ranks = pg_world_size(pg), rank = pg_rank(pg), part = COUNT / ranks;
+    uint16_t *x = (uint16_t *)(void *)device_memory, *y = x + 32 * COUNT;
+    float numbers[COUNT], highest = (float)(ranks - 1), all = highest * (float)ranks / 2;
+    for (int i = 0; i < COUNT; i++)
+        numbers[i] = (float)(i % 8 + rank) + 0.5f;
+    half_from_floats(x, numbers, dtype, COUNT);
+    pg_all_reduce(pg, x, y, COUNT, dtype, REDUCE_SUM, "x");
+    expect_half("sum", dtype, 7.5f * (float)ranks + all, &y[COUNT - 1]);
+    pg_all_gather(pg, x, y, COUNT, dtype, "x");
+    expect_half("all_gather", dtype, 5.5f + highest, &y[(ranks - 1) * COUNT + 5]);
+    pg_reduce_scatter(pg, x, y, (size_t)part, dtype, REDUCE_SUM, "x");
+    expect_half("reduce_scatter", dtype, ((float)(rank * part % 8) + 0.5f) * (float)ranks + all, &y[0]);
+    pg_all_reduce(pg, x, x, COUNT, dtype, REDUCE_MAX, "x");
+    expect_half("max, in place,", dtype, 7.5f + highest, &x[COUNT - 1]);
+    half_from_floats(x, numbers, dtype, COUNT);
+    pg_broadcast(pg, x, COUNT, dtype, ranks - 1, "x");
+    expect_half("broadcast", dtype, 3.5f + highest, &x[3]);
 }
 
 static void every_operation(void)
@@ -85,9 +118,11 @@ static void every_operation(void)
     double loss = rank; /* host memory */
     pg_all_reduce(pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
     expect("host memory", (double)all, loss);
+    every_operation_in(DTYPE_BF16);
+    every_operation_in(DTYPE_F16);
     pg_barrier(pg);
-    CHECK(nccl_ranges == 6 && open_ranges == 0, "6 collectives on the device had %d ranges, and %d ranges never ended",
-          nccl_ranges, open_ranges);
+    CHECK(nccl_ranges == 16 && open_ranges == 0, "16 collectives on the device had %d ranges, and %d ranges never "
+          "ended", nccl_ranges, open_ranges);
 }
 
 /* Bucket after bucket, and a blocking collective behind them. */

@@ -38,6 +38,11 @@ export FAKE_NCCL
 FAKE_NCCL=remote ends "a lost peer" 1 60 'rank [01].*number [0-9]* (x): remote process exited.*own message' 2
 FAKE_NCCL=illegal ends "a crashed kernel" 1 60 'illegal memory access.*compute-sanitizer' 2
 FAKE_NCCL=init ends "a group that never comes up" 1 60 'the start of the group took more than --timeout 3' 2
+FAKE_NCCL=slow-call ends "a call under way when the job ends" 1 60 'rank [01].*has been waiting.*number [0-9]* (x' 2
+if grep -e 'under a call' -e 'taken apart' "$scratch/err"; then
+    failures=$((failures + 1))
+    echo "FAIL: ncclCommAbort took the communicator apart while another thread was in a call that uses it"
+fi
 FAKE_NCCL='' ends "a rank that does not come" 1 60 'rank 1.*has been waiting.*the last one' 2 absent 0
 if ! grep -q 'fake NCCL: abort' "$scratch/err"; then
     failures=$((failures + 1))

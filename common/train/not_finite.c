@@ -1,0 +1,62 @@
+/* not_finite.c: see not_finite.h. */
+#include "train/not_finite.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "device/device.h"
+
+#define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
+
+static const char advice[] = "; --on-nan skip leaves such steps out";
+
+void not_finite_check_loss(float loss, const Batch *batch)
+{
+    if (isfinite(loss))
+        return;
+    job_say_fault("this rank's own loss is %f (micro-batch %d), before anything was sent: if no other rank says so, "
+                  "look at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
+                  batch->micro_batch, advice);
+    sleep_seconds(TIME_TO_SPEAK);
+    job_abort(1);
+}
+
+/* Of this rank's own gradients, the first one that backward came to and that is not finite; NULL: none. Backward goes
+ * from the last layer to the first, and takes a NaN with it. */
+static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *dataset, Loader *again)
+{
+    const ParameterList *parameters = &replica->model.parameters;
+    const Parameter *found = NULL;
+    replica->tape.on_gradient_ready = NULL; /* DDP does not hear of it: nothing is sent */
+    for (int k = 0; k < replica->options->accumulate; k++) {
+        const Batch *batch = loader_next(again);
+        replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
+    }
+    clip_grad_norm(&replica->optimizer, (double)INFINITY);
+    double *squares = alloc_or_fault((size_t)parameters->count * sizeof *squares);
+    device_to_host(squares, replica->optimizer.squares, (size_t)parameters->count * sizeof *squares);
+    for (int i = 0; i < parameters->count; i++)
+        if (!isfinite(squares[i]))
+            found = parameters->items[i];
+    free(squares);
+    return found;
+}
+
+void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *parameter, const Dataset *dataset,
+                          Loader *again)
+{
+    const Parameter *own = find_in_own_gradients(replica, dataset, again);
+    int64_t mine = own != NULL, ranks = 0;
+    pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
+    if (own != NULL)
+        job_say_fault("the gradient of %s is not finite, and was so on this rank before it was sent, though the loss "
+                      "is finite: an overflow in backward (%lld of %d ranks say so); a lower --lr or --clip-grad-norm "
+                      "may help%s", own->name, (long long)ranks, pg_world_size(pg), advice);
+    else if (ranks == 0 && pg_rank(pg) == 0)
+        job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: the sum over "
+                      "the ranks has overflowed, or its 16 bits (--grad-dtype)%s", parameter->name, advice);
+    sleep_seconds(TIME_TO_SPEAK);
+    job_abort(1);
+}

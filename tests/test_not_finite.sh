@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# A loss or a gradient that is infinite or NaN on one rank: the run stops in that step, and names the rank and, for a
+# gradient, the parameter; or, with --on-nan skip, leaves the step out on all ranks and goes on.
+#
+# usage: test_not_finite.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from not_finite.c
+set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/processes.sh"
+program=$1
+shift
+launcher=("$@")
+limit=60 runs=0 failures=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fault='^train: fault: rank'
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $ranks ranks, $PLANT on rank $PLANT_RANK: $*"
+    sed 's/^/     stderr: /' "$scratch/err" | head -10
+}
+
+# run RANKS FLAGS...: the program's exit status is in $status.
+run() {
+    ranks=$1 status=0
+    shift
+    runs=$((runs + 1))
+    timeout -k 5 "$limit" "${launcher[@]}" -n "$ranks" "$program" --model mlp-toy --batch-size 24 --steps 6 \
+        --eval-samples 8 --check-every 1 --timeout 20 --json "$scratch/json" "$@" \
+        >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
+}
+
+# stops RANKS LINES PATTERN FLAGS...: the run ends with a fault, in LINES lines, all of which are like PATTERN.
+stops() {
+    local lines=$2 pattern=$3 left
+    run "$1" "${@:4}"
+    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+        fail "still running after $limit s: a rank waits for the one that has ended"
+    elif [ "$status" -ne 1 ]; then
+        fail "expected status 1, got $status: what is not finite was not noticed, or taken for something else"
+    elif [ "$(grep -c "$fault" "$scratch/err")" -ne "$lines" ] ||
+        [ "$(grep -c -e "$fault $pattern" "$scratch/err")" -ne "$lines" ]; then
+        fail "expected $lines line(s), each like '$fault $pattern': a rank that is not to blame must not speak, and" \
+            "who is must say so"
+    fi
+    left=$(left_running "$program")
+    [ -z "$left" ] || fail "left running: $left"
+}
+
+# skips RANKS FLAGS...: the run ends well, and exactly one step was left out, on all ranks.
+skips() {
+    run "$@" --on-nan skip
+    if [ "$status" -ne 0 ]; then
+        fail "--on-nan skip: expected status 0, got $status"
+    elif [ -s "$scratch/err" ]; then
+        fail "--on-nan skip: something was said on stderr"
+    elif ! jq -e '.steps_skipped == 1 and .final_loss != null' "$scratch/json" >/dev/null; then
+        fail "--on-nan skip: expected one step left out, and a loss at the end; got" \
+            "$(jq -c '[.steps_skipped, .final_loss]' "$scratch/json")"
+    fi
+}
+
+export PLANT PLANT_RANK
+for PLANT_RANK in 0 1 2; do
+    PLANT=loss
+    stops 3 1 "$PLANT_RANK, step 3: this rank's own loss is -*nan (micro-batch 0), before anything was sent"
+    PLANT=gradient
+    stops 3 1 "$PLANT_RANK, step 3: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks"
+done
+PLANT_RANK=1 # the same batch, as the second micro-batch of step 1
+PLANT=loss
+stops 3 1 "1, step 1: this rank's own loss is -*nan (micro-batch 1)" --accumulate 2
+PLANT=gradient
+stops 3 1 "1, step 1: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks" --accumulate 2
+for PLANT in loss gradient; do
+    skips 3
+done
+PLANT=sum PLANT_RANK=all
+stops 2 1 "0, step 3: the gradient of fc1.weight is not finite after the all-reduce, though each rank's own is"
+PLANT=nothing PLANT_RANK=none # a learning rate with which training diverges: it happens on all ranks alike
+stops 2 2 "[01], step [0-9]*: this rank's own loss is .*before anything was sent.*--lr" --lr 1000 --steps 60
+
+echo "$runs runs, $failures failure(s)"
+exit $((failures > 0))
