@@ -36,7 +36,7 @@ check() {
     local name=$1 status=$2 pattern left
     shift 2
     [ "$status" -ne 0 ] || fail "$name: the run ended with status 0, as if nothing had happened"
-    [ "$status" -ne 124 ] || fail "$name: the run was still there after $limit s"
+    [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || fail "$name: the run was still there after $limit s"
     for pattern in "$@"; do
         grep -Eq "$pattern" "$work/err" || fail "$name: no line on stderr matches: $pattern"
     done
@@ -101,7 +101,7 @@ finalize() {
     # shellcheck disable=SC2086
     timeout -k 2 30 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$fault_rank" "$1" "$mark" >"$work/out" 2>"$work/err"
     status=$?
-    [ "$status" -ne 124 ] || fail "MPI_Finalize hangs ($1): the run was still there after 30 s"
+    [ "$status" -lt 124 ] || fail "MPI_Finalize hangs ($1): the run was still there after 30 s"
     [ "$status" -eq "$2" ] || [ -n "${MPIEXEC_FLAGS:-}" ] ||
         fail "MPI_Finalize hangs ($1): the run ended with status $status, but all had been done for status $2"
     grep -q 'note: MPI_Finalize has not returned for 10 s; nothing is left to do' "$work/err" ||
@@ -174,6 +174,7 @@ kill_rank() {
 }
 
 # stop_rank N: it stands still. The others say what they wait for when --timeout is over; it is the one that does not.
+# (Open MPI's launcher wakes it up before it ends it: it may speak then.)
 stop_rank() {
     local name="kill -STOP of rank $1" pid start rank
     start_training --timeout "$timeout"
@@ -185,7 +186,8 @@ stop_rank() {
     training_ended "$soon"
     for rank in $(seq 0 $((ranks - 1))); do
         if [ "$rank" -eq "$1" ]; then
-            ! grep -q "rank $rank, step" "$work/err" || fail "$name: it speaks, although it stands still"
+            [ -n "${MPIEXEC_FLAGS:-}" ] || ! grep -q "rank $rank, step" "$work/err" ||
+                fail "$name: it speaks, although it stands still"
         else
             grep -Eq "rank $rank, step [0-9]+: has been waiting for .*\\(--timeout $timeout\\)" "$work/err" ||
                 fail "$name: rank $rank does not say what it waits for"
