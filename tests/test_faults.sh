@@ -36,7 +36,7 @@ check() {
     local name=$1 status=$2 pattern left
     shift 2
     [ "$status" -ne 0 ] || fail "$name: the run ended with status 0, as if nothing had happened"
-    [ "$status" -ne 124 ] && [ "$status" -ne 137 ] || fail "$name: the run was still there after $limit s"
+    case $status in 124 | 137) fail "$name: the run was still there after $limit s" ;; esac
     for pattern in "$@"; do
         grep -Eq "$pattern" "$work/err" || fail "$name: no line on stderr matches: $pattern"
     done
@@ -95,15 +95,15 @@ fi
 
 # finalize HOW STATUS: an MPI_Finalize that never returns, at the end of HOW. Nothing is left to do by then, so the
 # ranks end without it, with the status they would have had. (To Open MPI's launcher a rank that ends without it has
-# failed, whatever its status; no hang of its is known to us.)
+# failed, whatever its status, and now and then the launcher of 4.1 hangs or crashes over it: there only the ranks are
+# looked at. No hang of its MPI_Finalize is known to us.)
 finalize() {
     local status
     # shellcheck disable=SC2086
     timeout -k 2 30 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$fault_rank" "$1" "$mark" >"$work/out" 2>"$work/err"
     status=$?
-    [ "$status" -lt 124 ] || fail "MPI_Finalize hangs ($1): the run was still there after 30 s"
     [ "$status" -eq "$2" ] || [ -n "${MPIEXEC_FLAGS:-}" ] ||
-        fail "MPI_Finalize hangs ($1): the run ended with status $status, but all had been done for status $2"
+        fail "MPI_Finalize hangs ($1): expected status $2, got $status (124, 137: still there after 30 s)"
     grep -q 'note: MPI_Finalize has not returned for 10 s; nothing is left to do' "$work/err" ||
         fail "MPI_Finalize hangs ($1): no rank says so"
     left=$(left_running "$fault_rank" "$mark")
