@@ -1,5 +1,5 @@
 /* fault_rank.c: a program in which one rank misbehaves on purpose: the argument says how. Run by test_faults.sh.
- * It trains nothing; it makes the calls that a training step makes. */
+ * It trains nothing; it makes the calls that a training step makes. The rank says on stdout when it begins. */
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/ops.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "ddp/replicas.h"
@@ -55,6 +56,49 @@ void __wrap_device_event_wait(DeviceEvent *event)
         sleep_seconds(1);
 }
 
+/* ---- a backward pass: each all-reduce starts when the gradient is ready, as in stage 3 ---- */
+
+#define WIDTH 10
+
+typedef struct Toy {
+    ProcessGroup *pg;
+    ParameterList parameters;
+    Tape tape;
+    Work *works[2]; /* by parameter */
+    bool falls_asleep;
+} Toy;
+
+static void gradient_ready(void *listener, Parameter *parameter)
+{
+    Toy *toy = listener;
+    if (toy->falls_asleep && parameter->index == 0) /* the last one: the other one's all-reduce has started */
+        sleep_seconds(1000);
+    float *gradient = parameter->tensor.grad;
+    toy->works[parameter->index] = pg_all_reduce_async(toy->pg, gradient, gradient, WIDTH * WIDTH, DTYPE_F32,
+                                                       REDUCE_SUM, parameter->name);
+}
+
+static void run_backward(ProcessGroup *pg, bool falls_asleep)
+{
+    Toy toy = {.pg = pg, .falls_asleep = falls_asleep};
+    const int64_t shape[] = {WIDTH, WIDTH}, input_shape[] = {1, WIDTH};
+    float input[WIDTH] = {1}, target[WIDTH] = {0};
+    Tensor *first = &parameters_add(&toy.parameters, "fc1.weight", 2, shape)->tensor;
+    Tensor *second = &parameters_add(&toy.parameters, "fc2.weight", 2, shape)->tensor;
+    void *gradients = parameters_allocate_gradients(&toy.parameters);
+    toy.tape.on_gradient_ready = gradient_ready;
+    toy.tape.listener = &toy;
+    tape_begin(&toy.tape, true);
+    Tensor *x = tape_input(&toy.tape, input, DTYPE_F32, 2, input_shape);
+    Tensor *output = op_linear(&toy.tape, op_linear(&toy.tape, x, first, NULL), second, NULL);
+    tape_backward(&toy.tape, op_mse(&toy.tape, output, target), 1);
+    for (int p = 0; p < 2; p++)
+        work_wait(toy.works[p]);
+    tape_free(&toy.tape);
+    device_free(gradients);
+    parameters_free(&toy.parameters);
+}
+
 /* ---- misbehaving ---- */
 
 /* With 4 ranks MPICH sends what rank 0 has to rank 1 and, by way of rank 2, to rank 3. Rank 2 never comes, so rank 3 waits;
@@ -72,7 +116,7 @@ static void start_all_reduces(ProcessGroup *pg, float *gradient, long count)
         pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
 }
 
-static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
+static void misbehave(ProcessGroup *pg, const char *how, const char *argument, float *gradient)
 {
     if (strcmp(how, "sleep") == 0)
         sleep_seconds(1000);
@@ -93,12 +137,36 @@ static void misbehave(ProcessGroup *pg, const char *how, float *gradient)
         pg_free_shared(pg, gradient);
         pg_destroy(pg);
         exit(0);
-    } else if (strcmp(how, "exit") == 0)
-        _Exit(3);
+    } else if (strcmp(how, "exit") == 0) /* as a library does that has found a mistake */
+        exit(atoi(argument));
+    else if (strcmp(how, "_Exit") == 0)
+        _Exit(atoi(argument));
     else if (strcmp(how, "abort") == 0)
         abort();
     else if (strcmp(how, "crash") == 0)
         raise(SIGSEGV);
+}
+
+static void take_step(ProcessGroup *pg, const char *how, const char *argument, float *gradient, int step)
+{
+    bool now = step == BAD_STEP, bad = now && pg_rank(pg) == pg_world_size(pg) - 1;
+    job_set_step(step);
+    if (bad) {
+        puts("now");
+        fflush(stdout);
+    }
+    if (now && strcmp(how, "die") == 0) { /* all ranks make the same mistake; and then MPI_Finalize hangs */
+        finalize_hangs = bad;
+        die("planted: a mistake that every rank makes");
+    }
+    if (now && strcmp(how, "broadcast") == 0)
+        broadcast_without_one(pg, gradient);
+    if (bad)
+        misbehave(pg, how, argument, gradient);
+    if (strcmp(how, "backward") == 0)
+        run_backward(pg, bad);
+    else
+        all_reduce_buckets(pg, gradient, false);
 }
 
 int main(int argc, char **argv)
@@ -118,14 +186,8 @@ int main(int argc, char **argv)
         parameters_add(&parameters, "fc1.weight", 2, (int64_t[]){4, bad ? 5 : 3});
         replicas_check_same_model(pg, &parameters);
     }
-    for (int step = 0; step < STEPS; step++) {
-        job_set_step(step);
-        if (step == BAD_STEP && strcmp(how, "broadcast") == 0)
-            broadcast_without_one(pg, gradient);
-        if (bad && step == BAD_STEP)
-            misbehave(pg, how, gradient);
-        all_reduce_buckets(pg, gradient, false);
-    }
+    for (int step = 0; step < STEPS; step++)
+        take_step(pg, how, where, gradient, step);
     pg_free_shared(pg, gradient);
     finalize_hangs = bad && strcmp(how, "finalize") == 0;
     pg_destroy(pg);

@@ -89,6 +89,14 @@ fi
 PMI_SIZE=2 "$train" "${common[@]}" >"$work/out" 2>"$work/err"
 status=$?
 refused "another MPI's launcher" "the launcher started 2 ranks, but this program's MPI library sees 1"
+# The same under Slurm, whose srun says nothing to an MPI that it does not know ...
+SLURM_STEP_NUM_TASKS=2 "$train" "${common[@]}" >"$work/out" 2>"$work/err"
+status=$?
+refused "srun without --mpi" "srun started 2 ranks, but this program's MPI library sees 1: .*--mpi=pmix"
+# ... but not where mpiexec has started this rank, and srun only mpiexec's helpers.
+# shellcheck disable=SC2086
+timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env SLURM_STEP_NUM_TASKS=2 "$train" "${common[@]}" --steps 2 \
+    >"$work/out" 2>"$work/err" || fail "mpiexec on 2 hosts of Slurm, and 1 rank: ended with status $?"
 
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

@@ -18,6 +18,7 @@ static Job job = {.rank = 0, .world_size = 1};
 static _Atomic(void (*)(void)) before_abort;
 static const char *program = "train";
 static int exit_status;
+static void (*when_accounted_for)(void); /* NULL: nobody wants to know */
 static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
 
 void job_set(Job new_job)
@@ -36,6 +37,17 @@ static void abort_all(int status)
     if (action != NULL)
         action();
     job.abort_all(status);
+}
+
+void job_when_accounted_for(void (*action)(void))
+{
+    when_accounted_for = action;
+}
+
+void job_end_is_accounted_for(void)
+{
+    if (when_accounted_for != NULL)
+        when_accounted_for();
 }
 
 void job_set_status(int status)
@@ -113,6 +125,8 @@ void die(const char *format, ...)
     line_append_list(&line, format, arguments);
     va_end(arguments);
 
+    job_set_status(STATUS_WRONG_USE);
+    job_end_is_accounted_for(); /* on all ranks, although rank 0 may speak for them */
     if (job.rank == 0)
         line_print(&line);
     if (job.all_ranks_arrive == NULL)
@@ -146,6 +160,7 @@ static void append_fault(Line *line, const char *format, va_list arguments)
         line_append(line, ", step %ld", step);
     line_append(line, ": ");
     line_append_list(line, format, arguments);
+    job_end_is_accounted_for(); /* it is going to be printed */
 }
 
 void fault_at(const char *file, int line_number, const char *format, ...)

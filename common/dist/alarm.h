@@ -1,5 +1,5 @@
 /* alarm.h: inside dist/ only: a message to all ranks that a collective hangs, and another one that a rank has left.
- * Implemented by pg_mpi.c, over a communicator of its own, so that they get through whatever hangs. */
+ * Implemented by ending.c, over a communicator of its own, so that they get through whatever hangs. */
 #ifndef LOCKSTEP_DIST_ALARM_H
 #define LOCKSTEP_DIST_ALARM_H
 

@@ -5,6 +5,7 @@
  *   watchdog.c       a thread that notices a collective that hangs
  *   compare_calls.c  --debug-collectives
  *   pg_mpi.c         a backend: carries one collective out over MPI
+ *   ending.c         how all ranks end: alarms, departures, and the way out of MPI
  *   staging.c        device memory for it, by way of host memory
  *   pg_nccl.c        a backend for GPUs; no_nccl.c where there is none
  *   allreduce*.c     all-reduce written by hand: over MPI's point-to-point messages, and in shared memory

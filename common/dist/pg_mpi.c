@@ -9,15 +9,13 @@
  */
 #include <limits.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "dist/alarm.h"
 #include "dist/allreduce.h"
+#include "dist/ending.h"
 #include "dist/shared_memory.h"
 #include "dist/staging.h"
 
@@ -35,17 +33,6 @@ typedef struct MpiState {
     Staging staging;
 } MpiState;
 
-/* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
-static MPI_Comm ending_comm;
-
-enum { TAG_ALARM = 1, TAG_DEPARTURE };
-
-/* die() ends MPI while the watchdog still runs: it must not look for messages any more. */
-static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
-static bool mpi_has_ended; /* guarded by `receiving` */
-
-static int departures; /* other ranks that have said that they leave */
-
 void check_mpi(int code, const char *call, const char *file, int line)
 {
     if (code == MPI_SUCCESS)
@@ -60,117 +47,26 @@ void check_mpi(int code, const char *call, const char *file, int line)
                                          "collectives; --debug-collectives names the first one that differs" : "");
 }
 
-/* ---- the job: how ranks end together ---- */
-
-static bool all_ranks_arrive(double seconds)
-{
-    MPI_Request request;
-    int done = 0;
-    double deadline = now_seconds() + seconds;
-    MPI_Ibarrier(ending_comm, &request);
-    for (;;) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (done || now_seconds() > deadline)
-            return done;
-        sleep_seconds(1e-3);
-    }
-}
-
-static void leave(void)
-{
-    pthread_mutex_lock(&receiving);
-    mpi_has_ended = true;
-    pthread_mutex_unlock(&receiving);
-    MPI_Finalize();
-}
-
-/* The launcher ends everything at once, and may not have passed on our last line by then: it gets a moment. */
-static void abort_all(int status)
-{
-    sleep_seconds(0.1);
-    MPI_Abort(MPI_COMM_WORLD, status);
-}
+/* ---- the job ---- */
 
 /* The launcher says how many ranks it has started. If MPI sees fewer, every rank believes it is alone, and would train
- * by itself: the program was built for another MPI than the launcher's. */
+ * by itself: the program was built for another MPI than the launcher's. Slurm's srun brings an MPI's own variables
+ * only where it speaks to that MPI. (MPICH's mpiexec starts its helpers with srun: Slurm's number is theirs then.) */
 static void check_launcher(int world_size)
 {
     static const char *const variables[] = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    bool has_launcher = false;
     for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
         const char *started = getenv(variables[i]);
+        has_launcher |= started != NULL;
         if (started != NULL && atoi(started) != world_size)
             die("the launcher started %s ranks, but this program's MPI library sees %d: it was built with another MPI; "
                 "use that MPI's own mpiexec", started, world_size);
     }
-}
-
-void alarm_raise(ProcessGroup *pg, Alarm alarm)
-{
-    static long overdue[2]; /* there until MPI has sent it; nobody raises two alarms */
-    overdue[0] = alarm.sequence;
-    overdue[1] = alarm.fingerprint;
-    pthread_mutex_lock(&receiving);
-    for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
-        MPI_Request request;
-        if (rank != pg->rank && MPI_Isend(overdue, 2, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
-            MPI_Request_free(&request);
-    }
-    pthread_mutex_unlock(&receiving);
-}
-
-/* Receives a message of this kind and of `count` numbers, if there is one. Never waits. */
-static bool receive_if_there(int tag, int *source, long *numbers, int count)
-{
-    int waiting = 0;
-    MPI_Status status;
-    pthread_mutex_lock(&receiving);
-    bool received = !mpi_has_ended &&
-                    MPI_Iprobe(MPI_ANY_SOURCE, tag, ending_comm, &waiting, &status) == MPI_SUCCESS && waiting &&
-                    MPI_Recv(numbers, count, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) ==
-                        MPI_SUCCESS;
-    pthread_mutex_unlock(&receiving);
-    if (received)
-        *source = status.MPI_SOURCE;
-    return received;
-}
-
-bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm)
-{
-    (void)pg;
-    long overdue[2] = {0};
-    bool raised = receive_if_there(TAG_ALARM, rank, overdue, 2);
-    *alarm = (Alarm){.sequence = overdue[0], .fingerprint = overdue[1]};
-    return raised;
-}
-
-void departure_announce(ProcessGroup *pg)
-{
-    static long collectives; /* there until MPI has sent it */
-    collectives = pg->sequence;
-    for (int rank = 0; rank < pg->world_size; rank++) {
-        MPI_Request request;
-        if (rank != pg->rank) {
-            CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, ending_comm, &request));
-            CHECK_MPI(MPI_Request_free(&request));
-        }
-    }
-}
-
-bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
-{
-    (void)pg;
-    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives, 1);
-    departures += announced;
-    return announced;
-}
-
-void departures_await(ProcessGroup *pg)
-{
-    int rank;
-    long collectives;
-    while (departures < pg->world_size - 1)
-        if (!departure_was_announced(pg, &rank, &collectives))
-            sleep_seconds(1e-3);
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
+    if (!has_launcher && tasks != NULL && atoi(tasks) > 1 && world_size == 1)
+        die("srun started %s ranks, but this program's MPI library sees 1: srun does not speak to it; try srun "
+            "--mpi=pmix or --mpi=pmi2 (srun --mpi=list names those there are), or the MPI's own mpiexec", tasks);
 }
 
 void pg_initialize(int *argc, char ***argv)
@@ -182,8 +78,7 @@ void pg_initialize(int *argc, char ***argv)
     CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
-    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_comm));
-    job_set((Job){rank, world_size, all_ranks_arrive, leave, abort_all});
+    ending_open(rank, world_size);
     check_launcher(world_size);
 }
 
@@ -309,43 +204,17 @@ static void run(ProcessGroup *pg, const Collective *c)
         run_on_host(pg, c);
 }
 
-static int launcher_fd; /* the connection to MPICH's launcher; -1: none */
-
-/* note: finalize
- * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in the
- * launcher's barrier, does not take them any more. All ranks have done all they had to do by then, so this
- * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
- * others. So this one says it: the words are those of PMI-1, the language that MPI_Finalize would speak. */
-static void leave_anyway(int signal_number)
-{
-    static const char note[] = "note: MPI_Finalize has not returned for 10 s; all work is done, so this rank leaves\n";
-    static const char goodbye[] = "cmd=finalize\n";
-    (void)signal_number;
-    ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
-    if (launcher_fd >= 0)
-        written = write(launcher_fd, goodbye, sizeof goodbye - 1);
-    (void)written;
-    sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
-    _exit(job_status());
-}
-
 /* All ranks have met before: see pg_destroy(). */
 static void close_mpi(ProcessGroup *pg)
 {
     MpiState *state = pg->state;
-    const char *pmi_fd = getenv("PMI_FD");
-    launcher_fd = pmi_fd != NULL ? atoi(pmi_fd) : -1;
-    signal(SIGALRM, leave_anyway);
-    alarm(10);
+    ending_begin();
     shared_memory_close(pg);
     staging_free(&state->staging);
     free(state->scratch);
     MPI_Comm_free(&state->comm);
-    MPI_Comm_free(&ending_comm);
     free(state);
-    job_set((Job){.rank = pg->rank, .world_size = pg->world_size});
-    MPI_Finalize();
-    alarm(0);
+    ending_close();
 }
 
 static const Backend mpi_backend = {"mpi", run, close_mpi};

@@ -1,8 +1,13 @@
 /* shared_memory.c: windows that all ranks of one host see, and meetings there without a message. */
 #include "dist/shared_memory.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include "base/check.h"
 #include "device/device.h"
@@ -48,7 +53,44 @@ static Collective watch(ProcessGroup *pg, const char *what)
     return collective;
 }
 
-/* Every rank gives `bytes`; its own part is zeroed. Collective. */
+/* note: room-for-windows
+ * A window is a file that all ranks map, as a rule in /dev/shm. Its pages are taken when they are first written to, and
+ * where none is left, the write ends the process (SIGBUS). MPICH does not ask before, and a container's /dev/shm often
+ * has 64 MB. So we ask, in the directory where a first small window has its file: another MPI may choose another. */
+static void find_directory(SharedMemory *shared, const void *window)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        uintptr_t begin, end;
+        unsigned major_number, minor_number;
+        int at = 0; /* "BEGIN-END rw-s OFFSET MAJOR:MINOR INODE PATH" */
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %x:%x %*s %n", &begin, &end, &major_number, &minor_number,
+                   &at) < 4 || (uintptr_t)window < begin || (uintptr_t)window >= end || line[at] != '/')
+            continue;
+        struct stat directory;
+        *strrchr(line + at, '/') = '\0';
+        if (stat(line + at, &directory) == 0 && directory.st_dev == makedev(major_number, minor_number))
+            snprintf(shared->directory, sizeof shared->directory, "%s", line + at);
+    }
+    if (maps != NULL)
+        fclose(maps);
+}
+
+static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
+{
+    const size_t megabyte = (size_t)1 << 20;
+    struct statvfs system;
+    size_t needed = bytes_per_rank * (size_t)pg->world_size;
+    if (pg->shared->directory[0] == '\0' || statvfs(pg->shared->directory, &system) != 0 || system.f_blocks == 0)
+        return; /* unknown, or without a limit */
+    size_t there = system.f_bavail * system.f_frsize;
+    if (needed > there)
+        die("--allreduce: shm needs %zu MB more in %s, which has %zu MB left; make it larger (docker: --shm-size) or "
+            "give ordered", (needed + megabyte - 1) / megabyte, pg->shared->directory, there / megabyte);
+}
+
+/* Every rank gives `bytes`; its own part is zeroed, and so is everybody's on return. Collective. */
 static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
 {
     SharedWindow *window = alloc_or_fault(sizeof *window);
@@ -58,10 +100,10 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
     window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
     /* A page more than needed: Open MPI's parts begin anywhere. All processes map whole pages, so a part's place within
      * its page, and with it the next boundary of 64 bytes, is the same for all of them. */
+    check_room(pg, window->bytes + PAGE_BYTES);
     watch(pg, "making shared memory");
     CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
                                       &mine, &window->window));
-    watchdog_end(pg->watchdog);
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Aint size = 0;
         int unit = 0;
@@ -70,6 +112,8 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
         window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
     memset(window->parts[pg->rank], 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* whoever looks next at what is left sees all of this taken */
+    watchdog_end(pg->watchdog);
     window->next = pg->shared->windows;
     pg->shared->windows = window;
     return window;
@@ -82,18 +126,28 @@ static void window_free(SharedWindow *window)
     free(window);
 }
 
+/* A window of one page, for its place alone. */
+static void try_a_window(ProcessGroup *pg)
+{
+    MPI_Win window;
+    void *mine = NULL;
+    watch(pg, "making shared memory");
+    CHECK_MPI(MPI_Win_allocate_shared(PAGE_BYTES, 1, MPI_INFO_NULL, group_communicator(pg), &mine, &window));
+    find_directory(pg->shared, mine);
+    MPI_Win_free(&window);
+    watchdog_end(pg->watchdog);
+}
+
 void shared_memory_open(ProcessGroup *pg)
 {
     pg->shared = alloc_or_fault(sizeof *pg->shared);
+    try_a_window(pg);
     const SharedWindow *window = window_create(pg, sizeof(Mailbox));
     pg->shared->mailboxes = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->mailboxes);
     pg->shared->parts = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->parts);
     pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
-    watch(pg, "all mailboxes are zeroed");
-    CHECK_MPI(MPI_Barrier(group_communicator(pg)));
-    watchdog_end(pg->watchdog);
 }
 
 void shared_memory_close(ProcessGroup *pg)

@@ -45,6 +45,7 @@ typedef struct Mailbox {
 } Mailbox;
 
 typedef struct SharedMemory {
+    char directory[256];   /* where the windows' files lie; "": unknown */
     SharedWindow *windows; /* one for the mailboxes, and those of pg_alloc_shared(); owned */
     Mailbox **mailboxes;   /* by rank */
     const void **parts;    /* by rank: what allreduce_shm.c is adding; kept here so that a small sum allocates nothing */

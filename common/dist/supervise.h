@@ -3,8 +3,9 @@
  * note: supervise
  * A rank that is killed (kill -9, out of memory, a crash) prints nothing, and the launcher ends the others before they
  * notice; all one learns is a process number. So each rank runs as the child of a small process that waits
- * for it. If the child ends by a signal, the parent names the rank, and then ends with an error, on which the launcher
- * ends the job. If the parent is killed, the system tells the child, which says so and ends: nothing is left behind.
+ * for it. If the child ends by a signal, or exits without a word (a library that calls exit()), the parent names the
+ * rank, and then ends with an error, on which the launcher ends the job. If the parent is killed, the system tells the
+ * child, which says so and ends: nothing is left behind.
  */
 #ifndef LOCKSTEP_DIST_SUPERVISE_H
 #define LOCKSTEP_DIST_SUPERVISE_H
