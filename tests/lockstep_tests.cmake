@@ -87,6 +87,11 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)
     endforeach()
+    lockstep_stage_program(${number} test_toys)
+    foreach(ranks 1 2 3 4)
+        lockstep_test(stage${number}_toys_${ranks}_ranks test_toys_stage${number} ${ranks} stage${number} mpi)
+    endforeach()
+    lockstep_test(stage${number}_toys_8_ranks test_toys_stage${number} 8 stage${number} mpi slow)
     # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
     # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
     if(number EQUAL 1)
