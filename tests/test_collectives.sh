@@ -2,10 +2,10 @@
 # test_collectives.sh: bench/collectives measures what it says: a row in the CSV for each algorithm and size, sums that
 # are right, and status 1 when one is not. How fast anything is, is not looked at.
 #
-# usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY MPIEXEC [FLAGS OF MPIEXEC...]
+# usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPIEXEC [FLAGS...]
 set -u
-collectives=$1 wrong=$2
-shift 2
+collectives=$1 wrong=$2 played=$3
+shift 3
 launcher=("$@")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -38,7 +38,7 @@ for algorithm in MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-
     grep -q "^$algorithm  *[0-9.]*  *[0-9.inf]*  *[0-9]*%  *[0-9]*%$" "$scratch/out" ||
         fail "$algorithm: no alpha and bandwidth were fitted"
 done
-awk -F, -v OFS=, 'NR > 1 && (NF != 12 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 0 && $6 <= $7 && $7 <= $8 && $9 > 0)) {
+awk -F, -v OFS=, 'NR > 1 && (NF != 12 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 0 && $6 <= $7 && $7 <= $8)) {
     print "FAIL: a row that cannot be: wrong sums, or times that are not 0 < min <= p50 <= p95: " $0; bad = 1 }
     END { exit bad }' "$scratch/csv" || failures=$((failures + 1))
 
@@ -48,7 +48,16 @@ ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv
 [ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] || fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
 [ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] || fail "MPI_Allreduce itself was called wrong"
 
+# ---- NCCL, played by tests/fake_nccl: on a GPU's memory, beside the others ----
+ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
+[ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
+    fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"
+FAKE_NCCL=illegal ends 1 "$played" --sizes 4 --algorithms nccl "${quick[@]}"
+grep -q 'illegal memory access' "$scratch/err" || fail "nccl is not carried by NCCL: its kernels crash, and nobody notices"
+
 # ---- mistakes ----
+ends 2 "$collectives" --algorithms mpi,nccl
+grep -q -- 'without NCCL; collectives_cuda has nccl' "$scratch/err" || fail "nccl where there is none: not said"
 ends 2 "$collectives" --algorithms mpi,tree
 grep -q -- '--algorithms: there is no tree' "$scratch/err" || fail "an unknown algorithm is not named"
 ends 2 "$collectives" --sizes 1X
