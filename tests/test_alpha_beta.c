@@ -52,7 +52,8 @@ static void test_least_relative_squares(void **state)
     AlphaBeta fit = alpha_beta_fit(sizes, seconds, POINTS);
     double least = squared_errors(fit.alpha, fit.beta, seconds);
     for (int k = 0; k < 4; k++) {
-        double alpha = fit.alpha * (k < 2 ? 0.99 + 0.02 * k : 1), beta = fit.beta * (k >= 2 ? 0.99 + 0.02 * (k - 2) : 1);
+        double alpha = fit.alpha * (k < 2 ? 0.99 + 0.02 * k : 1);
+        double beta = fit.beta * (k >= 2 ? 0.99 + 0.02 * (k - 2) : 1);
         if (squared_errors(alpha, beta, seconds) < least)
             fail_msg("alpha %g, beta %g has smaller relative errors than the fit's %g and %g", alpha, beta, fit.alpha,
                      fit.beta);

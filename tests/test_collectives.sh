@@ -23,7 +23,8 @@ ends() {
     local expected=$1 status=0
     shift
     timeout -k 5 60 "${launcher[@]}" -n 2 "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
-    [ "$status" -eq "$expected" ] || fail "${*:2}: expected status $expected, got $status (124: still running after 60 s)"
+    [ "$status" -eq "$expected" ] ||
+        fail "${*:2}: expected status $expected, got $status (124: still running after 60 s)"
 }
 
 # ---- right sums: every algorithm, three sizes ----
@@ -33,7 +34,8 @@ ends 0 "$collectives" --sizes 4,1K,100K "${quick[@]}" --csv "$scratch/csv"
     fail "the CSV's first line is: $(head -n 1 "$scratch/csv")"
 for algorithm in MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged; do
     for bytes in 4 1024 102400; do
-        [ "$(grep -c "^$algorithm,2,$bytes," "$scratch/csv")" -eq 1 ] || fail "no row, or several, for $algorithm, $bytes bytes"
+        [ "$(grep -c "^$algorithm,2,$bytes," "$scratch/csv")" -eq 1 ] ||
+            fail "no row, or several, for $algorithm, $bytes bytes"
     done
     grep -q "^$algorithm  *[0-9.]*  *[0-9.inf]*  *[0-9]*%  *[0-9]*%$" "$scratch/out" ||
         fail "$algorithm: no alpha and bandwidth were fitted"
@@ -45,15 +47,18 @@ awk -F, -v OFS=, 'NR > 1 && (NF != 12 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 
 # ---- wrong sums ----
 ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv "$scratch/wrong.csv"
 # One element, on one rank, is wrong before the samples and after them.
-[ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] || fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
-[ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] || fail "MPI_Allreduce itself was called wrong"
+[ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] ||
+    fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
+[ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] ||
+    fail "MPI_Allreduce itself was called wrong"
 
 # ---- NCCL, played by tests/fake_nccl: on a GPU's memory, beside the others ----
 ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
 [ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
     fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"
 FAKE_NCCL=illegal ends 1 "$played" --sizes 4 --algorithms nccl "${quick[@]}"
-grep -q 'illegal memory access' "$scratch/err" || fail "nccl is not carried by NCCL: its kernels crash, and nobody notices"
+grep -q 'illegal memory access' "$scratch/err" ||
+    fail "nccl is not carried by NCCL: its kernels crash, and nobody notices"
 
 # ---- mistakes ----
 ends 2 "$collectives" --algorithms mpi,nccl

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_hidden.sh: over an emulated link of 1 Gbit/s, stage 3 hides at least 90 % of the GPT's communication behind
-# backward, and stages 1 and 2 hide nothing: they begin to wait before an all-reduce begins, so 0 is exact. By event order,
-# at any speed, test_overlap.c shows the same; this is what a user reads. It is the only test that looks at times, and so
+# backward, and stages 1 and 2 hide nothing: they begin to wait before an all-reduce begins, so 0 is exact. By event
+# order, at any speed, test_overlap.c shows the same; this is what a user reads. It is a test that looks at times, and so
 # one of the slow suite: on a busy machine one rank waits for the other, and a late rank's lateness counts as
 # communication that was not hidden.
 #
@@ -43,8 +43,8 @@ if [ "$stage" -lt 3 ]; then
         "Usual cause: not all of the waiting is counted as exposed"
     exit 1
 fi
-# What must fit into backward is all communication but the last bucket's; this asks for all of it, a little more. A larger
-# batch has as much communication and a longer backward.
+# What must fit into backward is all communication but the last bucket's; this asks for all of it, a little more. A
+# larger batch has as much communication and a longer backward.
 for batch in 16 32; do
     measure $batch
     holds 'comm <= backward' || continue

@@ -60,7 +60,7 @@ static void create_frozen(Toy *toy)
 }
 
 /* The shared weight is registered last, so it is in the first bucket: who takes its first contribution for its last one
- * sends it while layer 2 still has to add to it. (test_overlap.c's test_tied_weight leaves nothing of that to chance.) */
+ * sends it while layer 2 still has to add to it. (test_tied_weight in test_overlap.c leaves none of that to chance.) */
 static void create_shared(Toy *toy)
 {
     Parameter *first = add(toy, "fc1.weight", WIDTH, INPUTS, true), *bias2 = add(toy, "fc2.bias", WIDTH, 0, true);
