@@ -2,6 +2,9 @@
  *
  *   mpiexec -n 2 build/bench/collectives [--sizes 1K,13M,100M] [--csv FILE]        --help lists the options
  *
+ * Linked with CUDA and NCCL (collectives_cuda) it has one contender more: NCCL, from GPU to GPU. All others have their
+ * buffers in host memory, here as there.
+ *
  * A sample: all ranks meet, each makes one call to warm up and then some calls in a row; the sample is the slowest
  * rank's time per call. The contenders take turns, sample by sample, so that all see the same noise of the machine.
  * Before and after its samples each contender sums integers, and every element is compared with what must come out.
@@ -29,13 +32,21 @@ typedef struct Result {
 } Result;
 
 static ProcessGroup *pg;
-static float *plain, *window; /* the buffers, as large as the largest size */
+static float *plain, *window; /* the buffers, in host memory, as large as the largest size */
+static float *on_device;      /* NULL unless NCCL takes part */
 
 /* ---- one call, and whether it was right ---- */
 
+/* What is sent and summed. */
 static float *buffer_of(const Contender *contender)
 {
-    return contender->in_window ? window : plain;
+    return contender->on_device ? on_device : contender->in_window ? window : plain;
+}
+
+/* Where the host reads and writes it: the same, or what is copied to the device and back. */
+static float *host_buffer_of(const Contender *contender)
+{
+    return contender->on_device ? plain : buffer_of(contender);
 }
 
 static void call(const Contender *contender, float *buffer, size_t count)
@@ -56,16 +67,23 @@ static double over_ranks(double value, ReduceOp op)
 /* Sums small integers, which float32 adds exactly, and returns how many elements came out wrong on all ranks. */
 static long count_wrong(const Contender *contender, size_t count)
 {
-    float *buffer = buffer_of(contender);
+    float *buffer = buffer_of(contender), *host = host_buffer_of(contender);
+    const size_t bytes = count * sizeof *buffer;
     int N = pg_world_size(pg), rank = pg_rank(pg);
     long wrong = 0;
     for (size_t i = 0; i < count; i++)
-        buffer[i] = (float)((rank + 1) * (int)(i % 127 + 1));
+        host[i] = (float)((rank + 1) * (int)(i % 127 + 1));
+    if (contender->on_device)
+        device_from_host(buffer, host, bytes);
     pg_set_algorithm(pg, contender->algorithm);
     call(contender, buffer, count);
+    if (contender->on_device)
+        device_to_host(host, buffer, bytes);
     for (size_t i = 0; i < count; i++)
-        wrong += !(buffer[i] == (float)(N * (N + 1) / 2 * (int)(i % 127 + 1)));
-    memset(buffer, 0, count * sizeof *buffer); /* zeros stay zeros, however often they are summed */
+        wrong += !(host[i] == (float)(N * (N + 1) / 2 * (int)(i % 127 + 1)));
+    memset(host, 0, bytes); /* zeros stay zeros, however often they are summed */
+    if (contender->on_device)
+        device_from_host(buffer, host, bytes);
     return (long)over_ranks((double)wrong, REDUCE_SUM);
 }
 
@@ -191,9 +209,45 @@ static long measure_all(const Settings *settings, FILE *csv)
     return wrong;
 }
 
+/* The GPU first: with a device in the program, every collective asks whose memory it is given. */
+static void make_buffers(const Settings *settings, size_t bytes)
+{
+    bool wants_nccl = false, wants_window = false;
+    for (int i = 0; i < CONTENDERS; i++) {
+        wants_nccl = wants_nccl || (settings->wanted[i] && contenders[i].on_device);
+        wants_window = wants_window || (settings->wanted[i] && contenders[i].in_window);
+    }
+    if (pg_has_nccl())
+        device_init(pg_local_rank(pg), 1);
+    if (wants_nccl) {
+        pg_use_nccl(pg);
+        on_device = device_alloc(bytes);
+        CHECK(device_owns(on_device), "the GPU's buffer is not the GPU's: MPI would carry it, not NCCL");
+    }
+    plain = pg_has_nccl() ? device_alloc_host(bytes) : device_alloc(bytes);
+    for (int i = 0; i < CONTENDERS; i++)
+        if (settings->wanted[i])
+            pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
+    if (wants_window) {
+        pg_set_algorithm(pg, ALLREDUCE_SHM);
+        window = pg_alloc_shared(pg, bytes);
+    }
+}
+
+static void free_buffers(void)
+{
+    if (window != NULL)
+        pg_free_shared(pg, window);
+    if (pg_has_nccl())
+        device_free_host(plain);
+    else
+        device_free(plain);
+    device_free(on_device);
+}
+
 int main(int argc, char **argv)
 {
-    job_set_program("collectives");
+    job_set_program(pg_has_nccl() ? "collectives_cuda" : "collectives");
     pg_initialize(&argc, &argv);
     Settings settings = collectives_options(argc, argv);
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300});
@@ -210,16 +264,11 @@ int main(int argc, char **argv)
     size_t largest = 0;
     for (int s = 0; s < settings.size_count; s++)
         largest = settings.sizes[s] > largest ? settings.sizes[s] : largest;
-    plain = device_alloc(largest);
-    for (int i = 0; i < CONTENDERS; i++)
-        if (settings.wanted[i])
-            pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
-    window = pg_alloc_shared(pg, largest);
+    make_buffers(&settings, largest);
     long wrong = measure_all(&settings, csv.stream);
     if (writes)
         atomic_commit(&csv);
-    pg_free_shared(pg, window);
-    device_free(plain);
+    free_buffers();
     pg_destroy(pg);
     return wrong != 0;
 }

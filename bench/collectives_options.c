@@ -8,21 +8,23 @@
 #include "base/check.h"
 
 const Contender contenders[CONTENDERS] = {
-    {"MPI_Allreduce", ALLREDUCE_MPI, true, false},
-    {"mpi", ALLREDUCE_MPI, false, false},
-    {"root", ALLREDUCE_ROOT, false, false},
-    {"ring", ALLREDUCE_RING, false, false},
-    {"recursive-doubling", ALLREDUCE_DOUBLING, false, false},
-    {"ordered", ALLREDUCE_ORDERED, false, false},
-    {"shm", ALLREDUCE_SHM, false, true},
-    {"shm-staged", ALLREDUCE_SHM, false, false},
+    {"MPI_Allreduce", ALLREDUCE_MPI, true, false, false},
+    {"mpi", ALLREDUCE_MPI, false, false, false},
+    {"root", ALLREDUCE_ROOT, false, false, false},
+    {"ring", ALLREDUCE_RING, false, false, false},
+    {"recursive-doubling", ALLREDUCE_DOUBLING, false, false, false},
+    {"ordered", ALLREDUCE_ORDERED, false, false, false},
+    {"shm", ALLREDUCE_SHM, false, true, false},
+    {"shm-staged", ALLREDUCE_SHM, false, false, false},
+    {"nccl", ALLREDUCE_MPI, false, false, true},
 };
 const char collectives_usage[] =
     "usage: mpiexec -n N collectives [options]\n"
     "  --min BYTES, --max BYTES   the range of sizes (4, 256M); K, M, G: times 1024\n"
     "  --factor F                 from one size to the next (4)\n"
     "  --sizes A,B,...            these sizes instead\n"
-    "  --algorithms A,B,...       MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged (all)\n"
+    "  --algorithms A,B,...       MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged, and in\n"
+    "                             collectives_cuda nccl (all)\n"
     "  --samples N                per algorithm and size (100; fewer where they do not fit into the budget)\n"
     "  --budget SECONDS           per algorithm and size (0.5)\n"
     "  --csv FILE                 write the table as CSV\n";
@@ -63,6 +65,8 @@ static void parse_algorithms(Settings *settings, char *list)
             i++;
         if (i == CONTENDERS)
             die("--algorithms: there is no %s; --help lists them", text);
+        if (contenders[i].on_device && !pg_has_nccl())
+            die("--algorithms: this program was built without NCCL; collectives_cuda has %s", text);
         settings->wanted[i] = true;
     }
 }
@@ -97,7 +101,7 @@ Settings collectives_options(int argc, char **argv)
     double factor = 4;
     opterr = 0; /* we speak ourselves, once for all ranks */
     for (int i = 0; i < CONTENDERS; i++)
-        settings.wanted[i] = true;
+        settings.wanted[i] = !contenders[i].on_device || pg_has_nccl();
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 'm': low = parse_bytes("--min", optarg); break;

@@ -4,13 +4,14 @@
 
 #include "dist/process_group.h"
 
-enum { CONTENDERS = 8, MAX_SIZES = 40, MAX_SAMPLES = 1000 };
+enum { CONTENDERS = 9, MAX_SIZES = 40, MAX_SAMPLES = 1000 };
 
 typedef struct Contender {
     const char *name;
     AllReduceAlgorithm algorithm;
     bool blocking;  /* MPI_Allreduce itself, without lockstep around it: the yardstick */
     bool in_window; /* the buffer lies where neighbours can see it */
+    bool on_device; /* the buffer is the GPU's, and NCCL carries it */
 } Contender;
 
 extern const Contender contenders[CONTENDERS];

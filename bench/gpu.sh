@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of what this GPU
 # multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
+# The last lines say which goals were reached. (The exit status does not: it says whether all could be run.)
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
 #                [--gpt-batch N] [--gpt2-batch N]
 #
-# Batches that do not fit into the GPU's memory are halved until they do, for both programs. A run has --steps steps
-# (50) or as many as take about --seconds (6), but at least 10. After --minutes (9) no new run begins, and what was left
-# out is said; what matters most comes first.
+# Batches that do not fit into the GPU's memory are halved until they do; where PyTorch needs a smaller one than
+# lockstep, lockstep is measured at that one, too. A run has --steps steps (50) or as many as take about --seconds (6),
+# but at least 10. After --minutes (9) no new run begins, and what was left out is said; what matters most comes first.
+#
+# Each run of PyTorch has a run of lockstep at the same batch right beside it; "to PyTorch" is lockstep's tokens per
+# second divided by PyTorch's. It is one round each: a ratio near its goal deserves a second look.
 #
 # A rate counts everything in a step: for lockstep also reading the batch, copying it to the GPU and reading the loss
 # back. Floating-point operations of a token: 6 per weight of the matrices (embedding once, as output layer) plus
@@ -20,7 +24,7 @@ repository=$PWD
 source scripts/gpu.sh
 
 usage() {
-    sed -n '2,10s/^# \{0,1\}//p' bench/gpu.sh
+    sed -n '2,11s/^# \{0,1\}//p' bench/gpu.sh
     exit 2
 }
 
@@ -101,15 +105,17 @@ tflops() {
         print rate * (6 * (12 * layers * width * width + rows * width) + 6 * layers * context * width) / 1e12 }'
 }
 
-# line MODEL PRECISION PROGRAM BATCH MILLISECONDS TOKENS_PER_S: one line of the table
+# share_of_peak MODEL PRECISION TOKENS_PER_S: in per cent. Cut off, not rounded, as ratios below: 39.97 is not 40.
+share_of_peak() {
+    local peak=${2}_peak
+    awk -v speed="$(tflops "$1" "$3")" -v peak="${!peak}" 'BEGIN {
+        printf "%.1f", int(1000 * speed / peak) / 10 }'
+}
+
+# line MODEL PRECISION PROGRAM BATCH MILLISECONDS TOKENS_PER_S RATIO: one line of the table
 line() {
-    local peak=${2}_peak speed
-    peak=${!peak}
-    speed=$(tflops "$1" "$6")
-    awk -v model="$1" -v precision="$2" -v program="$3" -v batch="$4" -v ms="$5" -v rate="$6" -v speed="$speed" \
-        -v peak="$peak" 'BEGIN {
-        printf "%-6s %-6s %-18s %6d %10.2f %12.0f %9.2f %7.1f %%\n", model, precision, program, batch, ms, rate, speed,
-            100 * speed / peak }'
+    printf '%-6s %-6s %-18s %6d %10.2f %12.0f %9.2f %7s %% %10s\n' "$1" "$2" "$3" "$4" "$5" "$6" "$(tflops "$1" "$6")" \
+        "$(share_of_peak "$1" "$2" "$6")" "$7"
 }
 
 # precision_flags PRECISION: the words for lockstep and for torch_gpu.py.
@@ -148,7 +154,8 @@ find_batch() {
     [ -z "${batches[$key]:-}" ] || return 0
     time_for "$1 $2" || return
     until status=0; lockstep "$1" "$2" "$batch" 2 "$fit" || status=$?; [ "$status" -eq 0 ]; do
-        if [ "$batch" -eq 1 ] || ! grep -q 'memory is full' "$fit.log"; then
+        # Our own kernels' message, and NCCL's guess.
+        if [ "$batch" -eq 1 ] || ! grep -qE 'memory is full|memory full' "$fit.log"; then
             echo "$1 $2: lockstep FAILED at batch $batch: $(why "$status" "$fit.log")"
             cat "$fit.log" >&2
             failed=1
@@ -164,29 +171,54 @@ find_batch() {
 
 # ---- the table ----
 
-measure_lockstep() { # MODEL PRECISION
+# For the goals, by model.precision: lockstep's tokens per second in its last run, and its share of the peak in the
+# first; its rate to PyTorch's, by model.precision.eager or .compiled; what DDP costs.
+declare -A rates shares ratios costs
+
+run_lockstep() { # MODEL PRECISION BATCH
     local key=$1.$2 status=0
-    find_batch "$1" "$2" && time_for "$1 $2 lockstep" || return 0
-    lockstep "$1" "$2" "${batches[$key]}" $((lengths[$key] + 3)) "$results/$key" || status=$?
-    if [ "$status" -eq 0 ]; then
-        line "$1" "$2" lockstep "${batches[$key]}" "$(value "$results/$key" p50)" \
-            "$(value "$results/$key" tokens_per_s)"
-    else
-        echo "$1 $2: lockstep FAILED: $(why "$status" "$results/$key.log")"
+    rates[$key]=
+    lockstep "$1" "$2" "$3" $((lengths[$key] + 3)) "$results/$key" || status=$?
+    if [ "$status" -ne 0 ]; then
+        echo "$1 $2: lockstep FAILED at batch $3: $(why "$status" "$results/$key.log")"
         failed=1
+        return 1
     fi
+    rates[$key]=$(value "$results/$key" tokens_per_s)
+    line "$1" "$2" lockstep "$3" "$(value "$results/$key" p50)" "${rates[$key]}" ""
 }
 
+measure_lockstep() { # MODEL PRECISION
+    local key=$1.$2
+    find_batch "$1" "$2" && time_for "$1 $2 lockstep" && run_lockstep "$1" "$2" "${batches[$key]}" || return 0
+    shares[$key]=$(share_of_peak "$1" "$2" "${rates[$key]}")
+}
+
+# PyTorch at lockstep's batch, or the largest half of it that fits. Lockstep ran just before eager, at its own batch; for
+# another time or another batch it runs once more.
 measure_pytorch() { # MODEL PRECISION eager|compiled
-    local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status=0
+    local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status batch=${batches[$1.$2]:-} theirs
     [ "$3" = eager ] || { flags=(--compile); expected=60; }
-    [ "$torch" = yes ] && [ -n "${batches[$key]:-}" ] && time_for "$1 $2 PyTorch $3" "$expected" || return 0
-    pytorch "$1" "$2" "${batches[$key]}" "${lengths[$key]}" "$file" "${flags[@]}" || status=$?
-    if [ "$status" -eq 0 ] && [ -n "$(value "$file" step_ms)" ]; then
-        line "$1" "$2" "PyTorch $3" "${batches[$key]}" "$(value "$file" step_ms)" "$(value "$file" tokens_per_s)"
-    else
-        echo "$1 $2: PyTorch $3 FAILED: $(why "$status" "$file.log")"
+    [ "$torch" = yes ] && [ -n "$batch" ] || return 0
+    while time_for "$1 $2 PyTorch $3" "$expected" || return 0; do
+        status=0
+        pytorch "$1" "$2" "$batch" "${lengths[$key]}" "$file" "${flags[@]}" || status=$?
+        theirs=$(value "$file" tokens_per_s)
+        [ "$status" -ne 0 ] || [ -z "$theirs" ] || break
+        if [ "$batch" -eq 1 ] || ! grep -qi 'out of memory' "$file.log"; then
+            echo "$1 $2: PyTorch $3 FAILED at batch $batch: $(why "$status" "$file.log")"
+            return 0
+        fi
+        batch=$((batch / 2))
+    done
+    if [ "$3" = compiled ] || [ "$batch" -ne "${batches[$key]}" ]; then
+        run_lockstep "$1" "$2" "$batch" || return 0
     fi
+    if [ -n "${rates[$key]:-}" ]; then
+        ratios[$key.$3]=$(awk -v ours="${rates[$key]}" -v theirs="$theirs" 'BEGIN {
+            printf "%.2f", int(100 * ours / theirs) / 100 }')
+    fi
+    line "$1" "$2" "PyTorch $3" "$batch" "$(value "$file" step_ms)" "$theirs" "${ratios[$key.$3]:--}"
 }
 
 # ---- what DDP costs: the step of one rank, and the same step in a program that has no DDP, in turns ----
@@ -207,15 +239,17 @@ cost_of_ddp() { # MODEL PRECISION
         value "$run" p50 >>"$results/with"
         value "$run.alone" p50 >>"$results/without"
     done
-    awk -v model="$1" -v precision="$2" -v batch="${batches[$key]}" -v backend="${backend^^}" \
-        -v with="$(sort -n "$results/with" | sed -n 2p)" -v without="$(sort -n "$results/without" | sed -n 2p)" 'BEGIN {
-        printf "%-6s %-6s batch %d: %.3f ms with DDP over %s on 1 rank, %.3f ms without: %+.1f %%\n", model, precision,
-            batch, with, backend, without, 100 * (with / without - 1) }'
+    local with without
+    with=$(sort -n "$results/with" | sed -n 2p) without=$(sort -n "$results/without" | sed -n 2p)
+    costs[$key]=$(awk -v with="$with" -v without="$without" 'BEGIN { printf "%+.2f", 100 * (with / without - 1) }')
+    printf '%-6s %-6s batch %d: %.3f ms with DDP over %s on 1 rank, %.3f ms without: %s %%\n' "$1" "$2" \
+        "${batches[$key]}" "$with" "${backend^^}" "$without" "${costs[$key]}"
 }
 
 heading() {
     echo
-    printf '%-6s %-6s %-18s %6s %10s %12s %9s %9s\n' model prec. program batch "step (ms)" tokens/s TFLOP/s "of peak"
+    printf '%-6s %-6s %-18s %6s %10s %12s %9s %9s %10s\n' model prec. program batch "step (ms)" tokens/s TFLOP/s \
+        "of peak" "to PyTorch"
 }
 
 heading
@@ -242,4 +276,24 @@ if [ ${#left_out[@]} -gt 0 ]; then
     printf -v list ', %s' "${left_out[@]}"
     echo "NOT RUN, for want of time (--minutes $minutes): ${list#, }"
 fi
+
+# goal WHAT VALUE UNIT WORD NUMBER: "at least" or "at most" that number; VALUE empty: it was not measured.
+goal() {
+    local verdict
+    verdict=$(awk -v value="$2" -v word="$4" -v number="$5" 'BEGIN {
+        print (value == "" ? "NOT MEASURED" : (word == "at least" ? value >= number : value <= number) ? "reached" : \
+            "NOT reached") }')
+    echo "$1: ${2:--} $3 (goal: $4 $5): $verdict"
+}
+
+echo
+echo "Goals:"
+goal "gpt2 bf16" "${ratios[gpt2.bf16.compiled]:-}" "x PyTorch compiled" "at least" 1.00
+goal "gpt2 bf16" "${shares[gpt2.bf16]:-}" "% of the measured bf16 peak" "at least" 40
+for precision in bf16 tf32 fp32; do # the goal names no precision
+    goal "gpt $precision" "${ratios[gpt.$precision.eager]:-}" "x PyTorch eager" "at least" 1.50
+done
+[ "$backend" = nccl ] || costs=()
+goal "gpt2 bf16" "${costs[gpt2.bf16]:-}" "% for DDP over NCCL on 1 rank" "at most" 3
+goal "gpt fp32" "${costs[gpt.fp32]:-}" "% for DDP over NCCL on 1 rank" "at most" 3
 exit "$failed"

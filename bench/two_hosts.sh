@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run in
-# them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up after itself, also when interrupted.
+# two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run
+# in them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up after itself, also when interrupted.
 #
 #   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #
-# stages: the GPT, all four stages with 1 MB buckets, in turns; PyTorch's DDP beside them where PYTHON has it.
+# stages: the GPT, all four stages with 1 MB buckets, and PyTorch's DDP where PYTHON has it, in turns.
+# --limit SECONDS: how long one run may take (stages 600, collectives 3600); then it is ended, and the script with it.
 set -euo pipefail
 export LC_ALL=C
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
-    sed -n '2,8s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' "$0"
     exit 2
 }
 
@@ -23,10 +27,12 @@ stop() {
 what=${1:-}
 [ "$what" = stages ] || [ "$what" = collectives ] || usage
 shift
+[ "$what" = stages ] && limit=600 || limit=3600
 rate=1gbit rounds=3 steps=12 batch=8 python=${PYTHON:-python3} rest=()
 while [ $# -gt 0 ]; do
     case $what.$1 in
         *.--rate) rate=${2:?} ;;
+        *.--limit) limit=${2:?} ;;
         stages.--rounds) rounds=${2:?} ;;
         stages.--steps) steps=${2:?} ;;
         stages.--batch-size) batch=${2:?} ;;
@@ -40,37 +46,56 @@ done
 for tool in ip tc mpiexec jq; do
     command -v $tool >/dev/null || stop "$tool is missing (packages: iproute2, mpich, jq)"
 done
-mpiexec --version | grep -q HYDRA || stop "this needs MPICH's mpiexec, whose launcher can be replaced"
+grep -q HYDRA <<<"$(mpiexec --version)" || stop "this needs MPICH's mpiexec, whose launcher can be replaced"
 [ -x build/bench/collectives ] || stop "build/bench/collectives is missing: build first"
 
 # ---- the hosts ----
-work=$(mktemp -d)
-tag=ls$$
+tag=ls$$ work=
+
 take_down() {
-    local namespace pids
+    local namespace left
+    trap '' INT TERM HUP # once is enough
     for namespace in ${tag}a ${tag}b; do
-        pids=$(ip netns pids "$namespace" 2>/dev/null || true)
-        # shellcheck disable=SC2086 # several numbers
-        [ -z "$pids" ] || kill -9 $pids 2>/dev/null || true
-        ip netns del "$namespace" 2>/dev/null || true
+        # Until all are gone: a rank that is just being started is not in the list yet.
+        for _ in $(seq 50); do
+            left=$(ip netns pids "$namespace" 2>/dev/null || true)
+            [ -n "$left" ] || break
+            # shellcheck disable=SC2086 # several numbers
+            kill -9 $left 2>/dev/null || true
+            sleep 0.1
+        done
+        ip netns del "$namespace" 2>/dev/null || true # the link goes with it
     done
-    rm -rf "$work"
+    [ -z "$work" ] || rm -rf "$work"
 }
 trap take_down EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+work=$(mktemp -d)
 
+# attended COMMAND...: runs it in the background, and waits. Bash answers a signal in the middle of `wait`, but only after
+# the end of a command in the foreground.
+attended() {
+    "$@" </dev/null &
+    wait $!
+}
+
+# Both ends of the link are made where they belong: at no time is there anything outside the two namespaces.
 ip netns add ${tag}a
 ip netns add ${tag}b
-ip link add ${tag}A type veth peer name ${tag}B
+ip link add eth0 netns ${tag}a type veth peer name eth0 netns ${tag}b
 for side in a b; do
     namespace=$tag$side
-    ip link set "$tag${side^^}" netns "$namespace"
-    ip netns exec "$namespace" ip link set "$tag${side^^}" name eth0
     ip netns exec "$namespace" ip addr add "10.77.0.$([ $side = a ] && echo 1 || echo 2)/24" dev eth0
     ip netns exec "$namespace" ip link set lo up
     ip netns exec "$namespace" ip link set eth0 up
     ip netns exec "$namespace" tc qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
+done
+for side in a b; do # the kernel says a moment later that a link is up, and UCX takes none that is not
+    tries=0
+    until grep -q 'state UP' <<<"$(ip -n $tag$side link show eth0)"; do
+        tries=$((tries + 1))
+        [ $tries -lt 50 ] || stop "the link between the hosts does not come up"
+        sleep 0.1
+    done
 done
 
 # What mpiexec runs in place of ssh: options, HOST, a command line.
@@ -83,12 +108,21 @@ exec ip netns exec \$namespace sh -c "\$*"
 END
 chmod +x "$work/launch"
 
-# run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, so that both can reach
-# its port.
+# ended_well STATUS WHAT: or else the script ends.
+ended_well() {
+    case $1 in 124 | 137) stop "$2: still running after $limit s, ended (--limit)" ;; esac
+    [ "$1" -eq 0 ] || stop "$2 failed with status $1"
+}
+
+# run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, so that both can
+# reach its port.
 run() {
-    ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
-        mpiexec -launcher ssh -launcher-exec "$work/launch" -localhost 10.77.0.1 -hosts 10.77.0.1,10.77.0.2 \
-        -n 2 -ppn 1 "$@" </dev/null >"$work/out" 2>&1 || { cat "$work/out" >&2; stop "the run above failed"; }
+    local status=0
+    attended ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
+        timeout -k 10 "$limit" mpiexec -launcher ssh -launcher-exec "$work/launch" -localhost 10.77.0.1 \
+        -hosts 10.77.0.1,10.77.0.2 -n 2 -ppn 1 "$@" >"$work/out" 2>&1 || status=$?
+    [ "$status" -eq 0 ] || cat "$work/out" >&2
+    ended_well "$status" "the run above"
 }
 
 if [ "$what" = collectives ]; then
@@ -98,45 +132,51 @@ if [ "$what" = collectives ]; then
     exit
 fi
 
-# ---- the stages, in turns ----
+# ---- the stages and PyTorch, in turns ----
 buckets=(--bucket-cap-mb 1 --first-bucket-mb 0.25)
 directories=([1]=stage1_naive [2]=stage2_bucketed [3]=stage3_overlap [4]=stage4_accumulation)
-for round in $(seq "$rounds"); do
-    for stage in 1 2 3 4; do
-        flags=()
-        [ $stage -eq 1 ] || flags+=("${buckets[@]}")
-        # Four micro-batches of the same size: a step of stage 4 has four times the samples.
-        [ $stage -lt 4 ] || flags+=(--accumulate 4)
-        echo "round $round of $rounds: ${directories[$stage]}"
-        run "build/${directories[$stage]}/train" --model gpt --steps "$steps" \
-            --batch-size $((stage == 4 ? 4 * batch : batch)) --eval-samples 8 "${flags[@]}" \
-            --json "$work/$stage.$round.json"
-    done
-done
+
+# stage_round ROUND STAGE
+stage_round() {
+    local flags=()
+    [ "$2" -eq 1 ] || flags+=("${buckets[@]}")
+    # Four micro-batches of the same size: a step of stage 4 has four times the samples.
+    [ "$2" -lt 4 ] || flags+=(--accumulate 4)
+    run "build/${directories[$2]}/train" --model gpt --steps "$steps" --batch-size $(($2 == 4 ? 4 * batch : batch)) \
+        --eval-samples 8 "${flags[@]}" --json "$work/$2.$1.json"
+}
 
 # torch_round ROUND: the same model under DistributedDataParallel, a rank on each host.
 torch_round() {
-    local rank namespace pids=()
+    local rank namespace status pids=()
     for rank in 0 1; do
         namespace=$tag$([ $rank = 0 ] && echo a || echo b)
         ip netns exec "$namespace" env RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 \
-            GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1 "$python" bench/torch_step.py --model gpt --ddp-mb 1 \
-            --batch-size $((batch / 2)) --steps "$steps" >"$work/torch.$1.$rank" &
+            GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1 timeout -k 10 "$limit" "$python" bench/torch_step.py --model gpt \
+            --ddp-mb 1 --batch-size $((batch / 2)) --steps "$steps" >"$work/torch.$1.$rank" </dev/null &
         pids+=($!)
     done
     for rank in 0 1; do
-        wait "${pids[$rank]}" || stop "PyTorch's DDP failed on rank $rank"
+        status=0
+        wait "${pids[$rank]}" || status=$?
+        ended_well "$status" "PyTorch's DDP on rank $rank"
     done
 }
 
 torch=no
-if "$python" -c 'import torch.distributed as d; assert d.is_gloo_available()' 2>/dev/null; then
+if attended "$python" -c 'import torch.distributed as d; assert d.is_gloo_available()' 2>/dev/null; then
     torch=yes
-    for round in $(seq "$rounds"); do
+fi
+for round in $(seq "$rounds"); do
+    for stage in 1 2 3 4; do
+        echo "round $round of $rounds: ${directories[$stage]}"
+        stage_round "$round" "$stage"
+    done
+    if [ $torch = yes ]; then
         echo "round $round of $rounds: PyTorch"
         torch_round "$round"
-    done
-fi
+    fi
+done
 
 # ---- the table ----
 # median_of JQ_FILTER FILE...: the median over the rounds, and the smallest and largest.

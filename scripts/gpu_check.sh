@@ -314,10 +314,22 @@ check_sanitizer() {
 
 # ---- speed ----
 
+# Also where there is one GPU only: then it shows that the program runs, and what a call costs.
+all_reduce_beside_mpi() {
+    run_ranks "$gpu_count" "$build/bench/collectives_cuda" --sizes 1K,64K,1M,13M,100M --algorithms MPI_Allreduce,nccl \
+        --csv "$logs/collectives.csv" | tee "$logs/collectives"
+}
+
 check_bench() {
     local status=0 seconds backend=(--backend nccl)
     try_nccl
-    [ "$nccl_starts" = yes ] || backend=(--backend mpi)
+    if [ "$nccl_starts" = yes ]; then
+        check "all-reduce by NCCL beside MPI's, $gpu_count rank(s): right sums" all_reduce_beside_mpi
+        [ "$passed" = no ] || cat "$logs/collectives"
+    else
+        backend=(--backend mpi)
+        not_run "all-reduce by NCCL" "it does not start"
+    fi
     seconds=$(time_left)
     if [ "$seconds" -lt 60 ]; then
         not_run "bench/gpu.sh" "for want of time (--minutes $minutes)"

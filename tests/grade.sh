@@ -28,7 +28,7 @@ reason() {
     sed 's/^ *\[[^]]*\] *//' <<<"$line"
 }
 
-for test in equivalence overlap no_sync overflow; do
+for test in equivalence toys overlap no_sync overflow; do
     program=$directory/test_${test}_stage$stage
     [ -x "$program" ] || continue
     for ranks in "$@"; do

@@ -87,6 +87,11 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)
     endforeach()
+    lockstep_stage_program(${number} test_toys)
+    foreach(ranks 1 2 3 4)
+        lockstep_test(stage${number}_toys_${ranks}_ranks test_toys_stage${number} ${ranks} stage${number} mpi)
+    endforeach()
+    lockstep_test(stage${number}_toys_8_ranks test_toys_stage${number} 8 stage${number} mpi slow)
     # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
     # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
     if(number EQUAL 1)
@@ -115,6 +120,11 @@ function(lockstep_stage_tests number)
     lockstep_stage_program(${number} missing_gradient)
     lockstep_script(stage${number}_missing_gradient stage${number} 2 test_missing_gradient.sh
                     $<TARGET_FILE:missing_gradient_stage${number}> ${LOCKSTEP_MPIEXEC})
+    if(number LESS 4) # stage 4 launches buckets as stage 3 does
+        lockstep_script(stage${number}_hidden "stage${number};slow" 2 test_hidden.sh $<TARGET_FILE:train_stage${number}>
+                        ${number} ${LOCKSTEP_MPIEXEC})
+        set_tests_properties(stage${number}_hidden PROPERTIES SKIP_RETURN_CODE 77)
+    endif()
     if(number GREATER_EQUAL 3)
         lockstep_overlap_tests(${number})
     endif()

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# test_collectives.sh: bench/collectives measures what it says: a row in the CSV for each algorithm and size, sums that
+# are right, and status 1 when one is not. How fast anything is, is not looked at.
+#
+# usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPIEXEC [FLAGS...]
+set -u
+collectives=$1 wrong=$2 played=$3
+shift 3
+launcher=("$@")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+quick=(--samples 3 --budget 0.01)
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $1"
+    head -n 5 "$scratch/err" | sed 's/^/     stderr: /'
+}
+
+# ends STATUS PROGRAM WORDS...: on 2 ranks, within a minute; output goes to $scratch/out and $scratch/err.
+ends() {
+    local expected=$1 status=0
+    shift
+    timeout -k 5 60 "${launcher[@]}" -n 2 "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
+    [ "$status" -eq "$expected" ] ||
+        fail "${*:2}: expected status $expected, got $status (124: still running after 60 s)"
+}
+
+# ---- right sums: every algorithm, three sizes ----
+ends 0 "$collectives" --sizes 4,1K,100K "${quick[@]}" --csv "$scratch/csv"
+[ "$(head -n 1 "$scratch/csv")" = \
+    algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,ratio_to_MPI_Allreduce,wrong ] ||
+    fail "the CSV's first line is: $(head -n 1 "$scratch/csv")"
+for algorithm in MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged; do
+    for bytes in 4 1024 102400; do
+        [ "$(grep -c "^$algorithm,2,$bytes," "$scratch/csv")" -eq 1 ] ||
+            fail "no row, or several, for $algorithm, $bytes bytes"
+    done
+    grep -q "^$algorithm  *[0-9.]*  *[0-9.inf]*  *[0-9]*%  *[0-9]*%$" "$scratch/out" ||
+        fail "$algorithm: no alpha and bandwidth were fitted"
+done
+awk -F, -v OFS=, 'NR > 1 && (NF != 12 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 0 && $6 <= $7 && $7 <= $8)) {
+    print "FAIL: a row that cannot be: wrong sums, or times that are not 0 < min <= p50 <= p95: " $0; bad = 1 }
+    END { exit bad }' "$scratch/csv" || failures=$((failures + 1))
+
+# ---- wrong sums ----
+ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv "$scratch/wrong.csv"
+# One element, on one rank, is wrong before the samples and after them.
+[ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] ||
+    fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
+[ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] ||
+    fail "MPI_Allreduce itself was called wrong"
+
+# ---- NCCL, played by tests/fake_nccl: on a GPU's memory, beside the others ----
+ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
+[ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
+    fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"
+FAKE_NCCL=illegal ends 1 "$played" --sizes 4 --algorithms nccl "${quick[@]}"
+grep -q 'illegal memory access' "$scratch/err" ||
+    fail "nccl is not carried by NCCL: its kernels crash, and nobody notices"
+
+# ---- mistakes ----
+ends 2 "$collectives" --algorithms mpi,nccl
+grep -q -- 'without NCCL; collectives_cuda has nccl' "$scratch/err" || fail "nccl where there is none: not said"
+ends 2 "$collectives" --algorithms mpi,tree
+grep -q -- '--algorithms: there is no tree' "$scratch/err" || fail "an unknown algorithm is not named"
+ends 2 "$collectives" --sizes 1X
+grep -q -- '--sizes: 1X is no size' "$scratch/err" || fail "a wrong size is not named"
+
+[ "$failures" -eq 0 ] || exit 1
+echo "bench/collectives: all checks passed"
