@@ -46,7 +46,7 @@ run() {
 compare() {
     jq -rs --arg stage "$1" --arg model "$2" '
         .[0].step_ms.p50 as $alone | .[] |
-        [$stage, $model, .world_size, .step_ms.p50, 100 * .exposed_comm_ms / .step_ms.p50, $alone / .step_ms.p50,
+        [$stage, $model, .world_size, .step_ms.p50, 100 * .comm_share, $alone / .step_ms.p50,
          (.verify.max_abs_diff? // "-")] | @tsv' "$results/$1.$2.1.json" "$results/$1.$2.2.json" |
         while IFS=$'\t' read -r stage model ranks step share speedup difference; do
             [ "$difference" = - ] || difference=$(printf '%.1e' "$difference")

@@ -73,7 +73,7 @@ static void test_counters(void **state)
     pg_all_reduce(pg, receive, receive, 64, DTYPE_F64, REDUCE_SUM, "test"); /* the largest, but in place */
     CommCounters counters = pg_counters(pg);
     assert_int_equal(counters.collectives, 5);
-    assert_int_equal(counters.beside, 64 * 4);
+    assert_int_equal(counters.out_of_place, 64 * 4);
     assert_int_equal(counters.bytes, 64 * 4 + 10 * 2 + ranks * 3 * 8 + 5 * 8 + 64 * 8);
     assert_true(counters.in_flight > 0);
     assert_true(counters.exposed >= counters.in_flight); /* all of it blocked */
@@ -83,7 +83,7 @@ static void test_counters(void **state)
     assert_int_equal(pg_counters(pg).collectives, 5);
     pg_reset_counters(pg);
     assert_int_equal(pg_counters(pg).collectives, 0);
-    assert_int_equal(pg_counters(pg).bytes + pg_counters(pg).beside, 0);
+    assert_int_equal(pg_counters(pg).bytes + pg_counters(pg).out_of_place, 0);
     free(receive);
 }
 

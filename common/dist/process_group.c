@@ -122,12 +122,12 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     double end = now_seconds();
     timeline_add(ROW_COMMUNICATION, start, end, "%s %s", operation_name(collective->operation), collective->carries);
     int64_t bytes = (int64_t)collective_bytes(pg, collective);
-    bool beside = collective->operation == OP_ALL_REDUCE && collective->send != collective->receive;
+    bool out_of_place = collective->operation == OP_ALL_REDUCE && collective->send != collective->receive;
     pthread_mutex_lock(&pg->lock);
     pg->counters.collectives++;
     pg->counters.bytes += bytes;
-    if (beside && bytes > pg->counters.beside)
-        pg->counters.beside = bytes;
+    if (out_of_place && bytes > pg->counters.out_of_place)
+        pg->counters.out_of_place = bytes;
     pg->counters.in_flight += end - start;
     pthread_mutex_unlock(&pg->lock);
 }

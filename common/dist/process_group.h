@@ -39,10 +39,10 @@ typedef struct ProcessGroupOptions {
 /* What this rank's collectives have cost since the last pg_reset_counters(). */
 typedef struct CommCounters {
     long collectives;
-    int64_t bytes;       /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
-    int64_t beside;      /* bytes of the largest all-reduce whose result went elsewhere than its input lay */
-    double in_flight;    /* seconds during which a collective was being carried out */
-    double exposed;      /* seconds during which the training thread stood still for one */
+    int64_t bytes;        /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
+    int64_t out_of_place; /* bytes of the largest all-reduce whose result went elsewhere than its input lay */
+    double in_flight;     /* seconds during which a collective was being carried out */
+    double exposed;       /* seconds during which the training thread stood still for one */
 } CommCounters;
 
 typedef struct ProcessGroup ProcessGroup;

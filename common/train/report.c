@@ -97,7 +97,7 @@ static double gradients_mb(const Options *options, const Replica *replica, const
 {
     double gradients = (double)parameters_gradient_bytes(&replica->model.parameters);
     double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
-    return (gradients + copy + (double)record->bytes_beside) / 1e6;
+    return (gradients + copy + (double)record->out_of_place_bytes) / 1e6;
 }
 
 static MemoryUse memory_use(const Options *options, const Replica *replica, const RunRecord *record)

@@ -14,7 +14,7 @@ typedef struct RunRecord {
     long steps_skipped;     /* fp16: gradients overflowed */
     long collectives;       /* of all steps */
     int64_t bytes;          /* of all steps */
-    int64_t bytes_beside;   /* of the largest all-reduce whose sum does not replace its input */
+    int64_t out_of_place_bytes; /* of the largest all-reduce whose sum does not replace its input */
     int64_t global_samples; /* of the last step: all ranks, all micro-batches */
     int64_t all_samples;    /* of all steps' batches */
     double first_loss, final_loss;

@@ -123,8 +123,8 @@ static double train_step(Trainer *trainer, long step)
     times.seconds[PART_EXPOSED] = comm.exposed;
     trainer->record.collectives += comm.collectives;
     trainer->record.bytes += comm.bytes;
-    if (comm.beside > trainer->record.bytes_beside)
-        trainer->record.bytes_beside = comm.beside;
+    if (comm.out_of_place > trainer->record.out_of_place_bytes)
+        trainer->record.out_of_place_bytes = comm.out_of_place;
     stats_add(&trainer->stats, &times);
     return loss;
 }
