@@ -194,8 +194,8 @@ measure_lockstep() { # MODEL PRECISION
     shares[$key]=$(share_of_peak "$1" "$2" "${rates[$key]}")
 }
 
-# PyTorch at lockstep's batch, or the largest half of it that fits. Lockstep ran just before eager, at its own batch; for
-# another time or another batch it runs once more.
+# PyTorch at lockstep's batch, or the largest half of it that fits. Lockstep ran just before eager, at its own batch;
+# for another time or another batch it runs once more.
 measure_pytorch() { # MODEL PRECISION eager|compiled
     local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status batch=${batches[$1.$2]:-} theirs
     [ "$3" = eager ] || { flags=(--compile); expected=60; }

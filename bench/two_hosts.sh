@@ -71,8 +71,8 @@ take_down() {
 trap take_down EXIT
 work=$(mktemp -d)
 
-# attended COMMAND...: runs it in the background, and waits. Bash answers a signal in the middle of `wait`, but only after
-# the end of a command in the foreground.
+# attended COMMAND...: runs it in the background, and waits. Bash answers a signal in the middle of `wait`, but only
+# after the end of a command in the foreground.
 attended() {
     "$@" </dev/null &
     wait $!

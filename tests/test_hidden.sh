@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test_hidden.sh: over an emulated link of 1 Gbit/s, stage 3 hides at least 90 % of the GPT's communication behind
 # backward, and stages 1 and 2 hide nothing: they begin to wait before an all-reduce begins, so 0 is exact. By event
-# order, at any speed, test_overlap.c shows the same; this is what a user reads. It is a test that looks at times, and so
-# one of the slow suite: on a busy machine one rank waits for the other, and a late rank's lateness counts as
+# order, at any speed, test_overlap.c shows the same; this is what a user reads. It is a test that looks at times, so it
+# belongs to the slow suite: on a busy machine one rank waits for the other, and a late rank's lateness counts as
 # communication that was not hidden.
 #
 # usage: test_hidden.sh TRAIN STAGE MPIEXEC [FLAGS OF MPIEXEC...]
