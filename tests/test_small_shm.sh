@@ -37,7 +37,8 @@ mpiexec=("$@")
 
 with 400m --allreduce shm
 [ "$status" -eq 0 ] || fail "with 400 MB, which is enough: ended with status $status"
-with 24m --allreduce shm
+# (The windows that there are already are not freed on this way out; a sanitizer would make a status of its own of it.)
+ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 with 24m --allreduce shm
 if [ "$status" -eq 0 ]; then
     echo "SKIP: trains with a small /dev/shm: this MPI keeps shared memory elsewhere"
     exit 77
