@@ -5,7 +5,7 @@
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
 
 # A sanitizer that catches the planted crash would end the rank with a status instead of the signal.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0 TSAN_OPTIONS=${TSAN_OPTIONS:-}:handle_segv=0
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/processes.sh"
