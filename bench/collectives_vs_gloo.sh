@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
         --rounds) rounds=$2 ;;
         --build) build=$2 ;;
         --python) python=$2 ;;
-        *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,7s/^# \{0,1\}//p' bench/collectives_vs_gloo.sh; exit 2 ;;
     esac
     shift 2
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of what this GPU
 # multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
-# The last lines say which goals were reached. (The exit status does not: it says whether all could be run.)
+# The last lines compare with goals that we have set ourselves. (The exit status does not: it says whether all could be run.)
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
 #                [--gpt-batch N] [--gpt2-batch N]
@@ -241,7 +241,8 @@ cost_of_ddp() { # MODEL PRECISION
     done
     local with without
     with=$(sort -n "$results/with" | sed -n 2p) without=$(sort -n "$results/without" | sed -n 2p)
-    costs[$key]=$(awk -v with="$with" -v without="$without" 'BEGIN { printf "%+.2f", 100 * (with / without - 1) }')
+    costs[$key]=$(awk -v with="$with" -v without="$without" 'BEGIN { # rounded up: 3.001 is not 3
+        c = 1e4 * (with / without - 1); printf "%+.2f", (c > int(c) ? int(c) + 1 : int(c)) / 100 }')
     printf '%-6s %-6s batch %d: %.3f ms with DDP over %s on 1 rank, %.3f ms without: %s %%\n' "$1" "$2" \
         "${batches[$key]}" "$with" "${backend^^}" "$without" "${costs[$key]}"
 }
@@ -290,7 +291,7 @@ echo
 echo "Goals:"
 goal "gpt2 bf16" "${ratios[gpt2.bf16.compiled]:-}" "x PyTorch compiled" "at least" 1.00
 goal "gpt2 bf16" "${shares[gpt2.bf16]:-}" "% of the measured bf16 peak" "at least" 40
-for precision in bf16 tf32 fp32; do # the goal names no precision
+for precision in bf16 tf32 fp32; do # in each precision
     goal "gpt $precision" "${ratios[gpt.$precision.eager]:-}" "x PyTorch eager" "at least" 1.50
 done
 [ "$backend" = nccl ] || costs=()

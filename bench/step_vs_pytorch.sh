@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
         --rounds) rounds=$2 ;;
         --build) build=$2 ;;
         --python) python=$2 ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,9s/^# \{0,1\}//p' bench/step_vs_pytorch.sh; exit 2 ;;
     esac
     shift 2
 done

@@ -15,7 +15,7 @@ trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
-    sed -n '2,9s/^# \{0,1\}//p' "$0"
+    sed -n '2,9s/^# \{0,1\}//p' bench/two_hosts.sh
     exit 2
 }
 

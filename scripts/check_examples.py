@@ -26,7 +26,7 @@ VARYING = [
     (r"done \d+(\.\d+)? s ago", "done N s ago"),
     (r"\w+\.c:\d+", "FILE:LINE"),
 ]
-NOT_COMPARED = re.compile(r"all_reduce bucket \d+$|Abort\(") # may stand anywhere
+NOT_COMPARED = re.compile(r"now$|all_reduce bucket \d+$|Abort\(") # may stand anywhere
 
 
 def is_whole(command):

@@ -70,7 +70,7 @@ over_link() {
 link_table() {
     local first i samples hidden faster
     first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.0.json")
-    printf '%-40s %10s %12s %12s\n' "stage, flags" samples/s "hidden (%)" "to the first"
+    printf '%-40s %10s %12s %12s\n' "stage, flags" samples/s "hidden (%)" "speed-up"
     for i in "${!link_labels[@]}"; do
         read -r samples hidden faster < <(jq -r --argjson first "$first" '
             (1000 * .global_batch / .step_ms.p50) as $samples |
@@ -126,8 +126,8 @@ buckets="--bucket-cap-mb 1"
 
 cat <<END
 
-The GPT as two ranks over an emulated link of ${link%,*} Gbit/s, buckets of 1 MiB. hidden: share of the communication that
-training did not wait for.
+The GPT as two ranks over an emulated link of ${link%,*} Gbit/s and ${link#*,} us; buckets of 1 MiB from stage 2 on.
+hidden: share of the communication that training did not wait for. speed-up: samples/s against the first line.
 
 END
 link_table

@@ -14,7 +14,7 @@ usage: scripts/gpu_check.sh [--only PART[,PART]] [--minutes N] [--limit SECONDS]
   --only PART     tests: every operation against float64; ranks: several on one GPU, over MPI; nccl: a GPU for each
                   rank; trace: the GPU's times in a trace, and nsys; sanitizer: compute-sanitizer; bench: speed.
                   All by default, one after another. The build comes before any; `build` alone stops after it.
-  --minutes N     begin nothing new after N minutes: for machines that are lent by the minute
+  --minutes N     begin nothing new after N minutes: for machines that are rented by the minute
   --limit SECONDS how long one program may take (120)
   --build DIR     where to build (build-cuda/); kept, so that the next call builds what has changed
   -DVAR=VALUE     handed to cmake, e.g. -DNCCL_ROOT=DIR. The GPUs in this machine are what is compiled for, unless
@@ -224,10 +224,15 @@ check_ranks() {
 # ---- NCCL ----
 
 nccl_starts= # yes or no, once it has been tried
+no_nccl="it does not start" # why it is not used
 
 # Even for one rank NCCL wants a network interface that has an address.
 try_nccl() {
     [ -z "$nccl_starts" ] || return 0
+    if [ "$(time_left)" -le 0 ]; then
+        nccl_starts=no no_nccl="for want of time (--minutes $minutes)"
+        return
+    fi
     check "NCCL starts" run_ranks 1 "$train" --model mlp-toy --steps 1 --backend nccl --timeout 60
     nccl_starts=$passed
     [ "$passed" = yes ] || echo "    hint: NCCL wants a network interface with an address, even for one rank:" \
@@ -239,7 +244,7 @@ check_nccl() {
     [ "$gpu_count" -le 8 ] || flags+=(--batch-size "$gpu_count") # every rank needs a sample; the last of a kind counts
     try_nccl
     if [ "$nccl_starts" = no ]; then
-        not_run "training over NCCL" "it does not start"
+        not_run "training over NCCL" "$no_nccl"
         return
     fi
     for stage in "${stages[@]}"; do
@@ -328,7 +333,7 @@ check_bench() {
         [ "$passed" = no ] || cat "$logs/collectives"
     else
         backend=(--backend mpi)
-        not_run "all-reduce by NCCL" "it does not start"
+        not_run "all-reduce by NCCL" "$no_nccl"
     fi
     seconds=$(time_left)
     if [ "$seconds" -lt 60 ]; then

@@ -3,7 +3,8 @@
  * A rank trains one replica together with DDP (trainer.c). Verification trains another one all by itself, with
  * the same functions (verify.c), so that the two can differ in nothing but the communication.
  *
- * Interface, per step: replica_loss() and replica_backward() for each micro-batch, then replica_update().
+ * Interface, per step: replica_loss() and replica_backward() for each micro-batch, then replica_try_update()
+ * (or replica_update(), where no step may be left out).
  */
 #ifndef LOCKSTEP_TRAIN_REPLICA_H
 #define LOCKSTEP_TRAIN_REPLICA_H

@@ -11,7 +11,7 @@
 /* What the training loop writes down for the summary. */
 typedef struct RunRecord {
     long first_step;        /* 0, or where a resumed run began */
-    long steps_skipped;     /* fp16: gradients overflowed */
+    long steps_skipped;     /* a gradient was not finite */
     long collectives;       /* of all steps */
     int64_t bytes;          /* of all steps */
     int64_t out_of_place_bytes; /* of the largest all-reduce whose sum does not replace its input */

@@ -283,8 +283,12 @@ static void print_result(const Summary *summary)
     }
     printf("\n");
     if (summary->steps_skipped > 0) {
-        printf("  skipped     %ld of %ld steps, as gradients overflowed; loss scale is %g now\n",
-               summary->steps_skipped, summary->steps, summary->loss_scale);
+        printf("  skipped     %ld of %ld steps, as ", summary->steps_skipped, summary->steps);
+        if (summary->loss_scale != 1) {
+            printf("gradients overflowed; loss scale is %g now\n", summary->loss_scale);
+        } else {
+            printf("a gradient was not finite\n");
+        }
     }
 }
 

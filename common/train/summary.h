@@ -37,7 +37,7 @@ typedef struct Summary {
     const char *model, *backend, *device;
     int world_size, threads; /* threads: BLAS threads per rank */
     long steps;              /* done in this run */
-    long steps_skipped;      /* fp16: gradients overflowed, weights were left alone */
+    long steps_skipped;      /* a gradient was not finite (fp16: it overflowed); weights were left alone */
     int64_t global_batch;
     int accumulate;     /* micro-batches per step */
     const char *join;   /* "actual", "initial"; NULL: no --join */
