@@ -230,13 +230,13 @@ static void make_buffers(const Settings *settings, size_t bytes)
             pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
     if (wants_window) {
         pg_set_algorithm(pg, ALLREDUCE_SHM);
-        window = pg_alloc_shared(pg, bytes);
+        window = pg_world_size(pg) > 1 ? pg_alloc_shared(pg, bytes) : plain; /* no neighbour, and perhaps no window */
     }
 }
 
 static void free_buffers(void)
 {
-    if (window != NULL)
+    if (window != NULL && window != plain)
         pg_free_shared(pg, window);
     if (pg_has_nccl())
         device_free_host(plain);

@@ -155,7 +155,7 @@ find_batch() {
     time_for "$1 $2" || return
     until status=0; lockstep "$1" "$2" "$batch" 2 "$fit" || status=$?; [ "$status" -eq 0 ]; do
         # Our own kernels' message, and NCCL's guess.
-        if [ "$batch" -eq 1 ] || ! grep -qE 'memory is full|memory full' "$fit.log"; then
+        if [ "$batch" -eq 1 ] || ! grep -qE 'memory (is |may be )?full' "$fit.log"; then
             echo "$1 $2: lockstep FAILED at batch $batch: $(why "$status" "$fit.log")"
             cat "$fit.log" >&2
             failed=1

@@ -147,14 +147,19 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         raise(SIGSEGV);
 }
 
+/* The tests count the seconds from here. */
+static void say_now(void)
+{
+    puts("now");
+    fflush(stdout);
+}
+
 static void take_step(ProcessGroup *pg, const char *how, const char *argument, float *gradient, int step)
 {
     bool now = step == BAD_STEP, bad = now && pg_rank(pg) == pg_world_size(pg) - 1;
     job_set_step(step);
-    if (bad) {
-        puts("now");
-        fflush(stdout);
-    }
+    if (bad)
+        say_now();
     if (now && strcmp(how, "die") == 0) { /* all ranks make the same mistake; and then MPI_Finalize hangs */
         finalize_hangs = bad;
         die("planted: a mistake that every rank makes");
@@ -175,7 +180,8 @@ int main(int argc, char **argv)
     pg_initialize(&argc, &argv);
     const char *how = argc > 1 ? argv[1] : "";
     const char *where = argc > 2 ? argv[2] : "";
-    ProcessGroupOptions options = {.algorithm = strcmp(where, "shm") == 0 ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = 3,
+    const bool late_free = strcmp(how, "late_free") == 0, in_windows = late_free || strcmp(where, "shm") == 0;
+    ProcessGroupOptions options = {.algorithm = in_windows ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = 3,
                                    .debug_collectives = strcmp(where, "debug") == 0};
     ProcessGroup *pg = pg_create(&options);
     device_init(pg_local_rank(pg), 1);
@@ -184,10 +190,16 @@ int main(int argc, char **argv)
     if (strcmp(how, "model") == 0) { /* the last rank has another model */
         ParameterList parameters = {0};
         parameters_add(&parameters, "fc1.weight", 2, (int64_t[]){4, bad ? 5 : 3});
+        if (bad)
+            say_now();
         replicas_check_same_model(pg, &parameters);
     }
     for (int step = 0; step < STEPS; step++)
         take_step(pg, how, where, gradient, step);
+    if (late_free && bad) { /* the others wait for it to give its memory back, too */
+        say_now();
+        sleep_seconds(1000);
+    }
     pg_free_shared(pg, gradient);
     finalize_hangs = bad && strcmp(how, "finalize") == 0;
     pg_destroy(pg);

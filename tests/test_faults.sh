@@ -65,6 +65,8 @@ plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce numbe
 plant backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
     'rank 1, step 2: has been waiting' \
     'rank 2, step 2: has not come to collective number 5; its last one, all_reduce number 4 \(fc2.weight'
+plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(giving shared memory back' \
+    'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not come to collective number'
 plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
     'rank 1, step 2: .*rank 2 has left the group'
 plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 7 \(bucket 0, 1000 x float32\)' \
@@ -108,7 +110,7 @@ finalize() {
     status=$?
     [ "$status" -eq "$2" ] || [ -n "${MPIEXEC_FLAGS:-}" ] ||
         fail "MPI_Finalize hangs ($1): expected status $2, got $status (124, 137: still there after 30 s)"
-    grep -q 'note: MPI_Finalize has not returned for 10 s; nothing is left to do' "$work/err" ||
+    grep -q 'note: MPI has not ended within 10 s; nothing is left to do' "$work/err" ||
         fail "MPI_Finalize hangs ($1): no rank says so"
     left=$(left_running "$fault_rank" "$mark")
     [ -z "$left" ] || fail "MPI_Finalize hangs ($1): processes are left: $left"

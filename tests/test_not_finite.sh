@@ -65,7 +65,7 @@ skips() {
 export PLANT PLANT_RANK
 for PLANT_RANK in 0 1 2; do
     PLANT=loss
-    stops 3 1 "$PLANT_RANK, step 3: this rank's own loss is -*nan (micro-batch 0), before anything was sent"
+    stops 3 1 "$PLANT_RANK, step 3: this rank's own loss is -*nan (micro-batch 0), before its gradients are sent"
     PLANT=gradient
     stops 3 1 "$PLANT_RANK, step 3: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks"
 done
@@ -80,7 +80,7 @@ done
 PLANT=sum PLANT_RANK=all
 stops 2 1 "0, step 3: the gradient of fc1.weight is not finite after the all-reduce, though each rank's own is"
 PLANT=nothing PLANT_RANK=none # a learning rate with which training diverges: all ranks say so, if they get to it
-stops 2 any "[01], step [0-9]*: this rank's own loss is .*before anything was sent.*--lr" --lr 1000 --steps 60
+stops 2 any "[01], step [0-9]*: this rank's own loss is .*before its gradients are sent.*--lr" --lr 1000 --steps 60
 
 echo "$runs runs, $failures failure(s)"
 exit $((failures > 0))

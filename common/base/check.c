@@ -187,6 +187,7 @@ void job_say_fault(const char *format, ...)
 
 void job_abort(int status)
 {
+    job_end_is_accounted_for(); /* our own wish: a line, here or on another rank, says why */
     if (job.abort_all != NULL)
         abort_all(status);
     exit(status);

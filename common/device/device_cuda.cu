@@ -1,7 +1,6 @@
 /* device_cuda.cu: the kernels on an NVIDIA GPU, first part: the device, memory, element-wise operations, operands.
  * (Linear: device_cuda_layers.cu. Layernorm, embedding: device_cuda_layernorm.cu. Attention: device_cuda_attention.cu.
- * Losses, optimizers and the rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) How all of them are written:
- * device_cuda.h.
+ * Losses, optimizers, rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) How they are written: device_cuda.h
  */
 #include "device/device_cuda.h"
 
@@ -34,12 +33,14 @@ static const char *hint_for(cudaError_t status)
     }
 }
 
-/* The error whose hint helps. cuBLAS cannot start where there is no memory left for it. */
-static cudaError_t cuda_error_like(cublasStatus_t status)
+static const char *hint_for_cublas(cublasStatus_t status)
 {
-    const bool no_memory = status == CUBLAS_STATUS_ALLOC_FAILED || status == CUBLAS_STATUS_NOT_INITIALIZED;
     const bool in_a_kernel = status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
-    return no_memory ? cudaErrorMemoryAllocation : in_a_kernel ? cudaErrorLaunchFailure : cudaSuccess;
+    if (status == CUBLAS_STATUS_NOT_INITIALIZED)
+        return "; cuBLAS could not start: the GPU's memory may be full, or cuBLAS and the driver do not match";
+    if (status == CUBLAS_STATUS_ALLOC_FAILED)
+        return hint_for(cudaErrorMemoryAllocation);
+    return in_a_kernel ? hint_for(cudaErrorLaunchFailure) : "";
 }
 
 void check_cuda(cudaError_t status, const char *call, const char *file, int line)
@@ -53,7 +54,7 @@ void check_cublas(cublasStatus_t status, const char *call, const char *file, int
 {
     if (status != CUBLAS_STATUS_SUCCESS)
         fault_at(file, line, "cuBLAS: %s: %s (%s)%s", call, cublasGetStatusString(status), cublasGetStatusName(status),
-                 hint_for(cuda_error_like(status)));
+                 hint_for_cublas(status));
 }
 
 void device_init(int local_rank, int threads)

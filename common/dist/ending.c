@@ -55,8 +55,7 @@ static int launcher_fd; /* the connection to MPICH's launcher; -1: none */
  * others. So this one says it: the words are those of PMI-1, the language that MPI_Finalize would speak. */
 static void leave_anyway(int signal_number)
 {
-    static const char note[] = "note: MPI_Finalize has not returned for 10 s; nothing is left to do, so this rank "
-                               "leaves\n";
+    static const char note[] = "note: MPI has not ended within 10 s; nothing is left to do, so this rank leaves\n";
     static const char goodbye[] = "cmd=finalize\n";
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);

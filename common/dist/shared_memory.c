@@ -50,6 +50,7 @@ static Collective watch(ProcessGroup *pg, const char *what)
     const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
                                    .sequence = pg->sequence++};
     watchdog_begin(pg->watchdog, &collective);
+    watchdog_ready(pg->watchdog); /* nothing has to be computed for it */
     return collective;
 }
 
@@ -79,15 +80,16 @@ static void find_directory(SharedMemory *shared, const void *window)
 
 static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
-    const size_t megabyte = (size_t)1 << 20;
+    const size_t mebibyte = (size_t)1 << 20;
     struct statvfs system;
     size_t needed = bytes_per_rank * (size_t)pg->world_size;
     if (pg->shared->directory[0] == '\0' || statvfs(pg->shared->directory, &system) != 0 || system.f_blocks == 0)
         return; /* unknown, or without a limit */
     size_t there = system.f_bavail * system.f_frsize;
     if (needed > there)
-        die("--allreduce: shm needs %zu MB more in %s, which has %zu MB left; make it larger (docker: --shm-size) or "
-            "give ordered", (needed + megabyte - 1) / megabyte, pg->shared->directory, there / megabyte);
+        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left, and more may "
+            "follow; make it larger (docker: --shm-size) or choose ordered", (needed + mebibyte - 1) / mebibyte,
+            pg->shared->directory, there / mebibyte);
 }
 
 /* Every rank gives `bytes`; its own part is zeroed, and so is everybody's on return. Collective. */
@@ -194,6 +196,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     const Collective give_back = watch(pg, "giving shared memory back");
     shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
     window_free(window);
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* nobody has it any more: check_room() counts what is left */
     watchdog_end(pg->watchdog);
 }
 

@@ -34,6 +34,8 @@ static void pass_on(int signal_number, siginfo_t *info, void *context)
 {
     (void)context;
     ended_by_launcher = info->si_pid == getppid();
+    if (child <= 0) /* it has ended already; and 0 would mean every process of ours */
+        return;
     kill(child, signal_number);
     if (signal_number != SIGUSR1)
         kill(child, SIGCONT); /* a stopped process takes no other signal */
@@ -52,14 +54,18 @@ static _Noreturn void wait_for_child(const char *rank)
     bool has_said_all = WIFEXITED(status) && atomic_load(accounted_for);
     if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has said why */
         _exit(code);
+    const int dead = (int)child;
+    child = 0;
+    if (WIFEXITED(status) && !has_said_all)
+        sleep_seconds(0.2); /* an MPI may end this rank as another one has ended: then the launcher comes for us, too */
     if (ended_by_launcher)
         _exit(1);
     char line[160];
     int length = WIFEXITED(status)
                      ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d%s\n", rank,
-                                (int)child, code, has_said_all ? "" : " before its work was done, and did not say why")
+                                dead, code, has_said_all ? "" : " before its work was done, and did not say why")
                      : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
-                                rank, (int)child, WTERMSIG(status), strsignal(WTERMSIG(status)));
+                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
     if (write(STDERR_FILENO, line, (size_t)length) < 0)
         _exit(1);
     sleep_seconds(0.2); /* so that the launcher has passed the line on before it ends everything */

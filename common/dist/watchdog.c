@@ -35,6 +35,7 @@ struct Watchdog {
     Collective collective; /* the one that is being carried out, or the last one */
     char carries[64];      /* a copy: the name may be gone when we print it */
     double since;          /* when it came to this progress */
+    double called;         /* when it made the call: the time-out counts from here */
     bool any;              /* there was a collective at all */
     long recent[RECENT];   /* fingerprint of collective number n: [n % RECENT] */
     int left_rank;         /* the first rank to leave the group ... */
@@ -155,7 +156,7 @@ static void *watch(void *argument)
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
-        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->since > watchdog->timeout;
+        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
         Alarm alarm;
         int from;
@@ -217,7 +218,7 @@ void watchdog_begin(Watchdog *watchdog, const Collective *collective)
     watchdog->recent[collective->sequence % RECENT] = now;
     watchdog->any = true;
     watchdog->progress = WAITS_FOR_DEVICE;
-    watchdog->since = now_seconds();
+    watchdog->called = watchdog->since = now_seconds();
     pthread_mutex_unlock(&watchdog->lock);
 }
 

@@ -12,14 +12,14 @@
 
 static const char advice[] = "; --on-nan skip leaves such steps out";
 
-void not_finite_check_loss(float loss, const Batch *batch)
+void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds)
 {
     if (isfinite(loss))
         return;
-    job_say_fault("this rank's own loss is %f (micro-batch %d), before anything was sent: if no other rank says so, "
-                  "look at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
+    job_say_fault("this rank's own loss is %f (micro-batch %d), before its gradients are sent: if no other rank says "
+                  "so, look at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
                   batch->micro_batch, advice);
-    sleep_seconds(TIME_TO_SPEAK);
+    sleep_seconds(fmax(TIME_TO_SPEAK, 2 * forward_seconds));
     job_abort(1);
 }
 
@@ -55,8 +55,12 @@ void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *p
                       "is finite: an overflow in backward (%lld of %d ranks say so); a lower --lr or --clip-grad-norm "
                       "may help%s", own->name, (long long)ranks, pg_world_size(pg), advice);
     else if (ranks == 0 && pg_rank(pg) == 0)
-        job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: the sum over "
-                      "the ranks has overflowed, or its 16 bits (--grad-dtype)%s", parameter->name, advice);
-    sleep_seconds(TIME_TO_SPEAK);
+        job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
+                      "has not sent or not scaled what backward computed%s", parameter->name,
+                      replica->options->ddp.grad_dtype == DTYPE_F32 ? "the sum over the ranks has overflowed"
+                                                                    : "it does not fit into --grad-dtype's 16 bits",
+                      advice);
+    const bool speaks = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
+    sleep_seconds(speaks ? TIME_TO_SPEAK : 5 * TIME_TO_SPEAK); /* who speaks ends the job */
     job_abort(1);
 }

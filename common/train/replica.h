@@ -4,7 +4,7 @@
  * the same functions (verify.c), so that the two can differ in nothing but the communication.
  *
  * Interface, per step: replica_loss() and replica_backward() for each micro-batch, then replica_try_update()
- * (or replica_update(), where no step may be left out).
+ * (or replica_update(), which faults where --on-nan says that no step may be left out).
  */
 #ifndef LOCKSTEP_TRAIN_REPLICA_H
 #define LOCKSTEP_TRAIN_REPLICA_H

@@ -62,7 +62,7 @@ static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
     float loss_value = 0;
     device_to_host(&loss_value, loss->data, sizeof loss_value);
     if (!trainer->replica.scaler.skip_not_finite)
-        not_finite_check_loss(loss_value, batch);
+        not_finite_check_loss(loss_value, batch, now_seconds() - clock);
     ddp_before_backward(trainer->ddp, loss);
     device_range_end();
     timeline_add(ROW_COMPUTE, clock, now_seconds(), "forward");

@@ -105,7 +105,7 @@ fi
     LOCKSTEP_EMULATED_CUBLAS_STATUS=13 refused "a product that failed" 1 \
         "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_EXECUTION_FAILED); .*$earlier" $toy --backend mpi --share-gpu
     LOCKSTEP_EMULATED_CUBLAS_STATUS=1 refused "a cuBLAS that does not start" 1 \
-        "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_NOT_INITIALIZED); the GPU's memory is full" $toy --backend mpi --share-gpu
+        "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_NOT_INITIALIZED); cuBLAS could not start: the GPU's memory may be full" $toy --backend mpi --share-gpu
 }
 
 [ "$failures" -eq 0 ] || exit 1
