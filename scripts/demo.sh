@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # demo.sh: trains three models with every stage, alone and as two ranks, and shows that both give the same weights,
-# at what speed, and what communication costs; the GPT once more over a slow link. Then it writes some text. About six
+# at what speed, and what communication costs; the GPT once more over a slow link. Then it writes some text. About five
 # minutes on two cores.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
@@ -16,7 +16,7 @@ runs=(
 link="1,50"
 link_flags=(--optimizer sgd --eval-samples 16 --wire "$link")
 # The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
-text_steps=700
+text_steps=550
 text_bytes=400
 text_flags=(--eval-samples 64)
 
