@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of what this GPU
 # multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
-# The last lines compare with goals that we have set ourselves. (The exit status does not: it says whether all could be run.)
+# The last lines compare with goals that we have set ourselves. (The exit status does not: it says whether all could be
+# run.)
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
 #                [--gpt-batch N] [--gpt2-batch N]
@@ -24,7 +25,7 @@ repository=$PWD
 source scripts/gpu.sh
 
 usage() {
-    sed -n '2,11s/^# \{0,1\}//p' bench/gpu.sh
+    sed -n '2,12s/^# \{0,1\}//p' bench/gpu.sh
     exit 2
 }
 

@@ -1,5 +1,5 @@
 # processes.sh: which processes are running, read from /proc: no other program is needed, and a path is compared letter
-# by letter, whatever characters it has. Sourced by test_faults.sh and test_missing_gradient.sh.
+# by letter, whatever characters it has. Sourced by the tests of faults.
 # shellcheck shell=bash
 
 if [ ! -r "/proc/$$/cmdline" ]; then

@@ -30,7 +30,8 @@ with() {
     shift
     # shellcheck disable=SC2016,SC2086 # the inner shell's; MPIEXEC_FLAGS is a list
     timeout -k 2 60 unshare "$namespace" sh -c 'mount -t tmpfs -o "size=$0" tmpfs /dev/shm && exec "$@"' "$size" \
-        "${mpiexec[@]}" ${MPIEXEC_FLAGS:-} -n 2 "$train" --model gpt --batch-size 2 --steps 1 --eval-samples 2 "$@" >"$work/out" 2>"$work/err"
+        "${mpiexec[@]}" ${MPIEXEC_FLAGS:-} -n 2 "$train" --model gpt --batch-size 2 --steps 1 --eval-samples 2 \
+        "$@" >"$work/out" 2>"$work/err"
     status=$?
 }
 mpiexec=("$@")

@@ -123,8 +123,8 @@ Gradient tape_gradient_operand(Tape *tape, Tensor *tensor)
 /* note: gradient-ready
  * A parameter's gradient is complete when backward has passed the last node that used the parameter, be it
  * that the node contributed or was passed over. Only then may it be sent: what comes of a gradient that is reduced
- * after the first of two contributions is a matter of timing. It may be equally wrong on every rank, so that nothing looks
- * amiss; wrong on each in its own way; or right by luck (notes/tape.md). */
+ * after the first of two contributions is a matter of timing. It may be equally wrong on every rank, so that nothing
+ * looks amiss; wrong on each in its own way; or right by luck (notes/tape.md). */
 static void count_down(Tape *tape, Node *node, bool contributed)
 {
     for (int i = 0; i < NODE_MAX_INPUTS; i++) {

@@ -87,8 +87,8 @@ static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
         return; /* unknown, or without a limit */
     size_t there = system.f_bavail * system.f_frsize;
     if (needed > there)
-        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left, and more may "
-            "follow; make it larger (docker: --shm-size) or choose ordered", (needed + mebibyte - 1) / mebibyte,
+        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left, and more "
+            "may follow; make it larger (docker: --shm-size) or choose ordered", (needed + mebibyte - 1) / mebibyte,
             pg->shared->directory, there / mebibyte);
 }
 

@@ -14,8 +14,8 @@
 #include "dist/process_group.h"
 #include "train/replica.h"
 
-/* A micro-batch's summed loss on this rank, before backward. Ends the job if it is not finite, once the other ranks have
- * had time to find the same: forward_seconds is how long this one's forward pass has taken. */
+/* A micro-batch's summed loss on this rank, before backward. Ends the job if it is not finite, once the other ranks
+ * have had time to find the same: forward_seconds is how long this one's forward pass has taken. */
 void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds);
 
 /* The step was left out, as `parameter`'s gradient was not finite after the all-reduce: finds the rank that it comes
