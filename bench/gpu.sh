@@ -14,6 +14,8 @@
 # Each run of PyTorch has a run of lockstep at the same batch right beside it; "to PyTorch" is lockstep's tokens per
 # second divided by PyTorch's. It is one round each: a ratio near its goal deserves a second look.
 #
+# cuBLAS may take float32 for products of small matrices where TF32 is allowed: gpt's layers are 256 wide.
+#
 # A rate counts everything in a step: for lockstep also reading the batch, copying it to the GPU and reading the loss
 # back. Floating-point operations of a token: 6 per weight of the matrices (embedding once, as output layer) plus
 # 6 * layers * context * width for attention, which is causal: half of what a full one would count. The share is that of
@@ -124,18 +126,18 @@ precision_flags() {
     if [ "$1" = tf32 ]; then echo "--precision fp32 --tf32"; else echo "--precision $1"; fi
 }
 
-# ---- the runs: each has a number of steps, after a few that warm up ----
+# ---- the runs: each has a number of steps, after a few that warm up; all batches are full ----
 
 lockstep() { # MODEL PRECISION BATCH STEPS FILE
     # shellcheck disable=SC2046 # words on purpose, here and below
     limited "$train" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$4" --eval-samples 1 \
-        --backend "$backend" --timeout 60 "${text[@]}" --json "$5" >"$5.log" 2>&1
+        --drop-last --backend "$backend" --timeout 60 "${text[@]}" --json "$5" >"$5.log" 2>&1
 }
 
 without_ddp() { # MODEL PRECISION BATCH STEPS FILE
     # shellcheck disable=SC2046
     limited "$build/bench/step_without_ddp_cuda" --model "$1" $(precision_flags "$2") --batch-size "$3" --steps "$4" \
-        "${text[@]}" >"$5" 2>"$5.log"
+        --drop-last "${text[@]}" >"$5" 2>"$5.log"
 }
 
 pytorch() { # MODEL PRECISION BATCH STEPS FILE [--compile]
@@ -149,12 +151,12 @@ pytorch() { # MODEL PRECISION BATCH STEPS FILE [--compile]
 declare -A batches lengths
 
 # find_batch MODEL PRECISION: the largest of N, N/2, N/4, ..., at which lockstep runs (after two steps it has all the
-# memory that it will ever have), and how many steps of it to measure. False where there is none, or no time.
+# memory that it will ever have; the third is the first that is as long as the others), and how many steps of it to measure. False where there is none, or no time.
 find_batch() {
     local key=$1.$2 batch=${largest_batch[$1]} fit=$results/fit status
     [ -z "${batches[$key]:-}" ] || return 0
     time_for "$1 $2" || return
-    until status=0; lockstep "$1" "$2" "$batch" 2 "$fit" || status=$?; [ "$status" -eq 0 ]; do
+    until status=0; lockstep "$1" "$2" "$batch" 4 "$fit" || status=$?; [ "$status" -eq 0 ]; do
         # Our own kernels' message, and NCCL's guess.
         if [ "$batch" -eq 1 ] || ! grep -qE 'memory (is |may be )?full' "$fit.log"; then
             echo "$1 $2: lockstep FAILED at batch $batch: $(why "$status" "$fit.log")"
