@@ -278,16 +278,16 @@ static void test_tf32(void **state)
         tf32_bound[i] = bound[i] * (1 + (2 * 0x1p-10 + 0x1p-20) / ((double)(n + 2) * U));
     trial_expect(&trial, 3, out, cuda ? tf32_bound : bound, "are more than the 13 bits lost that TF32 leaves out?");
     if (cuda && relative_error(&trial, out) < 0x1p-16)
-        fail_msg("TF32 is allowed, but all is as exact as float32 is: is cuBLAS asked for another compute type? (Or does "
-                 "the environment say NVIDIA_TF32_OVERRIDE=0, or does cuBLAS prefer float32 at this size?)");
+        fail_msg("TF32 is allowed, but all is as exact as float32 is: is cuBLAS asked for another compute type? (Or "
+                 "does the environment say NVIDIA_TF32_OVERRIDE=0, or does cuBLAS prefer float32 at this size?)");
 
     device_allow_tf32(false);
     trial.name = "linear, TF32 forbidden again";
     trial_run(&trial);
     trial_expect(&trial, 3, out, bound, "float32 is to mean float32 again");
     if (relative_error(&trial, out) > 0x1p-16)
-        fail_msg("TF32 is forbidden again, but the product is off by %.3g of itself, as TF32's is; float32's would be some "
-                 "1e-6: does device_allow_tf32(false) do anything?",
+        fail_msg("TF32 is forbidden again, but the product is off by %.3g of itself, as TF32's is; float32's would be "
+                 "some 1e-6: does device_allow_tf32(false) do anything?",
                  relative_error(&trial, out));
 }
 
