@@ -62,6 +62,8 @@ function(lockstep_program number suffix)
     set(program train_stage${number}${suffix})
     add_library(${stage} STATIC ddp.c)
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
+    # For main.c and the tests, which do not take ddp.c's word for it: it may be a copy of another stage's.
+    target_compile_definitions(${stage} PUBLIC LOCKSTEP_STAGE=${number})
     add_executable(${program} ${LOCKSTEP_ROOT}/common/train/main.c)
     target_link_libraries(${program} PRIVATE ${stage} lockstep_train${suffix} ${stage})
     set_target_properties(${program} PROPERTIES OUTPUT_NAME train${suffix} RUNTIME_OUTPUT_DIRECTORY

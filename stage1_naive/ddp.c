@@ -22,11 +22,14 @@ struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     void *gradients;           /* every parameter's gradient, one after the other; owned */
-    float *discarded;          /* where sums go that a later micro-batch replaces: one parameter's size; owned */
-    bool last_micro_batch;
+    bool last_micro_batch;     /* of the step; always true, unless --accumulate K splits its batch into K of them */
+    float *discarded;          /* then: where the sums of all but the last one go, for nobody to read. One parameter's
+                                * size; owned; NULL without --accumulate: pass over it at first */
 };
 
-/* note: stage1-create */
+/* note: stage1-create
+ * All ranks have the same model, and from here on rank 0's weights. Each gradient gets a place that is its own, zeroed
+ * (and visible to the other ranks of a host, if --allreduce shm is to add up there). */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -75,11 +78,13 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * does without them). */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
+    /* First, as a rank that stopped half-way would leave the others waiting. NULL: no events were listened to, so it is
+     * has_gradient that tells. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];
         if (!parameter->tensor.requires_grad)
-            continue;
+            continue; /* frozen: it has no gradient */
         float *gradient = parameter->tensor.grad;
         int64_t count = tensor_count(&parameter->tensor);
         pg_all_reduce(ddp->pg, gradient, ddp->last_micro_batch ? gradient : ddp->discarded, (size_t)count, DTYPE_F32,

@@ -22,11 +22,12 @@ struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     Buckets buckets;           /* every parameter's gradient; owned */
-    float *discarded;          /* where sums go that a later micro-batch replaces: one bucket's size; owned */
-    bool last_micro_batch;
+    bool last_micro_batch;     /* of the step */
+    float *discarded;          /* as in stage 1, but one bucket's size; owned */
 };
 
-/* note: stage2-create */
+/* note: stage2-create
+ * As in stage 1, but gradients get their places in buckets. NULL: in the reverse order of registration. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */

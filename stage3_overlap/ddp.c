@@ -12,8 +12,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/timeline.h"
 #include "ddp/buckets.h"
 #include "ddp/readiness.h"
 #include "ddp/replicas.h"
@@ -30,15 +28,16 @@ struct Ddp {
     Buckets buckets;     /* every parameter's gradient; owned */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
-    float *discarded;    /* where sums go that a later micro-batch replaces: one bucket's size, as the communication
-                          * thread carries out one all-reduce after the other; owned */
     bool last_micro_batch;
+    float *discarded;    /* as in stage 2: one is enough, as the communication thread carries out one all-reduce after
+                          * the other; owned */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
 static void gradient_ready(void *listener, Parameter *parameter);
 
-/* note: stage3-create */
+/* note: stage3-create
+ * As in stage 2. Then the stage listens: from now on the tape calls gradient_ready(), in the middle of backward. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
@@ -111,8 +110,6 @@ static void launch_full_buckets(Ddp *ddp)
 static void gradient_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
-    double now = now_seconds();
-    timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     readiness_mark(&ddp->readiness, parameter);
     ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
     launch_full_buckets(ddp);
@@ -120,7 +117,8 @@ static void gradient_ready(void *listener, Parameter *parameter)
 
 /* note: unused-parameters
  * A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
- * tape before backward tells which ones; they are ready now, with what their gradient holds (zero, as a rule). */
+ * tape before backward tells which ones; they are ready now, with what their gradient holds: zero, or what the step's
+ * earlier micro-batches have added, which has to travel as well. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
     bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
@@ -142,7 +140,10 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage3-wait
- * As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. */
+ * The optimizer needs every sum, so here training waits for what is still on its way, in the order in which it was
+ * started. First the check: the bucket of a parameter without a gradient was never started; there is nothing to wait
+ * for. As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. What the ranks
+ * agree on at the end are small collectives that block. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

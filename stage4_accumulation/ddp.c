@@ -10,8 +10,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "base/clock.h"
-#include "base/timeline.h"
 #include "ddp/buckets.h"
 #include "ddp/readiness.h"
 #include "ddp/replicas.h"
@@ -43,7 +41,8 @@ static void create_buckets(Ddp *ddp, const int *order)
         ddp->buckets.items[b].half = pg_alloc_shared(ddp->pg, ddp->buckets.items[b].elements * sizeof(uint16_t));
 }
 
-/* note: stage4-create */
+/* note: stage4-create
+ * As in stage 3. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
@@ -84,7 +83,9 @@ static void rebuild_buckets(Ddp *ddp)
     ddp->options.rebuild_buckets = false; /* once is enough */
 }
 
-/* note: no-sync */
+/* note: no-sync
+ * Decided before forward: buckets are started in the middle of backward, and gradient_ready() has to know by then.
+ * (PyTorch decides there, too: forward reads require_backward_grad_sync, so no_sync() must enclose it.) */
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
     if (ddp->rebuild_due)
@@ -115,8 +116,6 @@ static void launch_full_buckets(Ddp *ddp)
 static void gradient_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
-    double now = now_seconds();
-    timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     readiness_mark(&ddp->readiness, parameter);
     if (!ddp->synchronize)
         return;
@@ -125,7 +124,8 @@ static void gradient_ready(void *listener, Parameter *parameter)
 }
 
 /* A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
- * tape before backward tells which ones; they are ready now, with what their gradient holds (zero, as a rule). */
+ * tape before backward tells which ones; they are ready now, with what their gradient holds: zero, or what the step's
+ * earlier micro-batches have added, which has to travel as well. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
     bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
@@ -146,7 +146,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
         mark_unused_parameters(ddp, loss);
 }
 
-/* note: stage4-wait */
+/* note: stage4-wait
+ * A micro-batch that does not synchronise leaves this rank's own sum behind, unscaled, for the next one to add to. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

@@ -177,8 +177,11 @@ static void test_as_many_buckets_as_planned(void **state)
     Options options = toy_options("gpt");
     Pair *pair = pair_create(pg, &options, 24, "transformer.h.0.attn.c_attn.weight");
     int got = ddp_bucket_count(pair->ddp), planned = pair_planned_all_reduces(pair);
+    if (ddp_stage_number != LOCKSTEP_STAGE)
+        fail_msg("ddp_stage_number is %d, but this is stage %d: is this ddp.c another stage's?", ddp_stage_number,
+                 LOCKSTEP_STAGE);
     if (got != planned)
-        fail_msg("ddp_bucket_count() is %d, expected %d: %s", got, planned, ddp_stage_number == 1 ?
+        fail_msg("ddp_bucket_count() is %d, expected %d: %s", got, planned, LOCKSTEP_STAGE == 1 ?
                  "one for each parameter that is trained" :
                  "a bucket closes once it holds its cap; the first has a cap of its own, the last is seldom full");
     pair_free(pair);

@@ -112,7 +112,7 @@ static void test_collectives_per_step(void **state)
                      one->options.ddp.bucket_cap_bytes);
         for (int step = 0; step < 3; step++) {
             long single = collectives_of_step(one), got = collectives_of_step(four);
-            long expected = ddp_stage_number == 4 ? single : 4 * single;
+            long expected = LOCKSTEP_STAGE == 4 ? single : 4 * single;
             if (single != ddp_bucket_count(one->ddp))
                 fail_msg("%s, step %d: a step of one micro-batch needs %ld collectives, but ddp_bucket_count() is %d: "
                          "every bucket is all-reduced once, on the last micro-batch", models[m], step, single,

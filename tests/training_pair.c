@@ -126,7 +126,7 @@ int pair_planned_all_reduces(const Pair *pair)
         if (!parameters->items[i]->tensor.requires_grad)
             continue;
         filled += (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
-        if (ddp_stage_number == 1 || filled >= (closed == 0 ? caps->first_bucket_cap_bytes : caps->bucket_cap_bytes)) {
+        if (LOCKSTEP_STAGE == 1 || filled >= (closed == 0 ? caps->first_bucket_cap_bytes : caps->bucket_cap_bytes)) {
             closed++;
             filled = 0;
         }

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/timeline.h"
 #include "ddp/replicas.h"
 
 void readiness_create(Readiness *readiness, const ParameterList *parameters)
@@ -28,6 +30,8 @@ void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 
 void readiness_mark(Readiness *readiness, const Parameter *parameter)
 {
+    double now = now_seconds();
+    timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     CHECK(!readiness->ready[parameter->index],
           "the gradient of %s was marked ready twice in one backward pass: its all-reduce may already have read it",
           parameter->name);

@@ -19,7 +19,7 @@ void readiness_free(Readiness *readiness);
 /* A new backward pass: nothing is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
-/* The parameter's gradient is complete. Faults if it was so before: something added to a gradient that may
+/* The parameter's gradient is complete, which --trace shows. Faults if it was so before: something added to a gradient that may
  * already have been sent. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 

@@ -90,8 +90,9 @@ void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
     for (int i = 0; i < parameters->count; i++)
         for (int rank = 1; rank < world_size; rank++)
             CHECK(all[(size_t)rank * count + (size_t)i] == all[i],
-                  "the ranks' weights have drifted apart: %s differs between rank 0 and rank %d (was its gradient "
-                  "reduced on all ranks, and waited for?)", parameters->items[i]->name, rank);
+                  "the ranks' weights have drifted apart: %s differs between rank 0 and rank %d (were rank 0's "
+                  "weights broadcast? is its gradient complete when it is sent, summed on all ranks, waited for, and "
+                  "scaled alike?)", parameters->items[i]->name, rank);
     free(mine);
     free(all);
 }

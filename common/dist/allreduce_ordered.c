@@ -5,7 +5,7 @@
  *   2. the owner adds the parts IN RANK ORDER, element by element
  *   3. every owner sends its finished chunk to all
  * Each rank sends and receives 2(N-1)/N of the buffer, which is the least an all-reduce can do, but in N-1 messages at
- * once, to all others, where a ring only ever speaks to its neighbour. And as each element is always
+ * once, to all others, where a ring only ever speaks to two neighbours. And as each element is always
  * part0 + part1 + part2 + ..., the result is the same bits however a gradient is cut into buckets, and the same bits as
  * one process that adds the same parts in the same order.
  */

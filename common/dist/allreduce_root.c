@@ -1,8 +1,9 @@
 /* allreduce_root.c: everything to one rank, and the sum back.
  *
  * note: root
- * What "gather the gradients on one device, add them there" costs: all N-1 parts and all N-1 copies of the sum pass
- * through rank 0's link, 2(N-1) n bytes where a ring needs 2(N-1)/N n, and while rank 0 adds, all others wait.
+ * What "gather the gradients on one device, add them there" costs: first all N-1 parts come in through rank 0's link,
+ * then all N-1 copies of the sum go out, 2(N-1) n bytes one after the other, where each rank of a ring sends 2(N-1)/N n
+ * while it receives as much; and while rank 0 adds, all others wait.
  * It is here to be measured. (It adds in rank order, as the ordered algorithm does, so its bits are the same.)
  */
 #include <stdlib.h>

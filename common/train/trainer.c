@@ -46,8 +46,12 @@ static double timed(StepTimes *times, StepPart part, double since)
     return now;
 }
 
-/* note: shadowing
- * Forward and backward of one micro-batch; returns its summed loss. A rank that has run out of data (--join) gets
+/* note: train-step
+ * Forward and backward of one micro-batch; returns its summed loss. The same for all four stages: what differs between
+ * them happens inside the three ddp_ calls. Below, train_step() makes an optimizer step of K of these.
+ *
+ * note: shadowing
+ * A rank that has run out of data (--join) gets
  * micro-batches of 0 samples, and does with them what the others do: its events come, its all-reduces start, its
  * gradients are zero. So nobody waits for it in vain, and all ranks take the same optimizer step. */
 static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
@@ -91,9 +95,7 @@ static void leave_step_out(Trainer *trainer, long step)
     trainer->record.steps_skipped++;
 }
 
-/* note: train-step
- * The step that all four stages take; what differs between them happens inside the ddp_ calls. Returns this
- * rank's summed loss. */
+/* K micro-batches, and the optimizer's step. Returns this rank's summed loss. */
 static double train_step(Trainer *trainer, long step)
 {
     device_timeline_begin();
