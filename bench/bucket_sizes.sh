@@ -6,21 +6,26 @@
 # The GPT, 2 ranks, an emulated link (1,50). All contenders run in turns, round by round. The table shows medians over
 # the rounds of each run's own medians, and of the step also the smallest and largest.
 set -euo pipefail
+export LC_ALL=C # a decimal comma would stop printf
 cd "$(dirname "$0")/.."
+source scripts/mpi.sh
 
 rounds=3 build=build wire=1,50 batch=16 caps=0.25,1,4,25 steps=15
+usage() { sed -n '2,7s/^# \{0,1\}//p' bench/bucket_sizes.sh; exit 2; }
 while [ $# -gt 0 ]; do
+    [ $# -ge 2 ] || usage
     case $1 in
-        --rounds) rounds=${2:?} ;;
-        --build) build=${2:?} ;;
-        --wire) wire=${2:?} ;;
-        --batch-size) batch=${2:?} ;;
-        --caps) caps=${2:?} ;;
-        *) sed -n '2,7s/^# \{0,1\}//p' bench/bucket_sizes.sh; exit 2 ;;
+        --rounds) rounds=$2 ;;
+        --build) build=$2 ;;
+        --wire) wire=$2 ;;
+        --batch-size) batch=$2 ;;
+        --caps) caps=$2 ;;
+        *) usage ;;
     esac
     shift 2
 done
 stop() { echo "bucket_sizes.sh: $*" >&2; exit 2; }
+[[ $rounds =~ ^[1-9][0-9]*$ ]] || stop "--rounds $rounds: expected a whole number from 1 on"
 command -v jq >/dev/null || stop "jq is missing: apt-get install jq"
 for stage in stage2_bucketed stage3_overlap; do
     [ -x "$build/$stage/train" ] || stop "$build/$stage/train is missing: build first, or give --build DIR"
@@ -31,8 +36,8 @@ trap 'rm -rf "$results"' EXIT
 
 # one_run STAGE CAP ROUND
 one_run() {
-    mpiexec -n 2 "$build/$1/train" --model gpt --batch-size "$batch" --steps $steps --eval-samples 2 --wire "$wire" \
-        --bucket-cap-mb "$2" --json "$results/$1.$2.$3.json" >"$results/log" 2>&1 </dev/null ||
+    run_ranks 2 "$build/$1/train" --model gpt --batch-size "$batch" --steps $steps --eval-samples 2 --wire "$wire" \
+        --bucket-cap-mb "$2" --json "$results/$1.$2@$3.json" >"$results/log" 2>&1 ||
         { cat "$results/log" >&2; stop "the run above failed"; }
 }
 
@@ -55,9 +60,9 @@ row() {
         | [$name, .[0].buckets, (map(.backward_ms) | median), (map(.comm_ms) | median),
            (map(.exposed_comm_ms) | median), (map(100 * .hidden_fraction) | median), $step,
            (map(.step_ms.p50) | "\(min | round) .. \(max | round)"), $step / $reference] | @tsv' \
-        "$results/$2.$3".*.json
+        "$results/$2.$3"@*.json
 }
-reference=$(jq -s 'map(.step_ms.p50) | sort | .[length / 2 | floor]' "$results/stage2_bucketed.$largest".*.json)
+reference=$(jq -s 'map(.step_ms.p50) | sort | .[length / 2 | floor]' "$results/stage2_bucketed.$largest"@*.json)
 printf '\nGPT, 2 ranks, batch %s, a link of %s (Gbit/s, microseconds); medians over %s runs of a run'"'"'s medians, in ms.\n' \
     "$batch" "$wire" "$rounds"
 printf 'in flight: all all-reduces of a step; exposed: what training waited for; hidden: the rest.\n\n'

@@ -150,8 +150,9 @@ pytorch() { # MODEL PRECISION BATCH STEPS FILE [--compile]
 
 declare -A batches lengths
 
-# find_batch MODEL PRECISION: the largest of N, N/2, N/4, ..., at which lockstep runs (after two steps it has all the
-# memory that it will ever have; the third is the first that is as long as the others), and how many steps of it to measure. False where there is none, or no time.
+# find_batch MODEL PRECISION: the largest of N, N/2, N/4, ..., at which lockstep runs, and how many steps of it to
+# measure. False where there is none, or no time. It tries 4 steps: after two all memory is allocated, and the last two
+# are like those that will be measured.
 find_batch() {
     local key=$1.$2 batch=${largest_batch[$1]} fit=$results/fit status
     [ -z "${batches[$key]:-}" ] || return 0

@@ -22,9 +22,9 @@ struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     void *gradients;           /* every parameter's gradient, one after the other; owned */
-    bool last_micro_batch;     /* of the step; always true, unless --accumulate K splits its batch into K of them */
-    float *discarded;          /* then: where the sums of all but the last one go, for nobody to read. One parameter's
-                                * size; owned; NULL without --accumulate: pass over it at first */
+    bool last_micro_batch;     /* of the step: always true, unless --accumulate splits the batch */
+    float *discarded;          /* with --accumulate: where the sums of all but the last one go, for nobody to read. As
+                                * large as the largest parameter; owned; else NULL: pass over it at first */
 };
 
 /* note: stage1-create
@@ -78,8 +78,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * does without them). */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* First, as a rank that stopped half-way would leave the others waiting. NULL: no events were listened to, so it is
-     * has_gradient that tells. */
+    /* Before any all-reduce, as a rank that stopped half-way would leave the others waiting. NULL: this stage listens
+     * to no events, so has_gradient tells. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

@@ -141,9 +141,9 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 
 /* note: stage3-wait
  * The optimizer needs every sum, so here training waits for what is still on its way, in the order in which it was
- * started. First the check: the bucket of a parameter without a gradient was never started; there is nothing to wait
- * for. As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. What the ranks
- * agree on at the end are small collectives that block. */
+ * started. The check comes first: where a parameter got no gradient, its bucket was never started, and there is nothing
+ * to wait for. As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. What the
+ * ranks have to agree on at the end takes small collectives, which block. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_hides_nothing.sh: stages 1 and 2 hide none of their communication, and their summary says so: they begin to wait before
-# an all-reduce begins, so it is 0 on a machine of any speed, exactly. How much stage 3 hides is a matter of time, and
+# test_hides_nothing.sh: stages 1 and 2 hide none of their communication, and their summary says so: they begin to wait
+# before an all-reduce begins, so it is exactly 0 at any speed. How much stage 3 hides is a matter of time, and
 # bench/bucket_sizes.sh measures it; that its all-reduces overlap backward, test_overlap.c sees from the events.
 #
 # usage: test_hides_nothing.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]

@@ -35,8 +35,8 @@ verified()
     status=$?
     runs=$((runs + 1))
     if [ $status -ne 0 ]; then
-        fail "status $status: $(grep '^verify:' "$scratch/out"); usual cause: weights or sums rounded at" \
-            "another place than in one process"
+        fail "status $status: $(grep '^verify:' "$scratch/out" || grep -m 1 -E 'fault:|error:' "$scratch/err"); usual" \
+            "cause, where it is verify: weights or sums rounded at another place than in one process"
     elif ! jq -e "$3" "$scratch/json" >/dev/null; then
         fail "the summary does not fulfil $3:" \
             "$(jq -c '[.steps_skipped, .loss_scale, .bytes_per_step, .verify]' "$scratch/json")"

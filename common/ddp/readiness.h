@@ -19,8 +19,8 @@ void readiness_free(Readiness *readiness);
 /* A new backward pass: nothing is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
-/* The parameter's gradient is complete, which --trace shows. Faults if it was so before: something added to a gradient that may
- * already have been sent. */
+/* The parameter's gradient is complete; --trace shows the moment. Faults if it was complete before: something has been
+ * added to a gradient that may already have been sent. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
 /* Backward is over: faults, naming them, unless every trained parameter is ready. */

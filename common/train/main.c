@@ -13,8 +13,9 @@ int main(int argc, char **argv)
     job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
     supervise_rank();
     pg_initialize(&argc, &argv);
-    CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: copied from "
-          "there? Then ddp_stage_number and ddp_stage_name have to be changed", ddp_stage_number, LOCKSTEP_STAGE);
+    CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: was "
+          "it copied from there? Then ddp_stage_number and ddp_stage_name have to be changed", ddp_stage_number,
+          LOCKSTEP_STAGE);
     bool asked_to_train = options_parse(&options, argc, argv, ddp_stage_number);
     /* Only the time-out holds before ranks have compared their flags: what else they say changes how they would compare. */
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});

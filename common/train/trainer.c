@@ -51,9 +51,9 @@ static double timed(StepTimes *times, StepPart part, double since)
  * them happens inside the three ddp_ calls. Below, train_step() makes an optimizer step of K of these.
  *
  * note: shadowing
- * A rank that has run out of data (--join) gets
- * micro-batches of 0 samples, and does with them what the others do: its events come, its all-reduces start, its
- * gradients are zero. So nobody waits for it in vain, and all ranks take the same optimizer step. */
+ * A rank that has run out of data (--join) gets micro-batches of 0 samples, and does with them what the others do: its
+ * events come, its all-reduces start, its gradients are zero. So nobody waits for it in vain, and all ranks take the
+ * same optimizer step. */
 static double train_micro_batch(Trainer *trainer, bool last, StepTimes *times)
 {
     double clock = now_seconds();

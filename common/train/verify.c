@@ -152,10 +152,16 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
 /* A right stage can fail like this, and its author should not look for a mistake there is not. */
 static void print_advice(const Options *options, const Verification *result)
 {
-    if (!result->passed && options->verify == VERIFY_WHOLE_BATCH && options->optimizer.kind == OPTIMIZER_ADAMW)
+    if (result->passed || options->verify != VERIFY_WHOLE_BATCH)
+        return;
+    if (options->optimizer.kind == OPTIMIZER_ADAMW)
         printf("advice: this may be rounding, which AdamW scales up towards the learning rate where a gradient is near "
                "0; compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
                "(notes/equality.md)\n");
+    else
+        printf("advice: a mistake shows after one step, as a rule (--steps 1); rounding grows from step to step, the "
+               "faster the larger --lr is, and by leaps where it decides whether a ReLU is on; --verify exact "
+               "--allreduce ordered allows neither (notes/equality.md)\n");
 }
 
 static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,
