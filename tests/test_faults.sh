@@ -201,11 +201,33 @@ stop_rank() {
     done
 }
 
+# All ranks stand still for twice the time-out, as where Slurm suspends a job, and go on. Nobody has waited.
+suspend_all() {
+    local name="kill -STOP of all ranks, then kill -CONT" left
+    start_training --timeout 2
+    for _ in $(seq 300); do
+        grep -q '^step 1/' "$work/out" && break
+        sleep 0.1
+    done
+    # shellcheck disable=SC2046 # a list of numbers, here and below
+    kill -STOP $(processes "$train" "$mark")
+    sleep 4
+    kill -CONT $(processes "$train" "$mark")
+    sleep 1
+    [ "$(processes "$train" "$mark" | wc -l)" -eq $((2 * ranks)) ] || fail "$name: ranks are gone"
+    grep 'has been waiting' "$work/err" && fail "$name: the time in which all stood still counts as waiting"
+    kill "$launcher"
+    wait "$launcher"
+    left=$(left_running "$train" "$mark")
+    [ -z "$left" ] || fail "$name: processes are left: $left"
+}
+
 for i in $(seq "${KILLS:-3}"); do
     kill_rank $(((i - 1) % ranks)) tail
 done
 kill_rank 1 head
 stop_rank 1
+suspend_all
 
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

@@ -88,6 +88,19 @@ other_seed()
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }
 
+# told ARGUMENTS WORDS PATTERN, after interrupted: resuming half.save with other flags is noted (PATTERN: how), or not ("").
+told()
+{
+    arguments=$1
+    train_with 0 "--steps 6 --resume half.save $2"
+    if [ -z "$3" ]; then
+        grep -q 'note:' "$scratch/err" && fail "the same flags as before, but: $(cat "$scratch/err")"
+    else
+        grep -Eq "note: half.save: was saved from a run with $3: it will not go on bit for bit" "$scratch/err" ||
+            fail "expected a note like '$3', got '$(cat "$scratch/err")'"
+    fi
+}
+
 # 5 steps in an epoch of the toy's 1000 samples: the second part goes over its end.
 toy="--model mlp-toy --batch-size 240 --momentum 0.9 --lr-schedule constant"
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 6 --optimizer adamw --lr-schedule constant"
@@ -96,6 +109,14 @@ fp16="--precision fp16 --loss-scale 65536" # overflows at first: the scale on fi
 
 for ranks in 1 2; do
     interrupted "$toy"
+    told "$toy" "" ""
+    told "$toy" "--lr-schedule cosine" "lr [0-9.]*, constant .*; this one has lr [0-9.]*, cosine over 6 steps, .*"
+    told "$toy" "--lr 0.5" "lr 0.[0-9]*, constant .*; this one has lr 0.5, constant .*"
+    told "$toy" "--momentum 0.8" "momentum 0.9, .*; this one has momentum 0.8, .*"
+    told "$toy" "--grad-dtype bf16" ".* sent in fp32; this one has .* sent in bf16"
+    train_with 0 "--lr-schedule cosine --steps 3 --save half.save" # the rate falls towards step 3, not 6
+    told "$toy" "--lr-schedule cosine" "lr .*, cosine over 3 steps, .*; this one has lr .*, cosine over 6 steps, .*"
+    train_with 0 "--steps 3 --save half.save"
     died "$toy"
     interrupted "$gpt"
     other_seed "$gpt"

@@ -247,8 +247,13 @@ static void own_data_is_seen_once_an_epoch(void **state)
             Sampler sampler = own_sampler(200, 4, batches[b], true, false, rank_samples[c]);
             sampler_set_epoch(&sampler, 2);
             count_own_samples(&sampler, seen);
-            for (int rank = 0; rank < 4; rank++)
+            int64_t richest = 0;
+            for (int rank = 0; rank < 4; rank++) {
                 all += rank_samples[c][rank];
+                richest = rank_samples[c][rank] > richest ? rank_samples[c][rank] : richest;
+            }
+            /* What the loader makes room for: no more than there is. */
+            assert_int_equal(sampler_largest_share(&sampler), richest < batches[b] / 4 ? richest : batches[b] / 4);
             for (int64_t i = 0; i < 200; i++)
                 if (seen[i] != (i < all))
                     fail_msg("case %zu, batch %ld: sample %ld was seen %d times in an epoch, expected %d", c,

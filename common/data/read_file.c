@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <zlib.h>
 
 #include "base/check.h"
@@ -42,6 +43,10 @@ static void die_on_error(gzFile file, const char *path)
 
 unsigned char *read_file_or_die(const char *path, int64_t *size)
 {
+    struct stat status;
+    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+        die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
+    }
     gzFile file = gzopen(path, "rb");
     if (file == NULL) {
         die("--data: cannot read '%s': %s", path, strerror(errno));

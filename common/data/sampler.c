@@ -170,11 +170,14 @@ int64_t sampler_steps_per_epoch(const Sampler *sampler)
 
 int64_t sampler_largest_share(const Sampler *sampler)
 {
-    int64_t batch = sampler->global_batch;
-    if (sampler->pieces == NULL && sampler->length < batch) {
-        batch = sampler->length;
+    int64_t batch = sampler->global_batch, richest = 0;
+    if (sampler->pieces == NULL) {
+        return divide_rounding_up(sampler->length < batch ? sampler->length : batch, sampler->world_size);
     }
-    return divide_rounding_up(batch, sampler->world_size);
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        richest = sampler->pieces[rank].used > richest ? sampler->pieces[rank].used : richest;
+    }
+    return richest < batch / sampler->world_size ? richest : batch / sampler->world_size;
 }
 
 static void check_step(const Sampler *sampler, int64_t step)

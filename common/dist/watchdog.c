@@ -14,6 +14,7 @@
 #include "dist/alarm.h"
 
 #define LOOK_EVERY 0.1  /* seconds between two looks */
+#define STOOD_STILL 1.0 /* this long without a look: the process itself was stopped, as Slurm suspends a job */
 #define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
 #define RECENT 64       /* collectives that a rank can compare with what another one waits in */
 
@@ -132,6 +133,18 @@ static _Noreturn void name_who_left(Watchdog *watchdog)
     job_abort(1);
 }
 
+/* While this process stood still, the others probably did, too, and it has not waited for them. Called with the lock
+ * held. looked: when it last looked; becomes now. */
+static void leave_out_standstill(Watchdog *watchdog, double *looked)
+{
+    const double now = now_seconds(), gap = now - *looked;
+    if (gap > STOOD_STILL) {
+        watchdog->called += gap;
+        watchdog->since += gap;
+    }
+    *looked = now;
+}
+
 /* Notes who has left the group meanwhile. Called with the lock held. */
 static void look_for_departures(Watchdog *watchdog)
 {
@@ -148,6 +161,7 @@ static void look_for_departures(Watchdog *watchdog)
 static void *watch(void *argument)
 {
     Watchdog *watchdog = argument;
+    double looked = now_seconds();
     pthread_mutex_lock(&watchdog->lock);
     while (!watchdog->stop) {
         struct timespec until;
@@ -156,6 +170,7 @@ static void *watch(void *argument)
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
+        leave_out_standstill(watchdog, &looked);
         bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
         Alarm alarm;

@@ -13,6 +13,7 @@
 #include "autograd/parameter.h"
 
 #define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
+#define LOSS_SCALER_LEAST 0x1p-24f      /* what overflows below that overflows by itself */
 
 typedef struct LossScaler {
     bool enabled;    /* false: the scale stays 1 */
@@ -28,7 +29,8 @@ LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_fi
 
 /* Adjusts the scale. not_finite: what optimizer_end_step() has found. It looks at unscaled, SYNCHRONISED gradients: an
  * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken. Where
- * skip_not_finite is false and it was not, the caller stops. */
+ * skip_not_finite is false and it was not, the caller stops. A scale below LOSS_SCALER_LEAST is a fault. (PyTorch's goes
+ * on to 0, and no step is ever taken again.) */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

@@ -99,7 +99,7 @@ static const char *kind_name(OptimizerKind kind)
 static void add_text(cJSON *metadata, const char *key, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void add_text(cJSON *metadata, const char *key, const char *format, ...)
 {
-    char text[64];
+    char text[128];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -126,6 +126,8 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     add_text(metadata, "rank_samples", "%ld", state->rank_samples);
     add_text(metadata, "join", "%ld", state->join);
     add_text(metadata, "precision", "%s", state->precision);
+    add_text(metadata, "schedule", "%s", state->schedule);
+    add_text(metadata, "update", "%s", state->update);
     return metadata;
 }
 
@@ -210,6 +212,15 @@ static void advise_if_other(const SafetensorsFile *file, const char *flag, unsig
     }
 }
 
+static void advise_if_other_words(const SafetensorsFile *file, const char *key, const char *ours)
+{
+    const char *theirs = metadata_text(file, key);
+    if (strcmp(theirs, ours) != 0) {
+        advise("%s: was saved from a run with %s; this one has %s: it will not go on bit for bit", file->path,
+               safetensors_printable(theirs), ours);
+    }
+}
+
 static void check_same_run(const SafetensorsFile *file, const Optimizer *optimizer, const CheckpointState *state)
 {
     const char *model = metadata_text(file, "model");
@@ -239,6 +250,8 @@ static void advise_on_other_run(const SafetensorsFile *file, const CheckpointSta
     advise_if_other(file, "--rank-samples (a fingerprint)", metadata_count(file, "rank_samples"), state->rank_samples);
     advise_if_other(file, "--join (its number)", metadata_count(file, "join"), state->join);
     advise_if_other(file, "ranks:", metadata_count(file, "world_size"), state->world_size);
+    advise_if_other_words(file, "schedule", state->schedule);
+    advise_if_other_words(file, "update", state->update);
 }
 
 static void metadata_to_state(const SafetensorsFile *file, CheckpointState *state)

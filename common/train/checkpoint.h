@@ -5,8 +5,8 @@
  * Metadata: what CheckpointState holds. A file with parameters only, written by any other program, can be
  * resumed from as well: the optimizer then starts afresh.
  *
- * Order of data and learning rate follow from the step, the seed and the command line, so that no generator's
- * state has to be stored.
+ * Order of data and learning rate follow from the step and the command line (the seed; under cosine also the number of
+ * steps), so that no generator's state has to be stored.
  */
 #ifndef LOCKSTEP_TRAIN_CHECKPOINT_H
 #define LOCKSTEP_TRAIN_CHECKPOINT_H
@@ -29,6 +29,9 @@ typedef struct CheckpointState {
     long rank_samples; /* a fingerprint of the ranks' own numbers of samples; 0: the data set is dealt out */
     long join;         /* 0: no --join; else its number */
     char precision[16]; /* "fp32", "fp32 --tf32", "bf16", "fp16" */
+    /* What else decides about the next update, in words, which are compared. */
+    char schedule[128]; /* of the learning rate; under cosine also the steps of the whole run */
+    char update[128];   /* momentum and the like, and in how many bits gradients travel */
 } CheckpointState;
 
 /* Writes the checkpoint; the old file stays until the new one is complete. Rank 0 alone calls it. */

@@ -87,6 +87,23 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
+/* The settings of the updates, in words. */
+static void describe_updates(const Replica *replica, CheckpointState *state)
+{
+    const Options *options = replica->options;
+    const OptimizerOptions *optimizer = &options->optimizer;
+    const long warmup = warmup_steps(options, replica->total_steps);
+    if (options->lr_schedule == LR_CONSTANT)
+        snprintf(state->schedule, sizeof state->schedule, "lr %g, constant after %ld steps of warm-up",
+                 (double)options->lr, warmup);
+    else
+        snprintf(state->schedule, sizeof state->schedule, "lr %g, cosine over %ld steps, %ld of them warm-up",
+                 (double)options->lr, replica->total_steps, warmup);
+    snprintf(state->update, sizeof state->update, "momentum %g, weight decay %g, clipping at %g, gradients sent in %s",
+             optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0.0, (double)optimizer->weight_decay,
+             options->clip_grad_norm, precision_name(options->ddp.grad_dtype));
+}
+
 static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)
 {
     const Options *options = replica->options;
@@ -104,6 +121,7 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
     snprintf(state.model, sizeof state.model, "%s", options->model.name);
     snprintf(state.precision, sizeof state.precision, "%s%s", precision_name(options->precision),
              options->tf32 ? " --tf32" : "");
+    describe_updates(replica, &state);
     return state;
 }
 
