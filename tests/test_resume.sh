@@ -88,7 +88,7 @@ other_seed()
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }
 
-# told ARGUMENTS WORDS PATTERN, after interrupted: resuming half.save with other flags is noted (PATTERN: how), or not ("").
+# told ARGUMENTS WORDS PATTERN, after interrupted: a note says how half.save is resumed otherwise; "": there is none.
 told()
 {
     arguments=$1
