@@ -29,6 +29,7 @@ typedef struct CheckpointState {
     long rank_samples; /* a fingerprint of the ranks' own numbers of samples; 0: the data set is dealt out */
     long join;         /* 0: no --join; else its number */
     char precision[16]; /* "fp32", "fp32 --tf32", "bf16", "fp16" */
+    bool read_before;   /* on loading: this process has loaded the file before, and the notes have been said */
 } CheckpointState;
 
 /* Writes the checkpoint; the old file stays until the new one is complete. Rank 0 alone calls it. */
