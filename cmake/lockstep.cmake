@@ -9,6 +9,10 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 set(LOCKSTEP_SANITIZE "" CACHE STRING "empty, 'address' (with undefined behaviour) or 'thread'")
+if(NOT LOCKSTEP_SANITIZE MATCHES "^(address|thread)?$") # else a build without any would pass for a checked one
+    message(FATAL_ERROR "LOCKSTEP_SANITIZE is '${LOCKSTEP_SANITIZE}': give 'address' (with undefined behaviour), "
+                        "'thread', or nothing")
+endif()
 option(LOCKSTEP_WERROR "treat warnings as errors" OFF)
 option(LOCKSTEP_NATIVE "use all instructions of this machine's processor" ON)
 
