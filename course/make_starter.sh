@@ -3,7 +3,7 @@
 # a ddp.c whose functions are empty. It builds and tests on its own, and holds no solution. See README.md.
 #
 # usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: is made, must not exist
-# Exit status 0: done. 1: something failed. 2: wrong usage.
+# Exit status 0: done. 1: something failed, and DIR is gone again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -23,16 +23,21 @@ done
 number=${stage:5:1}
 [ ! -e "$2" ] || stop 2 "$2 exists: name a directory that does not"
 command -v patch >/dev/null || stop 1 "patch is missing (Debian and Ubuntu: apt-get install patch)"
-mkdir -p "$2" || stop 1 "$2 cannot be made"
+{ mkdir -p "$(dirname "$2")" && mkdir "$2"; } || stop 1 "$2 cannot be made"
 starter=$(cd "$2" && pwd)
+trap 'rm -rf "$starter"' EXIT # half a starter is none; it goes unless the end is reached
 
 # ---- which files ----
 
-# Everything but what builds left behind: what git knows or would add; without git, all but build*/.
+# Everything but what builds left behind: what git knows or would add; without git, all but build*/. A git that has
+# this directory inside of a larger work tree speaks of that one, which may ignore all that is here.
 all_files() {
     cd "$root" || return
-    git ls-files --cached --others --exclude-standard 2>/dev/null || find . -name 'build*' -prune -o -type f -print |
-        sed 's|^\./||'
+    if [ "$(git rev-parse --show-toplevel 2>/dev/null)" -ef . ]; then
+        git ls-files --cached --others --exclude-standard
+    else
+        find . -name 'build*' -prune -o -type f -print | sed 's|^\./||'
+    fi
 }
 
 # A test that no stage runs is left out; so is a chapter about a later stage, as that shows how this one is mended.
@@ -55,6 +60,7 @@ is_wanted() {
 all_files | sort -u | while IFS= read -r file; do
     if is_wanted "$file"; then printf '%s\0' "$file"; fi
 done | tar -C "$root" --null -T - -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
+[ -f "$starter/$stage/ddp.c" ] || stop 1 "$stage/ddp.c is not among the files of $root: is that all of the repository?"
 
 # ---- what is changed in them ----
 
@@ -94,4 +100,5 @@ done
         printf '\n| points | what must be true |\n|---|---|\n' &&
         sed -nE 's/^ *([0-9]+) +[^ ]+ +[^ ]+ +[^ ]+ +(.*)/| \1 | \2 |/p' "$here/$stage.points"
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
+trap - EXIT
 echo "$stage: $starter (begin with ASSIGNMENT.md)"

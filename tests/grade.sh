@@ -3,7 +3,7 @@
 # once, so in one run of a test program the first failure hides whatever would have passed behind it.
 #
 # usage: tests/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
-#   BUILD: the build directory   STAGE: 1 to 4
+#   BUILD: the build directory, of all stages or of this one alone   STAGE: 1 to 4
 #   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
 # For each case: "passed", or what it said first. Exit status 0 if all have passed, else 1.
 set -u
@@ -15,6 +15,7 @@ build=$1 stage=$2
 shift 2
 [ $# -gt 0 ] || set -- 2
 directory=$(echo "$build/stage$stage"_*)
+[ -d "$directory" ] || directory=$build # the stage was built alone
 export LOCKSTEP_TEST_TIMEOUT=${LOCKSTEP_TEST_TIMEOUT:-20} OPENBLAS_NUM_THREADS=1
 limit=120 # seconds for one case
 cases=0 passed=0

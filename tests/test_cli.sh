@@ -110,7 +110,7 @@ done
 for value in "5," ",5" -5 5,-5 5,x 5,,5 1.5 '5, 5' nan 99999999999999999999 1e3; do
     refused --rank-samples --model mlp-toy --rank-samples "$value"
 done
-for value in 1 "1," ",1" 0,10 -1,10 1,-1 nan,1 1,inf 1,2,3; do
+for value in 1 "1," ",1" 0,10 -1,10 9e-7,10 1e-300,0 1,-1 nan,1 1,inf 1,2,3; do
     refused --wire --model mlp-toy --wire "$value"
 done
 

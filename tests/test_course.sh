@@ -85,6 +85,31 @@ status 2 "$root/course/grade.sh" stage5 "$root/course/README.md"
 status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --jsn "$scratch/json"
 status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --json "$scratch/none/json"
 
+# ---- from an archive that was unpacked inside of another repository, which ignores it ----
+
+unpacked=$scratch/other/vendor/lockstep
+mkdir -p "$unpacked" && echo vendor/ >"$scratch/other/.gitignore"
+(cd "$root" && cp -r CMakeLists.txt CMakePresets.json cmake common course notes scripts stage[1-9]_* tests "$unpacked")
+if command -v git >/dev/null; then # without it, there is nothing to mistake
+    git -C "$scratch/other" init -q || fail "git init"
+fi
+status 0 "$unpacked/course/make_starter.sh" 1 "$scratch/from_archive" &&
+    status 0 diff -r "$scratch/stage1_naive/stage1_naive" "$scratch/from_archive/stage1_naive"
+
+# Half a starter is not left behind, and what was there before stays.
+echo '/* another file */' >"$unpacked/stage1_naive/ddp.c"
+status 1 "$unpacked/course/make_starter.sh" 1 "$scratch/half" && {
+    grep -q 'no longer applies' "$scratch/out" || fail "a patch that does not apply: $(cat "$scratch/out")"
+    [ ! -e "$scratch/half" ] || fail "make_starter.sh has failed and left half a starter behind"
+}
+mkdir "$scratch/empty"
+status 2 "$unpacked/course/make_starter.sh" 1 "$scratch/empty"
+[ -d "$scratch/empty" ] || fail "make_starter.sh has removed a directory that was there before"
+rm "$unpacked/stage1_naive/ddp.c"
+status 1 "$unpacked/course/make_starter.sh" 1 "$scratch/half" && {
+    grep -q 'is that all of the repository' "$scratch/out" || fail "a missing ddp.c: $(cat "$scratch/out")"
+}
+
 # ---- grades ----
 
 # graded STAGE SUBMISSION FROM TO [PATTERN]: the points, and a message; nothing is left of it.

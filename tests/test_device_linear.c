@@ -176,8 +176,8 @@ static void call_linear_gelu(const Trial *trial, void **array)
     device_linear_gelu_forward(out, saved, x, weight, array[2], rows, n_in, n_out, precision);
     numbers_of(array[5], out, precision, rows * n_out);
     device_linear_gelu_backward(dlinear, array[3], saved, array[2], rows, n_out, precision);
-    device_linear_backward(trial_gradient(trial, array, 6), (Gradient){NULL}, (Gradient){NULL}, dlinear, x, one, rows,
-                           n_out, n_out, precision);
+    device_linear_backward(trial_gradient(trial, array, 6), (Gradient){.values = NULL}, (Gradient){.values = NULL},
+                           dlinear, x, one, rows, n_out, n_out, precision);
     device_free(x);
     device_free(weight);
     device_free(one);

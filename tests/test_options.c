@@ -147,6 +147,9 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.generate, 9);
     assert_int_equal(options.eval_samples, 11);
 
+    options = parse("--model mlp-toy --wire 0.000001,0", 1); /* the least */
+    assert_number(options.group.wire_gbps, 1e-6);
+
     options = parse("--save test_options.save --save-every 8 --trace test_options.trace --json test_options.json", 1);
     assert_string_equal(options.save, "test_options.save");
     assert_int_equal(options.save_every, 8);

@@ -79,11 +79,15 @@ died()
     compare
 }
 
-# other_seed ARGUMENTS, after interrupted: goes on from half.save with samples in another order: the hash must show it.
+# other_seed ARGUMENTS, after interrupted: goes on from half.save with samples in another order: the hash must show it,
+# and a note says it. --verify reads half.save once more, and says it not again.
 other_seed()
 {
     arguments=$1
-    train_with 0 "--steps 6 --seed 43 --resume half.save --json resumed.json"
+    train_with 0 "--steps 6 --seed 43 --resume half.save --json resumed.json --verify exact"
+    notes=$(grep -c -- 'note: .*--seed 42, this one has 43' "$scratch/err")
+    [ "$notes" -eq 1 ] ||
+        fail "the note about another --seed came $notes times, expected once: is --verify to repeat what was said?"
     [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ] ||
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }

@@ -84,6 +84,45 @@ static void test_what_was_not_measured_is_nan(void **unused)
     assert_true(isnan(stats_first(&stats, PART_STEP)));
 }
 
+/* A run so long that only one step in `every` is held: of 1, 2, 3, ... seconds, those of 1, 1 + every, ... */
+static void expect_sample(long count, long every)
+{
+    Stats stats = stats_of(count, false);
+    if (stats.held > STATS_MOST_HELD || stats.capacity > STATS_MOST_HELD)
+        fail_msg("%ld steps: %ld are held, in room for %ld; at most %d may be, or a long run takes all memory", count,
+                 stats.held, stats.capacity, STATS_MOST_HELD);
+    if (stats.held != (count + every - 1) / every)
+        fail_msg("%ld steps: expected one in %ld to be held, %ld in all; got %ld", count, every,
+                 (count + every - 1) / every, stats.held);
+    for (long i = 0; i < stats.held; i++)
+        if (stats.steps[i].seconds[PART_STEP] != (double)(1 + i * every))
+            fail_msg("%ld steps: number %ld of those held is step %g, not %ld: the sample is uneven", count, i,
+                     stats.steps[i].seconds[PART_STEP], 1 + i * every);
+    assert_int_equal(stats.count, count); /* what is exact in a run of any length */
+    expect_number("last", stats.last.seconds[PART_STEP], (double)count);
+    assert_int_equal(stats_warmup_steps(&stats), 3);
+    expect_number("first", stats_first(&stats, PART_STEP), 1);
+    double least = (double)(1 + (3 + every - 1) / every * every); /* the first one that is no warm-up: not 1, 2, 3 */
+    double most = (double)(1 + (count - 1) / every * every);
+    expect_number("p0", stats_percentile(&stats, PART_STEP, 0), least);
+    expect_number("p50", stats_percentile(&stats, PART_STEP, 50), (least + most) / 2);
+    expect_number("p100", stats_percentile(&stats, PART_STEP, 100), most);
+    expect_number("mean", stats_mean(&stats, PART_STEP), (least + most) / 2);
+    stats_free(&stats);
+}
+
+static void test_long_runs_keep_an_even_sample(void **unused)
+{
+    (void)unused;
+    const long most = STATS_MOST_HELD;
+    expect_sample(most, 1); /* still all of them */
+    expect_sample(most + 1, 2);
+    expect_sample(2 * most, 2);
+    expect_sample(2 * most + 1, 4);
+    expect_sample(3 * most + 7, 4);
+    expect_sample(16 * most + 5, 32);
+}
+
 /* ---- summary ---- */
 
 static Summary filled_summary(void)
@@ -258,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_order_does_not_matter_after_warmup),
         cmocka_unit_test(test_short_runs_keep_half_of_their_steps),
         cmocka_unit_test(test_what_was_not_measured_is_nan),
+        cmocka_unit_test(test_long_runs_keep_an_even_sample),
         cmocka_unit_test(test_every_key_is_there),
         cmocka_unit_test(test_values_survive),
         cmocka_unit_test(test_what_there_is_not_is_null),

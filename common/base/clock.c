@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <time.h>
 
+#define LONGEST_SLEEP 1e9 /* 30 years; infinity and the like do not fit into time_t, and would not sleep at all */
+
 double now_seconds(void)
 {
     struct timespec now;
@@ -15,6 +17,8 @@ void sleep_seconds(double seconds)
 {
     if (!(seconds > 0))
         return;
+    if (seconds > LONGEST_SLEEP)
+        seconds = LONGEST_SLEEP;
     struct timespec left;
     left.tv_sec = (time_t)seconds;
     left.tv_nsec = (long)((seconds - (double)left.tv_sec) * 1e9);

@@ -5,7 +5,7 @@
 /* Seconds since some fixed point in the past; the same clock for all processes of one machine. */
 double now_seconds(void);
 
-/* Sleeps, giving the core away. Returns at once for seconds <= 0. */
+/* Sleeps, giving the core away. Returns at once for seconds <= 0 and NaN; more than 30 years are 30 years. */
 void sleep_seconds(double seconds);
 
 #endif

@@ -263,7 +263,7 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
     if (strcmp(precision, state->precision) == 0) {
         state->loss_scale = loss_scale;
         state->good_steps = good_steps;
-    } else {
+    } else if (!state->read_before) {
         advise("%s: was saved from a run with --precision %s, this one has %s: it will not go on bit for bit",
                file->path, safetensors_printable(precision), state->precision);
     }
@@ -353,10 +353,12 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
         check_same_run(&file, optimizer, state);
     }
     check_tensors(&file, &table, complete);
-    if (complete) {
+    if (complete && !state->read_before) {
         advise_on_other_run(&file, state);
+    }
+    if (complete) {
         metadata_to_state(&file, state);
-    } else {
+    } else if (!state->read_before) {
         advise("%s: holds parameters only; the optimizer and the count of steps start afresh", path);
     }
     void *buffer = table_buffer(&table);

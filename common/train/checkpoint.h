@@ -32,6 +32,7 @@ typedef struct CheckpointState {
     /* What else decides about the next update, in words, which are compared. */
     char schedule[128]; /* of the learning rate; under cosine also the steps of the whole run */
     char update[128];   /* momentum and the like, and in how many bits gradients travel */
+    bool read_before;   /* on loading: this process has loaded the file before, and the notes have been said */
 } CheckpointState;
 
 /* Writes the checkpoint; the old file stays until the new one is complete. Rank 0 alone calls it. */

@@ -11,6 +11,8 @@
 #include "device/device.h"
 #include "train/atomic_file.h"
 
+#define LOWEST_WIRE_GBPS 1e-6 /* with less, the GPT's gradients would be under way for days */
+
 /* The sizes of a GPT are not sizes of an MLP. */
 static void check_model(const Options *options, const FlagValues *values)
 {
@@ -84,8 +86,9 @@ void options_check_flags(const Options *options, const FlagValues *values, int s
     check_model(options, values);
     check_training(options, values, stage);
     check_device(options, values);
-    if (values->given[FLAG_WIRE] && options->group.wire_gbps <= 0)
-        die("--wire: the bandwidth must be more than 0 gigabit per second (the latency may be 0)");
+    if (values->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)
+        die("--wire: the bandwidth must be at least %g gigabit per second, which is 1 kbit/s (the latency may be 0)",
+            LOWEST_WIRE_GBPS);
     if (values->given[FLAG_SAVE_EVERY] && options->save == NULL)
         die("--save-every: needs --save FILE to know where to");
 }

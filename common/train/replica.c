@@ -125,13 +125,24 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
     return state;
 }
 
-long replica_resume(Replica *replica, const char *path, int world_size)
+static long resume(Replica *replica, const char *path, int world_size, bool again)
 {
     CheckpointState state = checkpoint_state(replica, world_size, 0);
+    state.read_before = again;
     checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state);
     replica->scaler.scale = state.loss_scale;
     replica->scaler.good_steps = state.good_steps;
     return state.step;
+}
+
+long replica_resume(Replica *replica, const char *path, int world_size)
+{
+    return resume(replica, path, world_size, false);
+}
+
+long replica_resume_again(Replica *replica, const char *path, int world_size)
+{
+    return resume(replica, path, world_size, true);
 }
 
 void replica_save(const Replica *replica, const char *path, int world_size, long next_step)

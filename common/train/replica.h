@@ -48,9 +48,11 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 bool replica_update(Replica *replica, long step);
 bool replica_try_update(Replica *replica, long step);
 
-/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only).
+/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). _again: a
+ * file of which another replica was resumed before, with the same options: what that one has said is not said twice.
  * replica_save() writes one; next_step is the number of steps done. */
 long replica_resume(Replica *replica, const char *path, int world_size);
+long replica_resume_again(Replica *replica, const char *path, int world_size);
 void replica_save(const Replica *replica, const char *path, int world_size, long next_step);
 
 const char *precision_name(DType precision); /* "fp32", "bf16", "fp16", as --precision has it */

@@ -1,4 +1,4 @@
-/* stats.c: keeps every step's times, and sorts a copy when a percentile is asked for. */
+/* stats.c: keeps the steps' times, of long runs an even sample, and sorts a copy when a percentile is asked for. */
 #include "train/stats.h"
 
 #include <math.h>
@@ -8,14 +8,31 @@
 
 #define WARMUP_STEPS 3
 
+_Static_assert(STATS_MOST_HELD % 2048 == 0, "capacity grows up to it from 1024; it can be halved");
+
+/* Lets go every second step that is held. */
+static void halve(Stats *stats)
+{
+    stats->held /= 2;
+    stats->halvings++;
+    for (long i = 0; i < stats->held; i++)
+        stats->steps[i] = stats->steps[2 * i];
+}
+
 void stats_add(Stats *stats, const StepTimes *times)
 {
-    if (stats->count == stats->capacity) {
+    long step = stats->count++;
+    stats->last = *times;
+    if (step % (1L << stats->halvings) != 0)
+        return;
+    if (stats->held == STATS_MOST_HELD) /* the even ones stay, and this step would be even */
+        halve(stats);
+    if (stats->held == stats->capacity) {
         stats->capacity = stats->capacity > 0 ? 2 * stats->capacity : 1024;
         stats->steps = realloc(stats->steps, (size_t)stats->capacity * sizeof *stats->steps);
         CHECK(stats->steps != NULL, "out of memory for the times of %ld steps", stats->capacity);
     }
-    stats->steps[stats->count++] = *times;
+    stats->steps[stats->held++] = *times;
 }
 
 void stats_free(Stats *stats)
@@ -34,8 +51,10 @@ long stats_warmup_steps(const Stats *stats)
 static long collect(const Stats *stats, StepPart part, double **values)
 {
     long count = 0;
-    *values = alloc_or_fault((size_t)stats->count * sizeof **values);
-    for (long i = stats_warmup_steps(stats); i < stats->count; i++) {
+    *values = alloc_or_fault((size_t)stats->held * sizeof **values);
+    for (long i = 0; i < stats->held; i++) {
+        if (i << stats->halvings < stats_warmup_steps(stats))
+            continue;
         double seconds = stats->steps[i].seconds[part];
         if (!isnan(seconds)) {
             (*values)[count++] = seconds;

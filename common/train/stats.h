@@ -2,6 +2,11 @@
  *
  * Interface: stats_add() after each step; then the percentiles. The first steps are warm-up (memory is touched for
  * the first time, connections are set up) and are left out, except by stats_first(). stats_free() at the end.
+ *
+ * A run of any length takes 3.7 MB at most. All steps are held at first, up to STATS_MOST_HELD. When there is no room
+ * for one more, every second one of them is let go, and from then on every second step is held; the next time it is
+ * every fourth, and so on. So a long run has an even sample of its steps, 32768 or more, which begins with the first.
+ * Percentiles and means are those of the sample. The number of steps is exact.
  */
 #ifndef LOCKSTEP_TRAIN_STATS_H
 #define LOCKSTEP_TRAIN_STATS_H
@@ -21,9 +26,14 @@ typedef struct StepTimes {
     double seconds[STEP_PARTS]; /* NAN: not measured */
 } StepTimes;
 
+#define STATS_MOST_HELD 65536
+
 typedef struct Stats {
-    StepTimes *steps;
-    long count, capacity;
+    StepTimes *steps;    /* [i]: step i << halvings, counted from 0 */
+    StepTimes last;      /* of the step that was added last, held or not */
+    long count;          /* of the steps that were added */
+    long held, capacity; /* of those, in `steps`; and room for */
+    int halvings;        /* one step in 2^halvings is held */
 } Stats; /* {0} is an empty one */
 
 void stats_add(Stats *stats, const StepTimes *times);

@@ -172,9 +172,9 @@ static void run_steps(Trainer *trainer)
             if (first)
                 record->first_loss = record->final_loss;
         }
-        const StepTimes *times = &trainer->stats.steps[trainer->stats.count - 1];
         progress_step(&trainer->progress, step, record->final_loss,
-                      (double)(record->global_samples * trainer->replica.time), times->seconds[PART_EXPOSED]);
+                      (double)(record->global_samples * trainer->replica.time),
+                      trainer->stats.last.seconds[PART_EXPOSED]);
         if (is_due(step, options->check_every))
             compare_weights(trainer);
         if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)

@@ -33,11 +33,15 @@ field() {
     sed -n "/^--- /q; s/^$1: *//p" "$2"
 }
 
-# The source tree without what builds left behind: what git knows or would add; without git, all but build*/.
+# The source tree without what builds left behind: what git knows or would add; without git, all but build*/. A git
+# that has this directory inside of a larger work tree speaks of that one, which may ignore all that is here.
 copy_tree() {
     mkdir "$tree"
-    (cd "$root" && { git ls-files -z --cached --others --exclude-standard 2>/dev/null ||
-        find . -name 'build*' -prune -o -type f -print0; }) >"$work/files"
+    (cd "$root" && if [ "$(git rev-parse --show-toplevel 2>/dev/null)" -ef . ]; then
+        git ls-files -z --cached --others --exclude-standard
+    else
+        find . -name 'build*' -prune -o -type f -print0
+    fi) >"$work/files"
     (cd "$root" && while IFS= read -r -d '' file; do [ -e "$file" ] && printf '%s\0' "$file"; done) <"$work/files" |
         tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
 }
