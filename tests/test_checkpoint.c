@@ -1,7 +1,12 @@
 /* test_checkpoint.c: what is saved comes back to the bit, and a file of another run is refused by name.
  * (Broken files: test_checkpoint_damage.c.) */
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -77,6 +82,78 @@ static void test_a_file_that_cannot_be_written_is_a_fault(void **unused)
 {
     (void)unused;
     expect_dies(save_into_missing_directory, NULL, 1, "missing/file");
+}
+
+/* ---- through a link ---- */
+
+/* Writes end after some bytes, as on a full disk. */
+static void save_on_a_full_disk(void *path)
+{
+    const struct rlimit limit = {100, 100};
+    signal(SIGXFSZ, SIG_IGN); /* write() fails instead */
+    setrlimit(RLIMIT_FSIZE, &limit);
+    save(path, &sgd);
+}
+
+static void expect_link(const char *path)
+{
+    struct stat info;
+    assert_int_equal(lstat(path, &info), 0);
+    if (!S_ISLNK(info.st_mode))
+        fail_msg("%s was a link, and is a file now: was the new file renamed onto the link itself?", path);
+}
+
+static void test_a_full_disk_leaves_the_old_file_behind_a_link(void **unused)
+{
+    (void)unused;
+    size_t before = 0, after = 0;
+    save(test_path("good"), &adamw);
+    assert_int_equal(symlink("good", test_path("latest")), 0);
+    unsigned char *old = read_file(test_path("good"), &before);
+    expect_dies(save_on_a_full_disk, test_path("latest"), 1, "latest: write failed");
+    unsigned char *left = read_file(test_path("good"), &after);
+    if (after != before || memcmp(left, old, before) != 0)
+        fail_msg("the save failed, and %zu bytes of the old checkpoint are left of %zu: it was overwritten",
+                 after, before);
+    expect_link(test_path("latest"));
+    assert_int_not_equal(access(test_path("good.tmp"), F_OK), 0);
+    assert_int_not_equal(access(test_path("latest.tmp"), F_OK), 0);
+    free(old);
+    free(left);
+}
+
+/* Loads what was saved through a link, from the file that the link leads to. */
+static void expect_saved_through(const char *link, const char *target)
+{
+    Run saved, loaded;
+    run_create(&saved, &adamw);
+    run_train(&saved);
+    checkpoint_save(test_path(link), &saved.parameters, &saved.optimizer, &saved.state);
+    expect_link(test_path(link));
+    run_create(&loaded, &adamw);
+    assert_true(checkpoint_load(test_path(target), &loaded.parameters, &loaded.optimizer, &loaded.state));
+    expect_same_run(&loaded, &saved);
+    run_free(&saved);
+    run_free(&loaded);
+}
+
+static void test_a_link_is_followed(void **unused)
+{
+    (void)unused;
+    char absolute[PATH_MAX];
+    assert_int_equal(mkdir(test_path("elsewhere"), 0700), 0);
+    save(test_path("elsewhere/old"), &sgd);
+    assert_int_equal(symlink("elsewhere/old", test_path("to_old")), 0);
+    expect_saved_through("to_old", "elsewhere/old");
+
+    assert_int_equal(symlink("../new", test_path("elsewhere/up")), 0); /* dangling, and as its own directory sees it */
+    snprintf(absolute, sizeof absolute, "%s", test_path("elsewhere/up"));
+    assert_int_equal(symlink(absolute, test_path("chain")), 0);
+    expect_saved_through("chain", "new");
+    expect_link(test_path("elsewhere/up"));
+    unlink(test_path("elsewhere/up"));
+    unlink(test_path("elsewhere/old"));
+    rmdir(test_path("elsewhere"));
 }
 
 /* The first number of a tensor, found by the header with a parser of the test's own. */
@@ -226,6 +303,8 @@ int main(void)
         cmocka_unit_test(test_round_trip_is_bit_for_bit),
         cmocka_unit_test(test_saving_leaves_no_temporary_file),
         cmocka_unit_test(test_a_file_that_cannot_be_written_is_a_fault),
+        cmocka_unit_test(test_a_full_disk_leaves_the_old_file_behind_a_link),
+        cmocka_unit_test(test_a_link_is_followed),
         cmocka_unit_test(test_names_lead_to_the_right_numbers),
         cmocka_unit_test(test_parameters_alone_start_a_fresh_optimizer),
         cmocka_unit_test(test_another_run_is_named),

@@ -26,6 +26,90 @@ if [ -w /dev/full ]; then
     faulted /dev/full --model mlp-toy $tiny --trace /dev/full
 fi
 
+# ---- links, pipes and devices to write to ----
+
+ln -s "$scratch/absent/file" "$scratch/dangling"
+ln -s loop2 "$scratch/loop1"
+ln -s loop1 "$scratch/loop2"
+ln -s /proc/version "$scratch/to_proc" # not even root may create a file beside it
+ln -s images "$scratch/to_directory"
+mkfifo "$scratch/pipe"
+for flag in save trace json; do
+    for file in dangling loop1 to_proc to_directory; do
+        refused "--$flag $scratch/$file" --model mlp-toy $tiny --$flag "$scratch/$file"
+    done
+done
+if mknod "$scratch/no_device" c 0 0 2>/dev/null; then # a device that cannot be opened; only root may make one
+    refused "$scratch/no_device" --model mlp-toy $tiny --json "$scratch/no_device"
+fi
+for count in $ranks_list; do # a link to a file that does not exist yet
+    rm -f "$scratch/new"
+    ln -sf new "$scratch/to_new"
+    run "$count" --model mlp-toy $tiny --json "$scratch/to_new"
+    ended 0 --model mlp-toy $tiny --json "$scratch/to_new" || continue
+    if [ ! -L "$scratch/to_new" ] || [ ! -f "$scratch/new" ]; then
+        fail "expected a new file where the link leads to, and the link as it was" --json to_new
+    fi
+done
+cat "$scratch/pipe" >"$scratch/piped" &
+reader=$!
+run 1 --model mlp-toy $tiny --json "$scratch/pipe"
+ended 0 --model mlp-toy $tiny --json "$scratch/pipe" && wait $reader
+kill $reader 2>/dev/null
+grep -q weights_hash "$scratch/piped" || fail "nothing came through the pipe" --json pipe
+[ -p "$scratch/pipe" ] || fail "the pipe was replaced by a file" --json pipe
+run 1 --model mlp-toy $tiny --json /dev/stdout # which is a file here
+if ! grep -q weights_hash "$scratch/out" || ! head -1 "$scratch/out" | grep -q '^stage 1'; then
+    fail "expected the JSON behind what is printed, got '$(head -c 100 "$scratch/out")'" --json /dev/stdout
+fi
+
+# ---- two outputs in one file, by whatever name ----
+
+same_outputs()
+{
+    refused "--json: $2 is also the file of --save" --model mlp-toy $tiny --save "$1" --json "$2"
+    refused "--trace: $2 is also the file of --save" --model mlp-toy $tiny --save "$1" --trace "$2"
+    refused "--json: $2 is also the file of --trace" --model mlp-toy $tiny --trace "$1" --json "$2"
+}
+same_outputs same ./same
+same_outputs "$scratch/fresh" "$scratch/images/../fresh"
+same_outputs "$scratch/to_new" "$scratch/new" # exists by now
+ln -s fresh "$scratch/to_fresh"
+same_outputs "$scratch/to_fresh" "$scratch/fresh" # does not
+same_outputs "$scratch/pipe" "$scratch/pipe" # which nobody reads: to open it, for a look, would take for ever
+accepted --model mlp-toy $tiny --trace /dev/null --save /dev/null --json /dev/null
+accepted --model mlp-toy $tiny --json "$scratch/images/file" --save "$scratch/file" # two files of one name
+
+# ---- stdout ----
+
+# into_closed_pipe HOW: the reader is gone before the first line is printed, and SIGPIPE is set as env's option says
+into_closed_pipe()
+{
+    rm -f "$scratch/gone"
+    {
+        while [ ! -e "$scratch/gone" ]; do sleep 0.1; done
+        (cd "$work" && timeout -k 5 "$limit" env "$1-signal=PIPE" "$train" --model mlp-toy $tiny) 2>"$scratch/err"
+        echo $? >"$scratch/status"
+    } | {
+        exec <&-
+        : >"$scratch/gone"
+    }
+    status=$(cat "$scratch/status") ranks=1
+    if [ -s "$scratch/err" ]; then fail "a reader who has had enough is no fault" "| head -1, $1-signal"; fi
+}
+into_closed_pipe --default # status: the signal's, or 0 with an MPI that ignores it
+[ "$status" -eq 141 ] || ended 0 "| head -1"
+into_closed_pipe --ignore
+ended 0 "| head -1, SIGPIPE ignored"
+if [ -w /dev/full ]; then
+    for arguments in "--model mlp-toy $tiny" --help; do
+        (cd "$work" && timeout -k 5 "$limit" "$train" $arguments) >/dev/full 2>"$scratch/err"
+        status=$? ranks=1
+        ended 1 "$arguments >/dev/full" && ! grep -q "^$program: fault: rank 0: stdout" "$scratch/err" &&
+            fail "no line '$program: fault: rank 0: stdout ...'" "$arguments >/dev/full"
+    done
+fi
+
 # ---- files to go on from ----
 
 : >"$scratch/empty"
@@ -59,6 +143,14 @@ if [ -s "$scratch/saved" ]; then
     done
     cmp -s "$scratch/both" "$scratch/saved" || fail "a refused run has changed its file" $next --resume both --save both
     accepted $next --resume "$scratch/saved" --save "$scratch/other" --verify
+    # ... and it is never overwritten by something that is no checkpoint
+    ln -s both "$scratch/to_both"
+    for same in "$scratch/both" "$scratch/./both" "$scratch/to_both"; do
+        refused "--json: $same is the file of --resume" $next --resume "$scratch/both" --json "$same"
+        refused "--trace: $same is the file of --resume" $next --resume "$scratch/both" --trace "$same"
+        refused "--trace: $same is the file of --resume" $next --resume "$scratch/both" --trace "$same" --verify
+    done
+    cmp -s "$scratch/both" "$scratch/saved" || fail "a refused run has changed its file" $next --resume both --json both
     run 1 $next --resume "$scratch/both" --save "$scratch/both"
     ended 0 $next --resume "$scratch/both" --save "$scratch/both"
 fi

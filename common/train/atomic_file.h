@@ -3,22 +3,30 @@
  * Interface: atomic_open(), atomic_write() as often as needed, atomic_commit(). Everything goes to PATH.tmp,
  * which takes PATH's place only when it is complete and on the disk. Whoever reads PATH meanwhile, or after a
  * crash, finds the old file. One rank alone writes a file. A full disk is a fault; PATH.tmp is removed then.
+ * A link stays a link: what it leads to is written in the same way, beside its own old file. Only pipes, devices and
+ * /dev/stdout cannot be replaced; they get the bytes as they come.
  */
 #ifndef LOCKSTEP_TRAIN_ATOMIC_FILE_H
 #define LOCKSTEP_TRAIN_ATOMIC_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
 typedef struct AtomicFile {
     FILE *stream;
-    char *path;
-    char *temporary; /* NULL where path is no regular file (/dev/stdout, a pipe): it is written to directly */
+    char *path;      /* as the user gave it, for messages */
+    char *place;     /* where it leads to, without links; NULL where bytes go there directly */
+    char *temporary; /* place and ".tmp"; NULL like place */
 } AtomicFile;
 
 /* Ends the program with die(), naming `flag` ("--save"), if path cannot be written. Call it before the training,
- * not after hours of it; on every rank or on one. */
+ * not after hours of it; on every rank or on one. Pipes are not opened for it. */
 void atomic_check_writable(const char *flag, const char *path);
+
+/* Are these two paths to one file, whether it exists or not? Devices that take any number of outputs (/dev/null, a
+ * terminal) never count as the same. */
+bool atomic_same_file(const char *a, const char *b);
 
 void atomic_open(AtomicFile *file, const char *path);
 void atomic_write(AtomicFile *file, const void *bytes, size_t count);

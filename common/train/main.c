@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "dist/supervise.h"
+#include "train/report.h"
 #include "train/trainer.h"
 
 int main(int argc, char **argv)
@@ -30,6 +31,8 @@ int main(int argc, char **argv)
             pg_use_nccl(pg);
         status = train(&options, pg);
     }
+    if (pg_rank(pg) == 0)
+        report_check_stdout();
     job_set_status(status);
     pg_destroy(pg);
     return status;

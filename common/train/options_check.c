@@ -93,38 +93,48 @@ void options_check_flags(const Options *options, const FlagValues *values, int s
         die("--save-every: needs --save FILE to know where to");
 }
 
-static bool same_file(const char *a, const char *b)
-{
-    struct stat file_a, file_b;
-    return stat(a, &file_a) == 0 && stat(b, &file_b) == 0 && file_a.st_dev == file_b.st_dev &&
-           file_a.st_ino == file_b.st_ino;
-}
+typedef struct Output {
+    const char *flag, *path;
+} Output;
 
-/* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. */
-void options_check_files(const Options *options)
+/* --save may go on in the file of --resume: it has been read by then, unless --verify reads it again. */
+static void check_resume(const Options *options, const Output *outputs, int count)
 {
-    const struct {
-        const char *flag, *path;
-    } outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json}};
-    for (int i = 0; i < 3; i++) {
-        if (outputs[i].path == NULL)
-            continue;
-        atomic_check_writable(outputs[i].flag, outputs[i].path);
-        for (int j = 0; j < i; j++)
-            if (outputs[j].path != NULL && strcmp(outputs[i].path, outputs[j].path) == 0)
-                die("%s: %s is also the file of %s; name two files", outputs[i].flag, outputs[i].path,
-                    outputs[j].flag);
-    }
-
     struct stat status;
-    if (options->resume == NULL)
-        return;
     if (stat(options->resume, &status) != 0 || access(options->resume, R_OK) != 0)
         die("--resume: cannot read %s: %s", options->resume, strerror(errno));
     if (!S_ISREG(status.st_mode))
         die("--resume: %s is not a file; give one that --save wrote", options->resume);
-    if (options->verify != VERIFY_NONE && options->save != NULL && same_file(options->save, options->resume))
-        die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one", options->save);
+    for (int i = 0; i < count; i++) {
+        const Output *output = &outputs[i];
+        if (output->path == NULL || !atomic_same_file(output->path, options->resume))
+            continue;
+        if (strcmp(output->flag, "--save") != 0)
+            die("%s: %s is the file of --resume, and would replace the checkpoint; name another one", output->flag,
+                output->path);
+        if (options->verify != VERIFY_NONE)
+            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one",
+                output->path);
+    }
+}
+
+/* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. What
+ * counts is where a path leads, for a file has many names: s, ./s, and links to it. */
+void options_check_files(const Options *options)
+{
+    const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json}};
+    const int count = sizeof outputs / sizeof outputs[0];
+    for (int i = 0; i < count; i++) {
+        if (outputs[i].path == NULL)
+            continue;
+        atomic_check_writable(outputs[i].flag, outputs[i].path);
+        for (int j = 0; j < i; j++)
+            if (outputs[j].path != NULL && atomic_same_file(outputs[i].path, outputs[j].path))
+                die("%s: %s is also the file of %s; name two files", outputs[i].flag, outputs[i].path,
+                    outputs[j].flag);
+    }
+    if (options->resume != NULL)
+        check_resume(options, outputs, count);
 }
 
 static void check_rank_samples(const Options *options, int world_size)

@@ -2,6 +2,7 @@
 #include "train/report.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -181,4 +182,15 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
     summary_print(&summary);
     summary_write_json(&summary, options->json);
     fflush(stdout);
+}
+
+/* printf() only collects: that a disk is full shows when the bytes are to leave, and the stream remembers it. A reader
+ * who has had enough (`| head -1`) is no failure. */
+void report_check_stdout(void)
+{
+    struct pollfd stream = {.fd = STDOUT_FILENO, .events = POLLOUT};
+    bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
+    bool reader_gone = poll(&stream, 1, 0) == 1 && (stream.revents & (POLLERR | POLLHUP)) != 0;
+    CHECK(!failed || reader_gone, "stdout could not be written, and what the run printed is lost, or a part of it: is "
+          "the disk full? Files that the run has written (--save, --json, --trace) are whole");
 }

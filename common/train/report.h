@@ -35,4 +35,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
                 const RunRecord *record);
 
+/* Rank 0, when all is printed: a fault if stdout has not taken it. */
+void report_check_stdout(void);
+
 #endif
