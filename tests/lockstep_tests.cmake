@@ -145,8 +145,8 @@ function(lockstep_stage_tests number)
             lockstep_test(stage4_overflow_${ranks}_ranks test_overflow_stage4 ${ranks} stage4 mpi)
         endforeach()
     endif()
-    # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks at
-    # is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
+    # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks
+    # at is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
     lockstep_stage_program(${number} not_finite)
     target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/common/train/main.c)
     target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)

@@ -227,7 +227,7 @@ refused "$scratch/noise" --model gpt $tiny --data "$scratch/noise" # shorter tha
 head -c 30000 /dev/urandom | gzip -c >"$scratch/text.gz"
 head -c 15000 "$scratch/text.gz" >"$scratch/cut.gz"
 refused "$scratch/cut.gz" --model gpt $tiny --data "$scratch/cut.gz"
-mkfifo "$scratch/pipe" # it is opened twice: nobody may wait there
+# a pipe, from above: a text is opened twice, and nobody may wait there
 refused "$scratch/pipe" --model gpt $tiny --data "$scratch/pipe"
 refused /dev/null --model gpt $tiny --data /dev/null
 }

@@ -133,14 +133,15 @@ static _Noreturn void name_who_left(Watchdog *watchdog)
     job_abort(1);
 }
 
-/* While this process stood still, the others probably did, too, and it has not waited for them. Called with the lock
- * held. looked: when it last looked; becomes now. */
+/* While this process stood still, the others probably did, too, and it has not waited for them. (A call that another
+ * thread has made since was made now at the latest.) Called with the lock held. looked: when it last looked; becomes
+ * now. */
 static void leave_out_standstill(Watchdog *watchdog, double *looked)
 {
     const double now = now_seconds(), gap = now - *looked;
     if (gap > STOOD_STILL) {
-        watchdog->called += gap;
-        watchdog->since += gap;
+        watchdog->called = fmin(watchdog->called + gap, now);
+        watchdog->since = fmin(watchdog->since + gap, now);
     }
     *looked = now;
 }

@@ -48,8 +48,9 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 bool replica_update(Replica *replica, long step);
 bool replica_try_update(Replica *replica, long step);
 
-/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). _again: a
- * file of which another replica was resumed before, with the same options: what that one has said is not said twice.
+/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only).
+ * replica_resume_again(): the same, where another replica was resumed from this file before, with the same options; the
+ * notes that it has printed are not printed twice.
  * replica_save() writes one; next_step is the number of steps done. */
 long replica_resume(Replica *replica, const char *path, int world_size);
 long replica_resume_again(Replica *replica, const char *path, int world_size);
