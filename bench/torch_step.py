@@ -70,7 +70,9 @@ class Mlp(nn.Module):
         self.loss = loss
 
     def forward(self, x, targets):
-        return self.loss(self.fc3(F.relu(self.fc2(F.relu(self.fc1(x))))), targets)
+        for hidden in self.fc1, self.fc2:
+            x = F.gelu(hidden(x), approximate="tanh")
+        return self.loss(self.fc3(x), targets)
 
 
 def build(name, batch):

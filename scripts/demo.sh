@@ -6,10 +6,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 
 # What is trained: model, steps, flags. SGD, as AdamW turns the rounding noise of a gradient that is 0 into full steps.
-# Small steps for mlp: where rounding decides whether a ReLU is just on or just off, a large step would show it.
 runs=(
     "mlp-toy 1000 --optimizer sgd"
-    "mlp     100  --optimizer sgd --momentum 0 --lr 0.001"
+    "mlp     100  --optimizer sgd"
     "gpt     20   --optimizer sgd --eval-samples 64"
 )
 # The GPT over an emulated link of 1 Gbit/s and 50 us: small buckets, so that the first one can leave early. The same

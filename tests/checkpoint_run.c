@@ -16,8 +16,8 @@ const OptimizerOptions sgd_momentum = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
 void run_create(Run *run, const OptimizerOptions *options)
 {
     static const int64_t matrix[] = {2, 3}, vector[] = {3};
-    *run = (Run){.state = {.model = "mlp", .loss_scale = 1, .seed = UINT64_MAX, .batch_size = 64, .accumulate = 2,
-                           .world_size = 3, .precision = "fp16"}};
+    *run = (Run){.state = {.model = "mlp", .beyond_shapes = "--activation gelu", .loss_scale = 1, .seed = UINT64_MAX,
+                           .batch_size = 64, .accumulate = 2, .world_size = 3, .precision = "fp16"}};
     parameters_add(&run->parameters, "fc1.weight", 2, matrix);
     parameters_add(&run->parameters, "fc1.bias", 1, vector);
     optimizer_create(&run->optimizer, options, &run->parameters);

@@ -240,12 +240,21 @@ static void load_with_other_seed(void *path)
     exit(run.state.seed == 5 && run.state.step == 17 ? 0 : 98);
 }
 
+static void load_with_relu(void *path)
+{
+    Run run;
+    run_create(&run, &adamw);
+    strcpy(run.state.beyond_shapes, "--activation relu");
+    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state);
+}
+
 static void test_another_run_is_named(void **unused)
 {
     (void)unused;
     save(test_path("adamw"), &adamw);
     save(test_path("momentum"), &sgd_momentum);
     expect_dies(load_as_gpt, test_path("adamw"), 2, "--model mlp, this run has --model gpt");
+    expect_dies(load_with_relu, test_path("adamw"), 2, "with --activation gelu, this run has --activation relu");
     expect_dies(load, test_path("momentum"), 2, "--optimizer sgd, this run has --optimizer adamw");
     expect_dies(load_without_momentum, test_path("momentum"), 2, "optimizer.momentum.fc1.bias");
     expect_dies(load_with_other_seed, test_path("adamw"), 0, "--seed 18446744073709551615, this one has 5");

@@ -58,14 +58,14 @@ refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden layers heads width context data steps epochs batch-size accumulate rank-samples seed optimizer lr \
+for flag in model hidden activation layers heads width context data steps epochs batch-size accumulate rank-samples seed optimizer lr \
     lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision device threads backend allreduce wire \
     timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
     refused --$flag --$flag --drop-last
 done
-for flag in model optimizer lr-schedule precision device backend allreduce on-nan; do
+for flag in model activation optimizer lr-schedule precision device backend allreduce on-nan; do
     refused --$flag --$flag nonsense
 done
 refused --verify --verify nonsense

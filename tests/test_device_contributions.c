@@ -18,7 +18,7 @@ typedef struct Network {
 } Network;
 
 static const ModelSpec specs[] = {
-    {.name = "mlp", .kind = MODEL_MLP, .mlp = {TIME, 9, 5, 4, true}},
+    {.name = "mlp", .kind = MODEL_MLP, .mlp = {TIME, 9, 5, 4, true, ACTIVATION_GELU}},
     {.name = "gpt", .kind = MODEL_GPT, .gpt = {2, 2, 8, TIME, 11, 11}},
     {.name = "sums"},
 };

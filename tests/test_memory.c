@@ -14,7 +14,7 @@
 #define MAX_SAMPLES 3
 #define TIME 6
 
-static const ModelSpec small_mlp = {.name = "mlp", .kind = MODEL_MLP, .mlp = {6, 9, 5, 4, true}};
+static const ModelSpec small_mlp = {.name = "mlp", .kind = MODEL_MLP, .mlp = {6, 9, 5, 4, true, ACTIVATION_GELU}};
 
 typedef struct Setup {
     Model model;

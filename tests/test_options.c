@@ -115,9 +115,11 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.steps, 0);
     assert_int_equal(options.epochs, 3);
 
-    options = parse("--hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 1);
+    assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
+    options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 1);
     assert_int_equal(options.model.mlp.hidden1, 30);
     assert_int_equal(options.model.mlp.hidden2, 40);
+    assert_int_equal(options.model.mlp.activation, ACTIVATION_RELU);
     assert_int_equal(options.steps, 7);
     assert_int_equal(options.epochs, 0);
     assert_int_equal(options.batch_size, 12);
@@ -298,6 +300,7 @@ static void mistakes_are_named(void **state)
         {1, "--steps 1e3", "--steps: '1e3' is not a whole number"},
         {1, "--steps 1 --epochs 1", "--epochs: not together with --steps"},
         {1, "--model gpt --heads 3", "--heads: 3 heads cannot share"},
+        {1, "--model gpt --activation relu", "--activation: not for model gpt"},
         {1, "--rank-samples 3,x", "--rank-samples: '3,x' is not N0,N1,...: up to 256 whole numbers"},
         {1, "--join --drop-last", "--drop-last: not together with --join"},
         {1, "--save --json", "--save: needs a value, but --json follows"},

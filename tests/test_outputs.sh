@@ -93,7 +93,7 @@ verified_with()
 verified_with 1 '--optimizer sgd' --optimizer adamw --lr 0.3 --verify
 verified_with 0 '' --optimizer adamw --lr 0.3 --verify exact
 verified_with 0 '' --optimizer sgd --lr 0.1 --verify
-verified_with 1 '(--steps 1).*ReLU' --optimizer sgd --lr 3 --momentum 0.99 --clip-grad-norm 0 --verify
+verified_with 1 '(--steps 1).*relu' --optimizer sgd --lr 3 --momentum 0.99 --clip-grad-norm 0 --verify
 
 # ---- trace ----
 

@@ -158,7 +158,8 @@ static ModelSpec spec_of(const Reference *reference, const char *name)
         spec.kind = MODEL_GPT;
         spec.gpt = (GptSizes){(int)size[0], (int)size[1], (int)size[2], (int)size[3], (int)size[4], (int)size[5]};
     } else {
-        spec.mlp = (MlpSizes){(int)size[0], (int)size[1], (int)size[2], (int)size[3], size[4] > 0};
+        spec.mlp = (MlpSizes){(int)size[0], (int)size[1], (int)size[2], (int)size[3], size[4] > 0,
+                              size[5] > 0 ? ACTIVATION_RELU : ACTIVATION_GELU};
     }
     return spec;
 }

@@ -71,7 +71,7 @@ static int events_of(const Events *events, const Parameter *parameter, int *plac
 #define TIME 6
 
 static const ModelSpec small_gpt = {.name = "gpt", .kind = MODEL_GPT, .gpt = {2, 2, 8, TIME, 11, 11}};
-static const ModelSpec small_mlp = {.name = "mlp", .kind = MODEL_MLP, .mlp = {TIME, 9, 5, 4, true}};
+static const ModelSpec small_mlp = {.name = "mlp", .kind = MODEL_MLP, .mlp = {TIME, 9, 5, 4, true, ACTIVATION_GELU}};
 
 typedef struct Setup {
     Model model;

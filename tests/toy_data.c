@@ -15,7 +15,7 @@ Options toy_options(const char *model_name)
                                        .padded_vocabulary = 256};
     } else if (options.model.loss == LOSS_CROSS_ENTROPY) {
         options.dataset = DATASET_IMAGES;
-        options.model.mlp = (MlpSizes){64, 48, 32, 10, true};
+        options.model.mlp = (MlpSizes){64, 48, 32, 10, true, ACTIVATION_GELU};
     } else {
         options.dataset = DATASET_RANDOM;
     }

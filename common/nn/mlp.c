@@ -1,7 +1,13 @@
-/* mlp.c: three linear layers with ReLU between them. */
+/* mlp.c: three linear layers with a GELU between them, or a ReLU.
+ *
+ * note: kink
+ * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. Two runs that differ
+ * in the last bit of an activation near 0 differ there in a whole contribution to the gradient, and then in the weights.
+ * So with ReLU, N ranks leave the weights of one process sooner or later. */
 #include <math.h>
 #include <stdio.h>
 
+#include "base/check.h"
 #include "device/device.h"
 #include "nn/layers.h"
 
@@ -28,6 +34,20 @@ void mlp_create(Model *model, Rng *rng)
     add_linear(model, 2, sizes->hidden2, sizes->outputs, sizes->last_bias, rng);
 }
 
+const char *activation_name(Activation activation)
+{
+    return activation == ACTIVATION_GELU ? "gelu" : "relu";
+}
+
+static Tensor *activate(Tape *tape, Tensor *x, Activation activation)
+{
+    switch (activation) {
+    case ACTIVATION_GELU: return op_gelu(tape, x);
+    case ACTIVATION_RELU: return op_relu(tape, x);
+    }
+    FAULT("there is no activation number %d", (int)activation);
+}
+
 Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
 {
     Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
@@ -36,7 +56,7 @@ Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
         device_range_begin("fc%d", layer + 1);
         x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
         if (layer < 2)
-            x = op_relu(tape, x);
+            x = activate(tape, x, model->spec.mlp.activation);
         device_range_end();
     }
     return x;

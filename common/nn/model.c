@@ -9,8 +9,8 @@
 #include "nn/layers.h"
 
 static const ModelSpec known_models[] = {
-    {.name = "mlp", .kind = MODEL_MLP, .loss = LOSS_CROSS_ENTROPY, .mlp = {784, 512, 512, 10, true}},
-    {.name = "mlp-toy", .kind = MODEL_MLP, .loss = LOSS_MSE, .mlp = {10, 20, 20, 5, false}},
+    {.name = "mlp", .kind = MODEL_MLP, .loss = LOSS_CROSS_ENTROPY, .mlp = {784, 512, 512, 10, true, ACTIVATION_GELU}},
+    {.name = "mlp-toy", .kind = MODEL_MLP, .loss = LOSS_MSE, .mlp = {10, 20, 20, 5, false, ACTIVATION_GELU}},
     {.name = "gpt", .kind = MODEL_GPT, .loss = LOSS_CROSS_ENTROPY, .gpt = {4, 4, 256, 128, 256, 256}},
     {.name = "gpt2", .kind = MODEL_GPT, .loss = LOSS_CROSS_ENTROPY, .gpt = {12, 12, 768, 1024, 50257, 50304}},
 };

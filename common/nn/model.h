@@ -10,10 +10,12 @@
 
 typedef enum ModelKind { MODEL_MLP, MODEL_GPT } ModelKind;
 typedef enum LossKind { LOSS_CROSS_ENTROPY, LOSS_MSE } LossKind;
+typedef enum Activation { ACTIVATION_GELU, ACTIVATION_RELU } Activation;
 
 typedef struct MlpSizes {
     int inputs, hidden1, hidden2, outputs;
-    bool last_bias; /* does fc3 have a bias? */
+    bool last_bias;        /* does fc3 have a bias? */
+    Activation activation; /* between the layers; see mlp.c */
 } MlpSizes;
 
 typedef struct GptSizes {
@@ -63,6 +65,9 @@ Tensor *model_forward(Model *model, Tape *tape, void *inputs, int64_t samples, i
  * cross-entropy, float (samples, outputs) for MSE. inputs and targets: device memory that stays valid until the
  * next tape_begin(). time is ignored by the MLP. */
 Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_t samples, int64_t time);
+
+/* "gelu", "relu" */
+const char *activation_name(Activation activation);
 
 /* How many terms the summed loss of `samples` samples has: samples, or samples * time for the GPT. */
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time);

@@ -113,7 +113,7 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     cJSON *metadata = cJSON_CreateObject();
     add_text(metadata, "writer", "lockstep");
     add_text(metadata, "model", "%s", state->model);
-    add_text(metadata, "heads", "%ld", state->heads);
+    add_text(metadata, "beyond_shapes", "%s", state->beyond_shapes);
     add_text(metadata, "optimizer", "%s", kind_name(kind));
     add_text(metadata, "step", "%ld", state->step);
     add_text(metadata, "loss_scale", "%.9g", (double)state->loss_scale);
@@ -228,10 +228,10 @@ static void check_same_run(const SafetensorsFile *file, const Optimizer *optimiz
         die("%s: was saved from --model %s, this run has --model %s", file->path, safetensors_printable(model),
             state->model);
     }
-    long heads = metadata_count(file, "heads");
-    if (heads != state->heads) {
-        die("%s: was saved from a model with --heads %ld, this run has %ld: the same weights would mean something else",
-            file->path, heads, state->heads);
+    const char *beyond_shapes = metadata_text(file, "beyond_shapes");
+    if (strcmp(beyond_shapes, state->beyond_shapes) != 0) {
+        die("%s: was saved from a model with %s, this run has %s: the same weights would mean something else",
+            file->path, safetensors_printable(beyond_shapes), state->beyond_shapes);
     }
     const char *kind = metadata_text(file, "optimizer");
     if (strcmp(kind, kind_name(optimizer->options.kind)) != 0) {

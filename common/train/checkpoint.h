@@ -15,7 +15,7 @@
 
 typedef struct CheckpointState {
     char model[16]; /* as --model names it */
-    long heads;     /* of attention, which no tensor's shape shows; 0 in a model without */
+    char beyond_shapes[24]; /* what else the weights' meaning depends on: "--heads 4", "--activation gelu" */
     /* Where the run is. */
     long step;        /* optimizer steps done; the next one has this number, counted from 0 */
     float loss_scale; /* fp16; 1 otherwise */

@@ -133,6 +133,7 @@ static void fill_model(Options *options, const FlagValues *values)
         options->model.mlp.hidden1 = (int)hidden1;
         options->model.mlp.hidden2 = (int)hidden2;
     }
+    options->model.mlp.activation = (Activation)choice(values, FLAG_ACTIVATION)->value;
     if (values->given[FLAG_LAYERS])
         options->model.gpt.layers = (int)whole_number(values, FLAG_LAYERS);
     if (values->given[FLAG_HEADS])

@@ -21,6 +21,8 @@ static void check_model(const Options *options, const FlagValues *values)
     if (options->model.kind == MODEL_GPT) {
         if (values->given[FLAG_HIDDEN])
             die("--hidden: model %s has none; --model mlp and mlp-toy do (%s has --width)", model, model);
+        if (values->given[FLAG_ACTIVATION])
+            die("--activation: not for model %s, which is built with GELU; --model mlp and mlp-toy have it", model);
         if (options->model.gpt.width % options->model.gpt.heads != 0)
             die("--heads: %d heads cannot share a width of %d evenly; choose a --width that is a multiple",
                 options->model.gpt.heads, options->model.gpt.width);

@@ -16,15 +16,16 @@ const ModelDefaults model_defaults[MODEL_COUNT] = {
      .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
     {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2800", .batch_size = "8", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
-     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "1.4e-3", .adamw_weight_decay = "0.1"},
     {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
      .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
-     .sgd_lr = "0.1", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
      .adamw_lr = "6e-4", .adamw_weight_decay = "0.1"},
 };
 
 static const Choice models[] = {{"mlp", 0}, {"mlp-toy", 1}, {"gpt", 2}, {"gpt2", 3}, {NULL, 0}};
+static const Choice activations[] = {{"gelu", ACTIVATION_GELU}, {"relu", ACTIVATION_RELU}, {NULL, 0}};
 static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
@@ -41,6 +42,8 @@ static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 const Flag flags[FLAG_COUNT] = {
     [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
+    [FLAG_ACTIVATION] = {"activation", NULL, activations, "gelu", 0, 0, 1, NULL,
+                         "mlp, mlp-toy: between the layers; with relu, rounding may grow (notes/equality.md)"},
     [FLAG_LAYERS] = {"layers", "N", NULL, NULL, 1, GPT_MAX_LAYERS, 1, NULL, "gpt, gpt2: number of blocks"},
     [FLAG_HEADS] = {"heads", "N", NULL, NULL, 1, 256, 1, NULL, "gpt, gpt2: attention heads; must divide the width"},
     [FLAG_WIDTH] = {"width", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: channels"},

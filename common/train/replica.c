@@ -116,9 +116,13 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
                              .world_size = world_size,
                              .drop_last = options->drop_last,
                              .rank_samples = options_rank_samples_fingerprint(options),
-                             .join = options->join,
-                             .heads = options->model.kind == MODEL_GPT ? options->model.gpt.heads : 0};
+                             .join = options->join};
     snprintf(state.model, sizeof state.model, "%s", options->model.name);
+    if (options->model.kind == MODEL_GPT)
+        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--heads %d", options->model.gpt.heads);
+    else
+        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--activation %s",
+                 activation_name(options->model.mlp.activation));
     snprintf(state.precision, sizeof state.precision, "%s%s", precision_name(options->precision),
              options->tf32 ? " --tf32" : "");
     describe_updates(replica, &state);

@@ -160,8 +160,8 @@ static void print_advice(const Options *options, const Verification *result)
                "(notes/equality.md)\n");
     else
         printf("advice: a mistake shows after one step, as a rule (--steps 1); rounding grows from step to step, the "
-               "faster the larger --lr is, and by leaps where it decides whether a ReLU is on; --verify exact "
-               "--allreduce ordered allows neither (notes/equality.md)\n");
+               "faster the larger --lr is, and by leaps with --activation relu; --verify exact --allreduce ordered "
+               "allows neither (notes/equality.md)\n");
 }
 
 static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,

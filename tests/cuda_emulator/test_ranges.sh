@@ -50,8 +50,8 @@ all_reduces() {
 expected_training=$(
     printf 'step 1%s\n' "" /forward /forward/fc{1,2,3} /forward/loss /backward /backward/mse \
         "/backward/linear fc3.weight" "/backward!gradient-ready fc3.weight" \
-        /backward/relu "/backward/linear fc2.weight" "/backward!gradient-ready fc2."{weight,bias} \
-        /backward/relu "/backward/linear fc1.weight" "/backward!gradient-ready fc1."{weight,bias}
+        /backward/gelu "/backward/linear fc2.weight" "/backward!gradient-ready fc2."{weight,bias} \
+        /backward/gelu "/backward/linear fc1.weight" "/backward!gradient-ready fc1."{weight,bias}
     [ "$stage" -ne 1 ] || all_reduces "step 1/" fc1.{weight,bias} fc2.{weight,bias} fc3.weight
     echo "step 1/optimizer"
 )

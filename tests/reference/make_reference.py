@@ -3,8 +3,8 @@
 
     python3 tests/reference/make_reference.py          needs PyTorch 1.13 or newer; the files are kept in git
 
-Three tiny models, built from PyTorch's own layers: a GPT-2 (gpt.txt), an MLP classifier (mlp.txt) and an MLP for
-regression (mlp-toy.txt). Weights and inputs are float32 numbers; everything computed from them is computed in
+Three tiny models, built from PyTorch's own layers: a GPT-2 (gpt.txt), an MLP classifier with GELU (mlp.txt) and an MLP
+for regression with ReLU (mlp-toy.txt). Weights and inputs are float32 numbers; everything computed from them is computed in
 float64. So the reference has no rounding errors worth mentioning, and the tolerances of the test need to cover only
 lockstep's own float32.
 
@@ -94,14 +94,17 @@ class Gpt(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, inputs, hidden1, hidden2, outputs, last_bias, loss):
+    def __init__(self, inputs, hidden1, hidden2, outputs, last_bias, relu, loss):
         super().__init__()
         self.fc1, self.fc2 = nn.Linear(inputs, hidden1), nn.Linear(hidden1, hidden2)
         self.fc3 = nn.Linear(hidden2, outputs, bias=last_bias)
-        self.loss = loss
+        self.relu, self.loss = relu, loss
+
+    def activate(self, x):
+        return F.relu(x) if self.relu else F.gelu(x, approximate="tanh")
 
     def forward(self, x):
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+        return self.fc3(self.activate(self.fc2(self.activate(self.fc1(x)))))
 
 
 def draw_weights(model):
@@ -202,13 +205,13 @@ def main():
     tokens = torch.randint(13, (3, 7))
     write_reference(os.path.join(folder, "gpt.txt"), Gpt(*sizes[:4], sizes[5]), sizes, tokens[:, :-1], tokens[:, 1:])
 
-    # inputs, hidden 1, hidden 2, outputs, last_bias
+    # inputs, hidden 1, hidden 2, outputs, last_bias, relu
     inputs = torch.randn(10, 7).double()
-    write_reference(os.path.join(folder, "mlp.txt"), Mlp(7, 11, 6, 5, True, F.cross_entropy), [7, 11, 6, 5, 1],
-                    inputs, torch.randint(5, (10,)))
+    write_reference(os.path.join(folder, "mlp.txt"), Mlp(7, 11, 6, 5, True, False, F.cross_entropy),
+                    [7, 11, 6, 5, 1, 0], inputs, torch.randint(5, (10,)))
     inputs, targets = torch.randn(8, 10).double(), torch.randn(8, 5).double()
-    write_reference(os.path.join(folder, "mlp-toy.txt"), Mlp(10, 20, 20, 5, False, F.mse_loss), [10, 20, 20, 5, 0],
-                    inputs, targets)
+    write_reference(os.path.join(folder, "mlp-toy.txt"), Mlp(10, 20, 20, 5, False, True, F.mse_loss),
+                    [10, 20, 20, 5, 0, 1], inputs, targets)
 
 
 if __name__ == "__main__":
