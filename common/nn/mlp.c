@@ -1,9 +1,9 @@
 /* mlp.c: three linear layers with a GELU between them, or a ReLU.
  *
  * note: kink
- * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. Two runs that differ
- * in the last bit of an activation near 0 differ there in a whole contribution to the gradient, and then in the weights.
- * So with ReLU, N ranks leave the weights of one process sooner or later. */
+ * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. Where two runs
+ * differ in the last bit of an activation near 0, a whole contribution to the gradient is there in one run and missing
+ * in the other. So with ReLU, N ranks leave the weights of one process sooner or later. */
 #include <math.h>
 #include <stdio.h>
 
