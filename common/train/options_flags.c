@@ -128,9 +128,8 @@ const Flag flags[FLAG_COUNT] = {
  * Ranks compare all flags but these (options_agree.c). So one that is new is compared, unless somebody finds a reason
  * why it does no harm where ranks differ in it. */
 const bool flag_is_per_rank[FLAG_COUNT] = {
-    [FLAG_DATA] = true,    /* hosts may keep it in different places: what was read is compared */
-    [FLAG_RESUME] = true,  /* likewise */
-    [FLAG_THREADS] = true, /* changes the speed, and the last bits of a rank's own gradients before they are added up */
+    [FLAG_DATA] = true,   /* hosts may keep it in different places: what was read is compared */
+    [FLAG_RESUME] = true, /* likewise */
 };
 
 const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
