@@ -192,7 +192,7 @@ int main(int argc, char **argv)
         parameters_add(&parameters, "fc1.weight", 2, (int64_t[]){4, bad ? 5 : 3});
         if (bad)
             say_now();
-        int64_t number = -1, numbers[8];
+        int64_t number = INT64_MAX, numbers[8];
         if (bad && strcmp(where, "text") == 0)
             replicas_check_same_text(pg, "a line is there", "planted", "");
         else if (bad && strcmp(where, "number") == 0)

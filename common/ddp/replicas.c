@@ -44,7 +44,7 @@ void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *pr
     int64_t *sizes = alloc_or_fault((size_t)world_size * sizeof *sizes);
     pg_all_gather(pg, &size, sizes, 1, DTYPE_I64, "size of a description");
     for (int rank = 0; rank < world_size; rank++) {
-        check_same_collective(sizes[rank] > 0 && sizes[rank] <= LARGEST_TEXT, rank);
+        check_same_collective(sizes[rank] <= LARGEST_TEXT, rank);
         largest = sizes[rank] > largest ? sizes[rank] : largest;
     }
     size_t words = (size_t)largest / sizeof(int32_t) + 1, bytes = words * sizeof(int32_t);
