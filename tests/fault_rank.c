@@ -192,7 +192,13 @@ int main(int argc, char **argv)
         parameters_add(&parameters, "fc1.weight", 2, (int64_t[]){4, bad ? 5 : 3});
         if (bad)
             say_now();
-        replicas_check_same_model(pg, &parameters);
+        int64_t number = INT64_MAX, numbers[8];
+        if (bad && strcmp(where, "text") == 0)
+            replicas_check_same_text(pg, "a line is there", "planted", "");
+        else if (bad && strcmp(where, "number") == 0)
+            pg_all_gather(pg, &number, numbers, 1, DTYPE_I64, "a number");
+        else
+            replicas_check_same_model(pg, &parameters);
     }
     for (int step = 0; step < STEPS; step++)
         take_step(pg, how, where, gradient, step);

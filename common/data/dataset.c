@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/rng.h"
 
 /* Fashion-MNIST's training pixels, scaled to [0, 1], have this mean and deviation. */
@@ -100,6 +101,12 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
         case DATASET_RANDOM: get_random(dataset, index, input, target); break;
         }
     }
+}
+
+uint32_t dataset_checksum(const Dataset *dataset)
+{
+    uint32_t sum = checksum(0, dataset->bytes, (size_t)dataset->byte_count);
+    return checksum(sum, dataset->labels, (size_t)dataset->size);
 }
 
 void dataset_close(Dataset *dataset)

@@ -51,6 +51,9 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
  * epoch (from 0) matters for training text only. */
 void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs,
                  void *targets);
+/* A number that differs, most likely, where the files that were read differ. Random numbers: 0, because seed and size
+ * say all about them. */
+uint32_t dataset_checksum(const Dataset *dataset);
 void dataset_close(Dataset *dataset);
 
 #endif

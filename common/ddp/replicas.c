@@ -9,51 +9,72 @@
 #include "base/hash.h"
 #include "device/device.h"
 
-#define DESCRIPTION_SIZE 160 /* "parameter 0 is fc1.weight float32 [512, 784]", sent as 40 int32 words */
+enum { LINE_SIZE = 160 }; /* of a parameter's description, at most */
+enum { LARGEST_TEXT = 1 << 24 }; /* bytes; what is larger is no text */
 
-static void describe(const ParameterList *parameters, int i, char *text)
+/* Ends the run at the first line in which the texts differ. */
+static void show_difference(const char *text, const char *other, int rank, const char *problem, const char *advice)
 {
-    char shape[64];
-    memset(text, 0, DESCRIPTION_SIZE);
-    if (i >= parameters->count) {
-        snprintf(text, DESCRIPTION_SIZE, "parameter %d is nothing (it has %d parameters)", i, parameters->count);
-        return;
-    }
-    tensor_describe(&parameters->items[i]->tensor, shape, sizeof shape);
-    snprintf(text, DESCRIPTION_SIZE, "parameter %d is %.60s %s%s", i, parameters->items[i]->name, shape,
-             parameters->items[i]->tensor.requires_grad ? "" : " (frozen)");
+    int length = 0, other_length = 0;
+    do {
+        text += length + (text[length] == '\n');
+        other += other_length + (other[other_length] == '\n');
+        length = (int)strcspn(text, "\n");
+        other_length = (int)strcspn(other, "\n");
+    } while (length == other_length && memcmp(text, other, (size_t)length) == 0);
+    const char *value = strstr(text, " is ");
+    int name = value != NULL && value < text + length ? (int)(value - text) + 4 : 0;
+    int known = strncmp(text, other, (size_t)name) == 0 ? name : 0; /* the same name is not said twice */
+    die("%s: %.*s on rank 0, but %.*s on rank %d; %s", problem, length, text, other_length - known, other + known, rank,
+        advice);
 }
 
-/* What comes from a rank that is in another collective is not a description at all: not a matter of models then. */
-static void check_is_description(const char *text, int i, int rank)
+static void check_same_collective(bool same, int rank)
 {
-    char begin[40];
-    int length = snprintf(begin, sizeof begin, "parameter %d is ", i);
-    CHECK(memcmp(text, begin, (size_t)length) == 0,
-          "what rank %d sent is no description of a parameter: it is in another collective, so the ranks have not made "
-          "the same calls in the same order before; --debug-collectives names the first one that differs", rank);
+    CHECK(same, "what rank %d sent is not what is compared here: it is in another collective, so the ranks have not "
+          "made the same calls in the same order before; --debug-collectives names the first one that differs", rank);
+}
+
+/* The problem is sent as well: a text is recognised by it. */
+void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *problem, const char *advice)
+{
+    const int world_size = pg_world_size(pg);
+    const size_t head = strlen(problem);
+    int64_t size = (int64_t)(head + strlen(text) + 1), largest = size;
+    int64_t *sizes = alloc_or_fault((size_t)world_size * sizeof *sizes);
+    pg_all_gather(pg, &size, sizes, 1, DTYPE_I64, "size of a description");
+    for (int rank = 0; rank < world_size; rank++) {
+        check_same_collective(sizes[rank] <= LARGEST_TEXT, rank);
+        largest = sizes[rank] > largest ? sizes[rank] : largest;
+    }
+    size_t words = (size_t)largest / sizeof(int32_t) + 1, bytes = words * sizeof(int32_t);
+    char *mine = alloc_or_fault(bytes), *all = alloc_or_fault((size_t)world_size * bytes);
+    stpcpy(stpcpy(mine, problem), text);
+    pg_all_gather(pg, mine, all, words, DTYPE_I32, "description");
+    for (int rank = 0; rank < world_size; rank++) {
+        const char *theirs = all + (size_t)rank * bytes;
+        check_same_collective(strncmp(theirs, problem, head) == 0, rank);
+        if (strcmp(all, theirs) != 0)
+            show_difference(all + head, theirs + head, rank, problem, advice);
+    }
+    free(sizes);
+    free(mine);
+    free(all);
 }
 
 void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters)
 {
-    int world_size = pg_world_size(pg);
-    char mine[DESCRIPTION_SIZE];
-    char *all = alloc_or_fault((size_t)world_size * DESCRIPTION_SIZE);
-    int64_t count = parameters->count, most = 0;
-    pg_all_reduce(pg, &count, &most, 1, DTYPE_I64, REDUCE_MAX, "number of parameters");
-    for (int i = 0; i < most; i++) {
-        describe(parameters, i, mine);
-        pg_all_gather(pg, mine, all, DESCRIPTION_SIZE / 4, DTYPE_I32, "description of a parameter");
-        for (int rank = 1; rank < world_size; rank++) {
-            const char *theirs = all + (size_t)rank * DESCRIPTION_SIZE;
-            check_is_description(all, i, 0);
-            check_is_description(theirs, i, rank);
-            if (memcmp(all, theirs, DESCRIPTION_SIZE) != 0)
-                die("the ranks have different models: %s on rank 0, but %s on rank %d; start every rank with the same "
-                    "--model and sizes", all, strstr(theirs, " is ") + 4, rank);
-        }
+    char *text = alloc_or_fault((size_t)(parameters->count + 1) * LINE_SIZE), shape[64];
+    char *end = text + sprintf(text, "the number of parameters is %d\n", parameters->count);
+    for (int i = 0; i < parameters->count; i++) {
+        const Tensor *tensor = &parameters->items[i]->tensor;
+        tensor_describe(tensor, shape, sizeof shape);
+        end += sprintf(end, "parameter %d is %.60s %s%s\n", i, parameters->items[i]->name, shape,
+                       tensor->requires_grad ? "" : " (frozen)");
     }
-    free(all);
+    replicas_check_same_text(pg, text, "the ranks have different models",
+                             "start every rank with the same --model and sizes");
+    free(text);
 }
 
 void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters)

@@ -5,6 +5,11 @@
 #include "autograd/parameter.h"
 #include "dist/process_group.h"
 
+/* Compares a text of lines "NAME is VALUE" on all ranks. Where they differ, the run ends with one message (status 2):
+ * problem, the first line that differs as rank 0 and the first other rank have it, and advice. The texts may differ in
+ * length. Collective. */
+void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *problem, const char *advice);
+
 /* Compares the number, names, shapes and dtypes of the parameters on all ranks; where they differ, the run ends
  * with one message that shows the first difference. Collective. */
 void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters);

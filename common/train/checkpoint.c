@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "train/safetensors.h"
 
@@ -366,6 +367,7 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
         const SafetensorsEntry *entry = safetensors_find(&file, table.entries[i].name);
         if (entry != NULL) {
             load_tensor(&file, entry, buffer, table.memory[i]);
+            state->checksum = checksum(state->checksum, buffer, (size_t)(entry->end - entry->begin));
         }
     }
     parameters_changed(parameters);

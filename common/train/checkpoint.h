@@ -32,6 +32,7 @@ typedef struct CheckpointState {
     /* What else decides about the next update, in words, which are compared. */
     char schedule[128]; /* of the learning rate; under cosine also the steps of the whole run */
     char update[128];   /* momentum and the like, and in how many bits gradients travel */
+    uint32_t checksum;  /* on loading: of the tensors that were read */
     bool read_before;   /* on loading: this process has loaded the file before, and the notes have been said */
 } CheckpointState;
 
@@ -40,8 +41,8 @@ void checkpoint_save(const char *path, const ParameterList *parameters, const Op
                      const CheckpointState *state);
 
 /* Reads parameters and optimizer state; every rank calls it. `state` comes in as this run would start, and gets step,
- * loss_scale and good_steps from the file; where the rest differs, a note says that the run will not go on bit for
- * bit. Returns false, after a note, if the file holds parameters only: state is then left alone.
+ * loss_scale, good_steps and checksum from the file; where the rest differs, a note says that the run will not go on
+ * bit for bit. Returns false, after a note, if the file holds parameters only: state then gets the checksum alone.
  * Another model or optimizer, or tensors that are missing, unexpected or of another shape, end the program with
  * die(). Nothing is changed before all of the file has been checked. */
 bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state);

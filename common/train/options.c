@@ -241,6 +241,8 @@ bool options_parse(Options *options, int argc, char **argv, int stage)
     fill_training(options, &values);
     fill_communication(options, &values);
     fill_checks_and_files(options, &values);
+    for (int id = 0; id < FLAG_COUNT; id++)
+        options->typed[id] = values.given[id] ? values.text[id] : NULL;
     options_check_flags(options, &values, stage);
     options_check_files(options);
     return true;

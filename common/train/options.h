@@ -18,6 +18,7 @@ typedef enum JoinMode {
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
 
 enum { OPTIONS_MAX_RANKS = 256 }; /* that --rank-samples can list */
+enum { OPTIONS_MAX_FLAGS = 64 };
 
 typedef struct Options {
     ModelSpec model;
@@ -63,6 +64,7 @@ typedef struct Options {
     bool same_seed;    /* --same-init: every rank draws the same initial weights (default: seed + rank) */
     long eval_samples; /* look at this many held-out samples at the end; 0: all */
     long check_every;  /* compare the ranks' weights every this many steps; 0: only at the end */
+    const char *typed[OPTIONS_MAX_FLAGS]; /* by FlagId: a flag's value as it was typed; NULL: it was not given */
 } Options;
 
 /* Fills options from the command line. Anything wrong ends the program with die() (status 2), naming the flag and
@@ -81,7 +83,8 @@ const int64_t *options_rank_samples(const Options *options);
  * not promise. */
 void options_check_world(const Options *options, int world_size);
 
-/* die()s, showing both sides, where ranks were started with different settings. Collective. */
+/* die()s, showing both sides, where ranks were started with different programs or flags: of all flags, what was typed
+ * must be the same, except for those that --help calls "per rank". Collective. */
 void options_check_agreement(const Options *options, ProcessGroup *pg);
 
 /* After device_init(): die()s if two ranks compute on one GPU, unless --share-gpu allows it. Collective. */

@@ -1,78 +1,39 @@
-/* options_agree.c: the settings that must be equal on all ranks, compared before anything depends on them. With different
- * bucket caps, say, ranks would add up gradients that have nothing to do with each other. */
+/* options_agree.c: what must be equal on all ranks, compared before anything depends on it. With different bucket caps,
+ * say, ranks would add up gradients that have nothing to do with each other. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "ddp/replicas.h"
 #include "device/device.h"
-#include "train/options.h"
+#include "train/options_flags.h"
 
-typedef struct Setting {
-    const char *flag;
-    double value;
-} Setting;
+enum { IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
 
-enum { SETTINGS = 35, IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
-
-static void collect(const Options *o, Setting settings[SETTINGS])
-{
-    const Setting all[SETTINGS] = {
-        {"the stage (program)", ddp_stage_number},
-        {"--steps", (double)o->steps},
-        {"--epochs", (double)o->epochs},
-        {"--batch-size", (double)o->batch_size},
-        {"--accumulate", o->accumulate},
-        {"--seed", (double)o->seed},
-        {"--drop-last", o->drop_last},
-        {"--rank-samples (a fingerprint)", options_rank_samples_fingerprint(o)},
-        {"--join (its number)", o->join},
-        {"--lr", (double)o->lr},
-        {"--lr-schedule (its number)", o->lr_schedule},
-        {"--warmup-steps", (double)o->warmup_steps},
-        {"--optimizer (its number)", o->optimizer.kind},
-        {"--momentum", (double)o->optimizer.momentum},
-        {"--weight-decay", (double)o->optimizer.weight_decay},
-        {"--clip-grad-norm", o->clip_grad_norm},
-        {"--precision (its number)", o->precision},
-        {"--tf32", o->tf32},
-        {"--grad-dtype (its number)", o->ddp.grad_dtype},
-        {"--loss-scale", (double)o->initial_loss_scale}, /* its default follows from the one before */
-        {"--on-nan (its number)", o->on_nan},
-        {"--allreduce (its number)", o->group.algorithm},
-        {"--backend nccl", strcmp(o->backend, "nccl") == 0},
-        {"--device cuda (the program)", strcmp(o->device, "cuda") == 0},
-        {"--bucket-cap-mb, in bytes", (double)o->ddp.bucket_cap_bytes},
-        {"--first-bucket-mb, in bytes", (double)o->ddp.first_bucket_cap_bytes},
-        {"--rebuild-buckets", o->ddp.rebuild_buckets},
-        {"--find-unused-parameters", o->ddp.find_unused_parameters},
-        {"--check-every", (double)o->check_every},
-        {"--debug-collectives", o->group.debug_collectives},
-        {"--eval-samples", (double)o->eval_samples},
-        {"--verify (its number)", o->verify},
-        {"--trace (whether given)", o->trace != NULL},
-        {"--resume (whether given)", o->resume != NULL},
-        {"--save-every", (double)o->save_every},
-    };
-    for (int i = 0; i < SETTINGS; i++)
-        settings[i] = all[i];
-}
-
+/* note: same-flags
+ * The words that were typed, not the values they stand for: so no flag has to be listed here, and none is forgotten.
+ * They decide on the model, too. A default that one rank was given and another was not is refused as well: to know that
+ * it means the same, one would need to know what each flag means. The program comes last, and with it what it decides
+ * by how it was built: --backend's default. */
 void options_check_agreement(const Options *options, ProcessGroup *pg)
 {
-    Setting settings[SETTINGS];
-    double mine[SETTINGS];
-    double *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof mine);
-    collect(options, settings);
-    for (int i = 0; i < SETTINGS; i++)
-        mine[i] = settings[i].value;
-    pg_all_gather(pg, mine, all, SETTINGS, DTYPE_F64, "settings");
-    for (int i = 0; i < SETTINGS; i++)
-        for (int rank = 1; rank < pg_world_size(pg); rank++)
-            if (all[rank * SETTINGS + i] != all[i])
-                die("the ranks were started differently: %s is %.12g on rank 0, but %.12g on rank %d; give every rank the "
-                    "same flags", settings[i].flag, all[i], all[rank * SETTINGS + i], rank);
-    free(all);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    CHECK(stream != NULL, "out of memory: cannot write down the flags");
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        const char *typed = options->typed[id];
+        bool bare = typed != NULL && typed[0] == '\0';
+        if (!flag_is_per_rank[id])
+            fprintf(stream, "--%s is %s\n", flags[id].name, typed == NULL ? "not given" : bare ? "given" : typed);
+    }
+    fprintf(stream, "the program is that of stage %d (%s, %s)\n", ddp_stage_number, device_name(),
+            options->backend);
+    fclose(stream);
+    replicas_check_same_text(pg, text, "the ranks were started differently",
+                             "give every rank the same program and flags");
+    free(text);
 }
 
 /* note: one-gpu-each

@@ -127,6 +127,14 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
 };
 
+/* note: per-rank
+ * Ranks compare all flags but these (options_agree.c). So one that is new is compared, unless somebody finds a reason
+ * why it does no harm where ranks differ in it. */
+const bool flag_is_per_rank[FLAG_COUNT] = {
+    [FLAG_DATA] = true,   /* hosts may keep it in different places: what was read is compared */
+    [FLAG_RESUME] = true, /* likewise */
+};
+
 const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
 {
     const ModelDefaults *defaults = &model_defaults[model];

@@ -27,6 +27,7 @@ typedef enum FlagId {
     FLAG_TRACE, FLAG_JSON, FLAG_HELP,
     FLAG_COUNT
 } FlagId;
+_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "a flag more than Options has room for");
 
 /* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. */
 typedef struct Choice {
@@ -46,6 +47,7 @@ typedef struct Flag {
 } Flag;
 
 extern const Flag flags[FLAG_COUNT];
+extern const bool flag_is_per_rank[FLAG_COUNT]; /* ranks may have different values */
 
 /* note: scale-on-the-wire
  * The default of --loss-scale with --grad-dtype fp16. What travels is the gradient of a SUM of losses: as many times

@@ -26,6 +26,8 @@ static void print_flag(const Flag *flag)
     printf("  %-32s %s", usage, flag->help);
     if (flag->default_value != NULL)
         printf(" [%s]", flag->default_value);
+    if (flag_is_per_rank[flag - flags])
+        printf(" (per rank)");
     putchar('\n');
 }
 
@@ -80,7 +82,8 @@ void options_print_help(int stage)
     printf("%s: distributed data parallel training, stage %d (%s)\n\n", program, stage, stage_name(stage));
     printf("usage: %s [FLAGS]                  one rank\n", program);
     printf("       mpiexec -n 2 %s [FLAGS]     two ranks\n", program);
-    printf("\nDefaults are in brackets. --flag VALUE and --flag=VALUE mean the same; the last of a kind counts.\n");
+    printf("\nDefaults are in brackets. --flag VALUE and --flag=VALUE mean the same; the last of a kind counts.\n"
+           "All ranks need the same flags, typed alike; those that are called (per rank) may differ.\n");
     print_flags(stage);
 
     printf("\nDefaults that depend on the model:\n  %-24s", "");

@@ -136,6 +136,7 @@ static long resume(Replica *replica, const char *path, int world_size, bool agai
     checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state);
     replica->scaler.scale = state.loss_scale;
     replica->scaler.good_steps = state.good_steps;
+    replica->resumed_checksum = state.checksum;
     return state.step;
 }
 

@@ -22,6 +22,7 @@ typedef struct Replica {
     int64_t time;         /* tokens per sample, 1 for the MLP */
     void *inputs, *targets; /* the micro-batch on the device; owned */
     int64_t capacity;       /* samples that they have room for; grows when needed */
+    uint32_t resumed_checksum; /* of the checkpoint it goes on from */
 } Replica;
 
 /* The initial weights come from `seed`. The parameters have no gradients yet: ddp_create() or
