@@ -14,6 +14,7 @@
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- the device ---- */
 
@@ -60,9 +61,10 @@ static void advise_if_kernels_are_slow(const char *kernels)
  * ask first, and then let it have it. */
 static void check_blas_has_memory(int threads)
 {
-    void *trial = malloc((size_t)threads * BLAS_BUFFER);
-    CHECK(trial != NULL, "no memory for OpenBLAS, which wants %zu MiB for each of %d thread(s): is there a limit "
-          "(ulimit -v)?", BLAS_BUFFER >> 20, threads);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), running = threads < cores ? threads : cores;
+    void *trial = malloc((size_t)running * BLAS_BUFFER);
+    CHECK(trial != NULL, "no memory for OpenBLAS, which wants %zu MiB for each of %ld thread(s): is there a limit "
+          "(ulimit -v)?", BLAS_BUFFER >> 20, running);
     free(trial);
     float a = 1, c = 0;
     cblas_ssyrk(CblasRowMajor, CblasUpper, CblasNoTrans, 1, 1, 1, &a, 1, 0, &c, 1);

@@ -83,9 +83,10 @@ void launcher_tell(const char *words)
 /* note: early-end
  * A rank may die before it has come to MPI_Init. To MPICH's launcher it is a program without MPI then, which may end
  * as it likes, and the other ranks wait for it in their MPI_Init for ever. So its end is said in the launcher's own
- * words, which end the job. The time is for the launcher to pass on what this rank has printed, and to act. */
+ * words, which end the job. The time is for the launcher: to pass on what this rank has printed, and then to act. */
 static _Noreturn void end_job(void)
 {
+    sleep_seconds(0.2);
     launcher_tell("cmd=abort exitcode=1\n");
     sleep_seconds(0.5);
     _exit(1);
@@ -131,7 +132,6 @@ static _Noreturn void wait_for_child(const char *rank)
                                 rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
     ssize_t written = write(STDERR_FILENO, line, (size_t)length);
     (void)written;
-    sleep_seconds(0.2); /* so that the launcher has passed the line on before it ends everything */
     end_job();
 }
 
