@@ -194,6 +194,7 @@ kill_launcher() {
     start_training
     launcher=$(children "$launcher") # not timeout's: it would end its child
     proxy=$(children "$launcher")
+    # shellcheck disable=SC2086 # a number
     kill -9 $proxy "$launcher"
     left=$(left_running "$train" "$mark")
     [ -z "$left" ] && return
