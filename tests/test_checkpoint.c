@@ -232,7 +232,9 @@ static void test_the_checksum_cannot_be_left_out(void **unused)
     size_t count = 0;
     save(test_path("without"), &adamw);
     unsigned char *bytes = read_file(test_path("without"), &count);
-    memcpy(memmem(bytes, count, "\"checksum\"", 10), "\"chicksum\"", 10);
+    unsigned char *place = memmem(bytes, count, "\"checksum\"", 10);
+    assert_non_null(place);
+    memcpy(place, "\"chicksum\"", 10);
     write_file(test_path("without"), bytes, count);
     expect_dies(load, test_path("without"), 2, "has no \"checksum\"");
     free(bytes);

@@ -337,8 +337,8 @@ void safetensors_check_sum(const SafetensorsFile *file)
     uint64_t hash = fnv1a(hash_of_data(file), file->text, (size_t)(file->data_start - LENGTH_BYTES));
     snprintf(now, sizeof now, "%016llx", (unsigned long long)hash);
     if (strcmp(now, sum) != 0) {
-        die("%s: its checksum is \"%s\", but that of what it holds is \"%s\": it was damaged; if a program has changed it "
-            "on purpose, that must leave \"" CHECKSUM "\" out of the __metadata__", file->path,
+        die("%s: its checksum is \"%s\", but that of what it holds is \"%s\": it was damaged; a program that changes "
+            "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
             safetensors_printable(sum), now);
     }
 }
