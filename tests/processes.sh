@@ -22,6 +22,14 @@ processes() {
     done
 }
 
+# children PROCESS...: the ids of the processes that these have started.
+children() {
+    local process
+    for process in "$@"; do
+        cat "/proc/$process/task/$process/children"
+    done 2>/dev/null
+}
+
 # left_running PROGRAM [WORD]: those of them that stay. mpiexec may return a moment before what it has killed is gone.
 left_running() {
     local left

@@ -42,12 +42,12 @@ done
 if mknod "$scratch/no_device" c 0 0 2>/dev/null; then # a device that cannot be opened; only root may make one
     refused "$scratch/no_device" --model mlp-toy $tiny --json "$scratch/no_device"
 fi
-for count in $ranks_list; do # a link to a file that does not exist yet
-    rm -f "$scratch/new"
+for count in $ranks_list; do
+    : >"$scratch/new"
     ln -sf new "$scratch/to_new"
     run "$count" --model mlp-toy $tiny --json "$scratch/to_new"
     ended 0 --model mlp-toy $tiny --json "$scratch/to_new" || continue
-    if [ ! -L "$scratch/to_new" ] || [ ! -f "$scratch/new" ]; then
+    if [ ! -L "$scratch/to_new" ] || [ ! -s "$scratch/new" ]; then
         fail "expected a new file where the link leads to, and the link as it was" --json to_new
     fi
 done
@@ -73,12 +73,26 @@ same_outputs()
 }
 same_outputs same ./same
 same_outputs "$scratch/fresh" "$scratch/images/../fresh"
-same_outputs "$scratch/to_new" "$scratch/new" # exists by now
-ln -s fresh "$scratch/to_fresh"
-same_outputs "$scratch/to_fresh" "$scratch/fresh" # does not
+same_outputs "$scratch/to_new" "$scratch/new"
 same_outputs "$scratch/pipe" "$scratch/pipe" # which nobody reads: to open it, for a look, would take for ever
 accepted --model mlp-toy $tiny --trace /dev/null --save /dev/null --json /dev/null
 accepted --model mlp-toy $tiny --json "$scratch/images/file" --save "$scratch/file" # two files of one name
+
+# ---- an output that would replace what is read ----
+
+head -c 30000 /dev/urandom >"$scratch/mine.txt"
+cp "$scratch/mine.txt" "$scratch/before.txt"
+ln -s mine.txt "$scratch/to_mine"
+for flag in save trace json; do
+    refused "--$flag: $scratch/to_mine is a file of --data" --model gpt $tiny --data "$scratch/mine.txt" \
+        --$flag "$scratch/to_mine"
+    for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz; do # the last one: read next time
+        refused "--$flag: $scratch/images/$file is a file of --data" --model mlp $tiny --data "$scratch/images/." \
+            --$flag "$scratch/images/$file"
+    done
+done
+cmp -s "$scratch/mine.txt" "$scratch/before.txt" || fail "a refused run has changed its data" --data mine.txt
+accepted --model mlp $tiny --data "$scratch/images" --json "$scratch/images/result" # beside them is no harm
 
 # ---- stdout ----
 
@@ -227,6 +241,8 @@ refused "$scratch/noise" --model gpt $tiny --data "$scratch/noise" # shorter tha
 head -c 30000 /dev/urandom | gzip -c >"$scratch/text.gz"
 head -c 15000 "$scratch/text.gz" >"$scratch/cut.gz"
 refused "$scratch/cut.gz" --model gpt $tiny --data "$scratch/cut.gz"
+head -c 70000000 /dev/zero | gzip -1 -c >"$scratch/bomb.gz"
+refused "$scratch/bomb.gz' unpacks to more than" --model gpt $tiny --data "$scratch/bomb.gz"
 # a pipe, from above: a text is opened twice, and nobody may wait there
 refused "$scratch/pipe" --model gpt $tiny --data "$scratch/pipe"
 refused /dev/null --model gpt $tiny --data /dev/null

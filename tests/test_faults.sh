@@ -83,6 +83,8 @@ for code in 0 1 2 3; do # what a library does that has found a mistake (with lea
     ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
 done
 plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
+plant wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
+    'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
 plant abort 'rank 2 .*signal 6'
 plant crash 'rank 2 .*signal 11'
 plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
@@ -90,6 +92,12 @@ plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*ran
 plant "model text" 'what rank (2 sent is not what is compared here|0 sent is not)'
 plant "model number" 'what rank 2 sent is not what is compared here: it is in another collective'
 plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
+
+# Before MPI_Init, to which the others have come, or will. (Open MPI's launcher ends a job in which a rank was killed.)
+if [ -z "${MPIEXEC_FLAGS:-}" ]; then
+    plant 'early rank' 'fault: rank 2 .*signal 9'
+    plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'
+fi
 
 # A broadcast goes along a tree: one rank is missing, one waits for it, and the others have nothing to do with it. (Open MPI's
 # tree has another shape.)
@@ -181,6 +189,22 @@ kill_rank() {
     grep -Eq "rank $1 .*(signal 9|its parent, process $pid, was killed)" "$work/err" || fail "$name: no line names it"
 }
 
+# The launcher's process on this host is killed, and then the launcher: nobody is left to end the ranks but they
+# themselves. (What they say goes to the dead.)
+kill_launcher() {
+    local name="kill -9 of the launcher" proxy left
+    start_training
+    launcher=$(children "$launcher") # not timeout's: it would end its child
+    proxy=$(children "$launcher")
+    # shellcheck disable=SC2086 # a number
+    kill -9 $proxy "$launcher"
+    left=$(left_running "$train" "$mark")
+    [ -z "$left" ] && return
+    fail "$name: processes are left: $left"
+    # shellcheck disable=SC2086 # a list of numbers
+    kill -9 $left
+}
+
 # stop_rank N: it stands still. The others say what they wait for when --timeout is over; it is the one that does not.
 # (Open MPI's launcher wakes it up before it ends it: it may speak then.)
 stop_rank() {
@@ -228,6 +252,7 @@ for i in $(seq "${KILLS:-3}"); do
     kill_rank $(((i - 1) % ranks)) tail
 done
 kill_rank 1 head
+[ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
 stop_rank 1
 suspend_all
 

@@ -6,6 +6,7 @@
 #include "data/read_file.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,11 @@
 
 #define FIRST_CAPACITY ((size_t)1 << 20) /* bytes; doubled whenever the buffer is full */
 #define MOST_PER_READ ((size_t)1 << 30)  /* gzread() returns an int */
+
+/* A gzip file of zeros holds a thousand times its size, and would fill the memory of every rank. Text and pictures
+ * shrink to a half or a quarter. */
+#define MOST_UNPACKED 25                /* times the size of the file */
+#define ANY_UNPACKED ((size_t)64 << 20) /* bytes: up to here whatever its size */
 
 /* realloc() that faults: alloc_or_fault() cannot grow a buffer, and to copy one at every doubling would need half
  * as much memory again. */
@@ -44,11 +50,12 @@ static void die_on_error(gzFile file, const char *path)
 unsigned char *read_file_or_die(const char *path, int64_t *size)
 {
     struct stat status;
-    if (stat(path, &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    bool there = stat(path, &status) == 0;
+    if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
         die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
     }
     gzFile file = gzopen(path, "rb");
-    if (file == NULL) {
+    if (file == NULL || !there) {
         die("--data: cannot read '%s': %s", path, strerror(errno));
     }
     size_t capacity = FIRST_CAPACITY, used = 0;
@@ -62,6 +69,10 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
         size_t room = capacity - used;
         got = gzread(file, bytes + used, (unsigned)(room < MOST_PER_READ ? room : MOST_PER_READ));
         used += got > 0 ? (size_t)got : 0;
+        if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size) {
+            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it (gunzip) "
+                "and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
+        }
     } while (got > 0);
     die_on_error(file, path);
     gzclose(file);

@@ -14,6 +14,7 @@
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 /* ---- the device ---- */
 
@@ -54,6 +55,21 @@ static void advise_if_kernels_are_slow(const char *kernels)
  * raises the limit as it goes, and what the first step's arena gave back would stay with the process. */
 #define RETURNED_WHEN_FREED (256 * 1024)
 
+#define BLAS_BUFFER ((size_t)32 << 22) /* bytes that OpenBLAS 0.3 asks for per thread on x86-64, the most of all CPUs */
+
+/* OpenBLAS asks for its buffer in the first product, and where there is no memory for it, asks again, for ever. So we
+ * ask first, and then let it have it. */
+static void check_blas_has_memory(int threads)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), running = threads < cores ? threads : cores;
+    void *trial = malloc((size_t)running * BLAS_BUFFER);
+    CHECK(trial != NULL, "no memory for OpenBLAS, which wants %zu MiB for each of %ld thread(s): is there a limit "
+          "(ulimit -v)?", BLAS_BUFFER >> 20, running);
+    free(trial);
+    float a = 1, c = 0;
+    cblas_ssyrk(CblasRowMajor, CblasUpper, CblasNoTrans, 1, 1, 1, &a, 1, 0, &c, 1);
+}
+
 void device_init(int local_rank, int threads)
 {
     (void)local_rank; /* the operating system places CPU processes */
@@ -65,6 +81,7 @@ void device_init(int local_rank, int threads)
         snprintf(description, sizeof description, "cpu, a BLAS that is not OpenBLAS");
         return;
     }
+    check_blas_has_memory(threads);
     openblas_set_num_threads(threads);
     const char *kernels = openblas_get_corename();
     char version[32] = "";

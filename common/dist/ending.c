@@ -4,13 +4,13 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "dist/alarm.h"
 #include "dist/mpi_messages.h"
+#include "dist/supervise.h"
 
 /* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
 static MPI_Comm ending_comm;
@@ -46,22 +46,18 @@ static void abort_all(int status)
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-static int launcher_fd; /* the connection to MPICH's launcher; -1: none */
-
 /* note: finalize
  * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in
  * the launcher's barrier, does not take them any more. All ranks have met before, and have nothing left to do, so this
  * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
- * others. So this one says it: the words are those of PMI-1, the language that MPI_Finalize would speak. */
+ * others. So this one says it, as MPI_Finalize would. */
 static void leave_anyway(int signal_number)
 {
     static const char note[] = "note: MPI has not ended within 10 s; nothing is left to do, so this rank leaves\n";
-    static const char goodbye[] = "cmd=finalize\n";
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
-    if (launcher_fd >= 0)
-        written = write(launcher_fd, goodbye, sizeof goodbye - 1);
     (void)written;
+    launcher_tell("cmd=finalize\n");
     sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
     job_end_is_accounted_for();
     _exit(job_status());
@@ -69,8 +65,6 @@ static void leave_anyway(int signal_number)
 
 void ending_begin(void)
 {
-    const char *pmi_fd = getenv("PMI_FD");
-    launcher_fd = pmi_fd != NULL ? atoi(pmi_fd) : -1;
     signal(SIGALRM, leave_anyway);
     alarm(10);
 }

@@ -115,10 +115,12 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     device_range_begin("%s %s", operation_name(collective->operation), collective->carries);
     pg->backend->run(pg, collective);
     device_range_end();
+    watchdog_link(pg->watchdog);
+    if (pg->measuring)
+        sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
     watchdog_end(pg->watchdog);
     if (!pg->measuring)
         return;
-    sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
     double end = now_seconds();
     timeline_add(ROW_COMMUNICATION, start, end, "%s %s", operation_name(collective->operation), collective->carries);
     int64_t bytes = (int64_t)collective_bytes(pg, collective);

@@ -2,6 +2,7 @@
 #include "dist/supervise.h"
 
 #include <errno.h>
+#include <glob.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -9,11 +10,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
+
+#define LEFTOVER_SECONDS 10 /* a file that is younger may be another job's, which starts just now */
 
 /* This process's rank as its launcher numbers it, or NULL without a launcher. MPICH's, Open MPI's and Slurm's. */
 static const char *launched_rank(void)
@@ -25,11 +30,69 @@ static const char *launched_rank(void)
     return NULL;
 }
 
+/* ---- what killed jobs have left in /dev/shm ---- */
+
+static bool is_mapped(const char *path)
+{
+    glob_t all;
+    char line[512];
+    bool mapped = false;
+    if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
+        return true;
+    for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
+        FILE *maps = fopen(all.gl_pathv[i], "r"); /* NULL: it has ended, or is another user's, who cannot map our file */
+        while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
+            mapped = strstr(line, path) != NULL;
+        if (maps != NULL)
+            fclose(maps);
+    }
+    globfree(&all);
+    return mapped;
+}
+
+/* note: leftovers
+ * MPICH and UCX delete their files in /dev/shm as soon as all ranks of a host have opened them. A job that is killed
+ * before leaves some MB there until the host starts anew. Its own processes may be the ones that were killed, so the
+ * next run deletes what is old, this user's, and mapped by no process. */
+static void remove_leftovers(void)
+{
+    glob_t files = {0};
+    struct stat info;
+    glob("/dev/shm/mpich_shar_tmp*", GLOB_NOSORT, NULL, &files);
+    glob("/dev/shm/ucx_shm_posix_*", GLOB_NOSORT | GLOB_APPEND, NULL, &files);
+    for (size_t i = 0; i < files.gl_pathc; i++)
+        if (stat(files.gl_pathv[i], &info) == 0 && info.st_uid == geteuid() &&
+            time(NULL) - info.st_mtime > LEFTOVER_SECONDS && !is_mapped(files.gl_pathv[i]))
+            unlink(files.gl_pathv[i]);
+    globfree(&files);
+}
+
+/* ---- parent and child ---- */
+
 static pid_t child;
 static atomic_bool *accounted_for; /* memory of both: the child says there that its end is accounted for */
 static volatile sig_atomic_t ended_by_launcher; /* as another rank has ended with an error: that one has said why */
 
-/* What the parent is told (to end) is meant for the rank. */
+void launcher_tell(const char *words)
+{
+    const char *connection = getenv("PMI_FD");
+    ssize_t written = connection != NULL ? write(atoi(connection), words, strlen(words)) : 0;
+    (void)written;
+}
+
+/* note: early-end
+ * A rank may die before it has come to MPI_Init. To MPICH's launcher it is a program without MPI then, which may end
+ * as it likes, and the other ranks wait for it in their MPI_Init for ever. So its end is said in the launcher's own
+ * words, which end the job. The time is for the launcher: to pass on what this rank has printed, and then to act. */
+static _Noreturn void end_job(void)
+{
+    sleep_seconds(0.2);
+    launcher_tell("cmd=abort exitcode=1\n");
+    sleep_seconds(0.5);
+    _exit(1);
+}
+
+/* Forwards what the parent is told (to end) to the rank. */
 static void pass_on(int signal_number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -48,6 +111,7 @@ static _Noreturn void wait_for_child(const char *rank)
     int status = 0;
     for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
         sigaction(passed_on[i], &action, NULL);
+    remove_leftovers();
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -66,10 +130,9 @@ static _Noreturn void wait_for_child(const char *rank)
                                 dead, code, has_said_all ? "" : " before its work was done, and did not say why")
                      : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
                                 rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    if (write(STDERR_FILENO, line, (size_t)length) < 0)
-        _exit(1);
-    sleep_seconds(0.2); /* so that the launcher has passed the line on before it ends everything */
-    _exit(1);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    (void)written;
+    end_job();
 }
 
 static void tell_parent(void)
@@ -77,15 +140,29 @@ static void tell_parent(void)
     atomic_store(accounted_for, true);
 }
 
-/* The rank's own line on the end of its parent: only the rank is left to say it. */
+/* The line on the end of this process's own parent. */
 static char orphaned[120];
 
+/* The rank's parent was killed, or the parent's own: the launcher. */
 static void end_orphaned(int signal_number)
 {
     (void)signal_number;
+    if (child > 0)
+        kill(child, SIGKILL);
     ssize_t written = write(STDERR_FILENO, orphaned, strlen(orphaned));
     (void)written;
-    _exit(1);
+    end_job();
+}
+
+/* Asks the system for end_orphaned() when the parent, which is `parent` now, is gone. */
+static void end_with_parent(const char *rank, pid_t parent, const char *whose)
+{
+    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: %s, process %d, was killed\n", rank,
+             (int)getpid(), whose, (int)parent);
+    signal(SIGUSR2, end_orphaned);
+    prctl(PR_SET_PDEATHSIG, SIGUSR2);
+    if (getppid() != parent) /* it died before prctl() could tell us */
+        end_job();
 }
 
 void supervise_rank(void)
@@ -93,6 +170,10 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL)
         return;
+    /* MPICH's launcher on this host. Where nobody has given us a connection to one, the parent may be a shell, which
+     * ends when it likes while its background jobs go on. */
+    if (getenv("PMI_FD") != NULL)
+        end_with_parent(rank, getppid(), "its launcher");
     pid_t parent = getpid();
     accounted_for = mmap(NULL, sizeof *accounted_for, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(accounted_for != MAP_FAILED, "mmap: %s", strerror(errno));
@@ -101,10 +182,5 @@ void supervise_rank(void)
     if (child > 0)
         wait_for_child(rank);
     job_when_accounted_for(tell_parent);
-    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: its parent, process %d, was killed\n",
-             rank, (int)getpid(), (int)parent);
-    signal(SIGUSR2, end_orphaned);
-    prctl(PR_SET_PDEATHSIG, SIGUSR2);
-    if (getppid() != parent) /* it died before prctl() could tell us */
-        _exit(1);
+    end_with_parent(rank, parent, "its parent");
 }

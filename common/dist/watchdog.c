@@ -22,7 +22,8 @@
 typedef enum Progress {
     IDLE,              /* it has done it, or there was none yet */
     WAITS_FOR_DEVICE,  /* it has called it, but has not computed yet what it sends */
-    WAITS_FOR_RANKS
+    WAITS_FOR_RANKS,
+    WAITS_FOR_LINK     /* all have come: it waits as long as the emulated link would take */
 } Progress;
 
 struct Watchdog {
@@ -64,6 +65,9 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
     name_collective(watchdog, last, sizeof last);
     if (watchdog->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
+    else if (watchdog->progress == WAITS_FOR_LINK)
+        snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for so many "
+                 "bytes", seconds, last);
     else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
         snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
     else if (watchdog->progress == WAITS_FOR_DEVICE)
@@ -251,6 +255,11 @@ static void come_to(Watchdog *watchdog, Progress progress)
 void watchdog_ready(Watchdog *watchdog)
 {
     come_to(watchdog, WAITS_FOR_RANKS);
+}
+
+void watchdog_link(Watchdog *watchdog)
+{
+    come_to(watchdog, WAITS_FOR_LINK);
 }
 
 void watchdog_end(Watchdog *watchdog)

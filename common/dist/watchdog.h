@@ -22,9 +22,10 @@ Watchdog *watchdog_start(ProcessGroup *pg);
 void watchdog_stop(Watchdog *watchdog);
 
 /* What the rank is doing now: it has called a collective (copied) and waits for its own device; what it sends is there,
- * and it waits for others; the collective has ended. Any thread. watchdog NULL: does nothing. */
+ * and it waits for others; they have come, and it waits for the emulated link; the collective has ended. Any thread. watchdog NULL: does nothing. */
 void watchdog_begin(Watchdog *watchdog, const Collective *collective);
 void watchdog_ready(Watchdog *watchdog);
+void watchdog_link(Watchdog *watchdog);
 void watchdog_end(Watchdog *watchdog);
 
 /* From now on a collective may take this long; INFINITY: for ever. Returns what it was before. */

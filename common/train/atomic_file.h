@@ -1,10 +1,13 @@
 /* atomic_file.h: files that appear whole or not at all.
  *
- * Interface: atomic_open(), atomic_write() as often as needed, atomic_commit(). Everything goes to PATH.tmp,
- * which takes PATH's place only when it is complete and on the disk. Whoever reads PATH meanwhile, or after a
- * crash, finds the old file. One rank alone writes a file. A full disk is a fault; PATH.tmp is removed then.
- * A link stays a link: what it leads to is written in the same way, beside its own old file. Only pipes, devices and
- * /dev/stdout cannot be replaced; they get the bytes as they come.
+ * Interface: atomic_open(), atomic_write() as often as needed, atomic_commit(). Everything goes to a new
+ * file, PATH.XXXXXX.tmp with letters that make the name unique, which takes PATH's place only when it is complete and
+ * on the disk. A program that reads PATH meanwhile, or after a crash, finds the old file. Where two runs write one PATH,
+ * the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then. (A
+ * process that is killed while it writes leaves it.)
+ * A link stays a link: the file that it leads to is replaced in the same way; a link that leads to nothing is refused.
+ * The new file has the permissions of the old one.
+ * Only pipes, devices and this process's own stdout cannot be replaced; they get the bytes as they come.
  */
 #ifndef LOCKSTEP_TRAIN_ATOMIC_FILE_H
 #define LOCKSTEP_TRAIN_ATOMIC_FILE_H
@@ -17,14 +20,14 @@ typedef struct AtomicFile {
     FILE *stream;
     char *path;      /* as the user gave it, for messages */
     char *place;     /* where it leads to, without links; NULL where bytes go there directly */
-    char *temporary; /* place and ".tmp"; NULL like place */
+    char *temporary; /* beside it; NULL like place */
 } AtomicFile;
 
 /* Ends the program with die(), naming `flag` ("--save"), if path cannot be written. Call it before the training,
  * not after hours of it; on every rank or on one. Pipes are not opened for it. */
 void atomic_check_writable(const char *flag, const char *path);
 
-/* Are these two paths to one file, whether it exists or not? Devices that take any number of outputs (/dev/null, a
+/* True if these are two paths to one file, whether it exists or not. Devices that take any number of outputs (/dev/null, a
  * terminal) never count as the same. */
 bool atomic_same_file(const char *a, const char *b);
 

@@ -15,7 +15,7 @@
 _Static_assert(sizeof(long) == 8, "the optimizer's step counts are stored as int64");
 
 #define OPTIMIZER_PREFIX "optimizer."
-#define LARGEST_COUNT 1000000000000000 /* of steps and the like: far away, and safe to add to */
+#define LARGEST_COUNT 1000000000000 /* of steps and the like: more than any run takes */
 
 /* ---- the tensors of a checkpoint, in the order of the file ---- */
 
@@ -132,23 +132,33 @@ static cJSON *state_to_metadata(const CheckpointState *state, OptimizerKind kind
     return metadata;
 }
 
+/* Copies tensor i of the table to `buffer`; returns its bytes. */
+static size_t tensor_to_host(const TensorTable *table, int i, void *buffer)
+{
+    const SafetensorsEntry *entry = &table->entries[i];
+    size_t bytes = (size_t)(entry->end - entry->begin);
+    if (entry->dtype == DTYPE_I64) {
+        memcpy(buffer, table->memory[i], bytes);
+    } else {
+        device_to_host(buffer, table->memory[i], bytes);
+    }
+    return bytes;
+}
+
 void checkpoint_save(const char *path, const ParameterList *parameters, const Optimizer *optimizer,
                      const CheckpointState *state)
 {
     TensorTable table = table_create(parameters, optimizer);
+    void *buffer = table_buffer(&table);
+    uint64_t hash = FNV1A_START;
+    for (int i = 0; i < table.count; i++) {
+        hash = fnv1a(hash, buffer, tensor_to_host(&table, i, buffer));
+    }
     AtomicFile file;
     atomic_open(&file, path);
-    safetensors_write_header(&file, table.entries, table.count, state_to_metadata(state, optimizer->options.kind));
-    void *buffer = table_buffer(&table);
+    safetensors_write_header(&file, table.entries, table.count, state_to_metadata(state, optimizer->options.kind), hash);
     for (int i = 0; i < table.count; i++) {
-        const SafetensorsEntry *entry = &table.entries[i];
-        size_t bytes = (size_t)(entry->end - entry->begin);
-        if (entry->dtype == DTYPE_I64) {
-            memcpy(buffer, table.memory[i], bytes);
-        } else {
-            device_to_host(buffer, table.memory[i], bytes);
-        }
-        atomic_write(&file, buffer, bytes);
+        atomic_write(&file, buffer, tensor_to_host(&table, i, buffer));
     }
     atomic_commit(&file);
     free(buffer);
@@ -224,6 +234,7 @@ static void advise_if_other_words(const SafetensorsFile *file, const char *key, 
 
 static void check_same_run(const SafetensorsFile *file, const Optimizer *optimizer, const CheckpointState *state)
 {
+    metadata_text(file, "checksum"); /* is there, and will be verified */
     const char *model = metadata_text(file, "model");
     if (strcmp(model, state->model) != 0) {
         die("%s: was saved from --model %s, this run has --model %s", file->path, safetensors_printable(model),
@@ -328,7 +339,8 @@ static void check_tensors(const SafetensorsFile *file, const TensorTable *table,
     }
 }
 
-static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, void *memory)
+/* step: the checkpoint's; no parameter has been updated more often. */
+static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, void *memory, long step)
 {
     safetensors_read(file, entry, buffer);
     if (entry->dtype == DTYPE_F32) {
@@ -337,9 +349,8 @@ static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *ent
     }
     long count;
     memcpy(&count, buffer, sizeof count);
-    if (count < 0 || count > LARGEST_COUNT) {
-        die("%s: tensor \"%s\" is %ld; a number from 0 to %ld is right", file->path, entry->name, count,
-            (long)LARGEST_COUNT);
+    if (count < 0 || count > step) {
+        die("%s: tensor \"%s\" is %ld; a number from 0 to %ld is right", file->path, entry->name, count, step);
     }
     memcpy(memory, &count, sizeof count);
 }
@@ -354,6 +365,7 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
         check_same_run(&file, optimizer, state);
     }
     check_tensors(&file, &table, complete);
+    safetensors_check_sum(&file);
     if (complete && !state->read_before) {
         advise_on_other_run(&file, state);
     }
@@ -366,7 +378,7 @@ bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     for (int i = 0; i < table.count; i++) {
         const SafetensorsEntry *entry = safetensors_find(&file, table.entries[i].name);
         if (entry != NULL) {
-            load_tensor(&file, entry, buffer, table.memory[i]);
+            load_tensor(&file, entry, buffer, table.memory[i], state->step);
             state->checksum = checksum(state->checksum, buffer, (size_t)(entry->end - entry->begin));
         }
     }

@@ -1,5 +1,8 @@
 /* main.c: `train`, the same for every stage: the stage comes in through ddp.h at link time. */
+#include <fcntl.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "device/device.h"
@@ -7,10 +10,23 @@
 #include "train/report.h"
 #include "train/trainer.h"
 
+/* Where stdin, stdout or stderr is closed, the next file to be opened would get its number, and be printed into. What
+ * stands there instead can only be read: to print is an error, and report_check_stdout() sees it. */
+static void fill_standard_streams(void)
+{
+    int descriptor;
+    do
+        descriptor = open("/dev/null", O_RDONLY);
+    while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+    close(descriptor);
+}
+
 int main(int argc, char **argv)
 {
     Options options;
     int status = 0;
+    fill_standard_streams();
+    signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, and does not end the process */
     job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
     supervise_rank();
     pg_initialize(&argc, &argv);

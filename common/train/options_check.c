@@ -3,6 +3,8 @@
 #include "train/options_flags.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -120,6 +122,19 @@ static void check_resume(const Options *options, const Output *outputs, int coun
     }
 }
 
+/* --data is a text file, or a directory with MNIST's four files, gzipped or not. */
+static void check_not_data(const Options *options, const Output *output)
+{
+    static const char *const names[] = {"", "/train-images-idx3-ubyte", "/train-labels-idx1-ubyte",
+                                        "/t10k-images-idx3-ubyte", "/t10k-labels-idx1-ubyte"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < 2 * (sizeof names / sizeof *names) - 1; i++) {
+        snprintf(path, sizeof path, "%s%s%s", options->data, names[(i + 1) / 2], i > 0 && i % 2 == 0 ? ".gz" : "");
+        if (atomic_same_file(output->path, path))
+            die("%s: %s is a file of --data, and would replace it; name another one", output->flag, output->path);
+    }
+}
+
 /* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. What
  * counts is where a path leads, for a file has many names: s, ./s, and links to it. */
 void options_check_files(const Options *options)
@@ -134,6 +149,8 @@ void options_check_files(const Options *options)
             if (outputs[j].path != NULL && atomic_same_file(outputs[i].path, outputs[j].path))
                 die("%s: %s is also the file of %s; name two files", outputs[i].flag, outputs[i].path,
                     outputs[j].flag);
+        if (options->data != NULL)
+            check_not_data(options, &outputs[i]);
     }
     if (options->resume != NULL)
         check_resume(options, outputs, count);

@@ -96,7 +96,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
-                      "a collective that takes longer ends the run"},
+                      "a collective that takes longer, also by --wire, ends the run"},
     [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "25", 0, 1e6, 2, "buckets",
                             "a bucket is closed at this size, in MiB (0: one for each parameter)"},
     [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",

@@ -7,11 +7,14 @@
 #include <sys/stat.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
 #define LENGTH_BYTES 8
 #define HEADER_LIMIT (16 << 20)             /* bytes; enough for 100000 tensors, and little to hold in memory */
+#define CHECKSUM "checksum"
+#define NO_CHECKSUM "0000000000000000"      /* what stands in its place while it is computed */
 #define LARGEST_INTEGER 9007199254740992.0  /* 2^53: up to here a double, JSON's number, holds every integer */
 
 static const struct {
@@ -92,15 +95,6 @@ static int64_t read_header_length(const SafetensorsFile *file, int64_t file_byte
     return (int64_t)length;
 }
 
-/* Only spaces may follow the JSON text. */
-static bool only_spaces(const char *text, const char *end)
-{
-    while (text < end && *text == ' ') {
-        text++;
-    }
-    return text == end;
-}
-
 static void parse_header(SafetensorsFile *file, int64_t length)
 {
     /* Zeros behind the text: older versions of cJSON may look one character past the length that they are given. */
@@ -108,10 +102,13 @@ static void parse_header(SafetensorsFile *file, int64_t length)
     if (fread(text, 1, (size_t)length, file->stream) != (size_t)length) {
         die("%s: its header cannot be read", file->path);
     }
+    if (memchr(text, '\0', (size_t)length) != NULL || strstr(text, "\\u0000") != NULL) {
+        die("%s: its header holds a NUL character, behind which a name would not be read: the file is damaged", file->path);
+    }
     const char *end = text;
+    file->text = text;
     file->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, false);
-    bool valid = text[0] == '{' && cJSON_IsObject(file->header) && only_spaces(end, text + length);
-    free(text);
+    bool valid = text[0] == '{' && cJSON_IsObject(file->header) && end + strspn(end, " ") == text + length;
     if (!valid) {
         die("%s: its header is not a JSON object: the file is damaged, or is no safetensors file", file->path);
     }
@@ -286,6 +283,7 @@ void safetensors_close(SafetensorsFile *file)
 {
     fclose(file->stream);
     cJSON_Delete(file->header);
+    free(file->text);
     free(file->entries);
     free(file->path);
     *file = (SafetensorsFile){0};
@@ -314,6 +312,37 @@ void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry
     }
 }
 
+static uint64_t hash_of_data(const SafetensorsFile *file)
+{
+    unsigned char bytes[1 << 16];
+    uint64_t hash = FNV1A_START;
+    size_t got;
+    fseeko(file->stream, file->data_start, SEEK_SET);
+    while ((got = fread(bytes, 1, sizeof bytes, file->stream)) > 0) {
+        hash = fnv1a(hash, bytes, got);
+    }
+    return hash;
+}
+
+void safetensors_check_sum(const SafetensorsFile *file)
+{
+    const char *sum = safetensors_metadata(file, CHECKSUM);
+    if (sum == NULL) {
+        return;
+    }
+    char now[sizeof NO_CHECKSUM], *place = strstr(file->text, sum);
+    if (place != NULL) { /* room for it there is: behind the text are 64 zeros */
+        memcpy(place, NO_CHECKSUM, strlen(NO_CHECKSUM));
+    }
+    uint64_t hash = fnv1a(hash_of_data(file), file->text, (size_t)(file->data_start - LENGTH_BYTES));
+    snprintf(now, sizeof now, "%016llx", (unsigned long long)hash);
+    if (strcmp(now, sum) != 0) {
+        die("%s: its checksum is \"%s\", but that of what it holds is \"%s\": it was damaged; a program that changes "
+            "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
+            safetensors_printable(sum), now);
+    }
+}
+
 /* ---- writing ---- */
 
 static cJSON *entry_to_json(const SafetensorsEntry *entry)
@@ -330,9 +359,21 @@ static cJSON *entry_to_json(const SafetensorsEntry *entry)
     return object;
 }
 
-void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata)
+/* note: checksum
+ * FNV-1a of the data and then of the header, with sixteen zeros where the checksum will stand. */
+static void put_checksum(char *text, const char *padding, uint64_t data_hash)
+{
+    char sum[sizeof NO_CHECKSUM];
+    uint64_t hash = fnv1a(fnv1a(data_hash, text, strlen(text)), padding, strlen(padding));
+    snprintf(sum, sizeof sum, "%016llx", (unsigned long long)hash);
+    memcpy(strstr(text, "\"" CHECKSUM "\":\"" NO_CHECKSUM) + strlen("\"" CHECKSUM "\":\""), sum, strlen(sum));
+}
+
+void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
+                              uint64_t data_hash)
 {
     cJSON *header = cJSON_CreateObject();
+    cJSON_AddStringToObject(metadata, CHECKSUM, NO_CHECKSUM);
     cJSON_AddItemToObject(header, "__metadata__", metadata);
     for (int i = 0; i < count; i++) {
         cJSON_AddItemToObject(header, entries[i].name, entry_to_json(&entries[i]));
@@ -341,10 +382,12 @@ void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries,
     CHECK(text != NULL, "out of memory for the header of %s", file->path);
     /* Spaces bring the data to a multiple of 8 bytes, so that a reader may map the file and use it in place. */
     uint64_t length = strlen(text);
-    uint64_t padded = (length + 7) / 8 * 8;
+    const char *padding = "       " + (length + 7) % 8;
+    uint64_t padded = length + strlen(padding);
+    put_checksum(text, padding, data_hash);
     atomic_write(file, &padded, LENGTH_BYTES);
     atomic_write(file, text, length);
-    atomic_write(file, "        ", padded - length);
+    atomic_write(file, padding, padded - length);
     cJSON_free(text);
     cJSON_Delete(header);
 }

@@ -9,7 +9,8 @@
  *
  * Interface: safetensors_open(), then safetensors_find(), _metadata() and _read(), then safetensors_close().
  * The file is not trusted: safetensors_open() checks all that the header says against what the file really holds,
- * and ends the program with die(), naming the file and the tensor, at the first lie.
+ * and ends the program with die(), naming the file and the tensor, at the first lie. That the numbers are those that
+ * were written, safetensors_check_sum() finds out.
  */
 #ifndef LOCKSTEP_TRAIN_SAFETENSORS_H
 #define LOCKSTEP_TRAIN_SAFETENSORS_H
@@ -32,6 +33,7 @@ typedef struct SafetensorsFile {
     FILE *stream;
     cJSON *header;
     const cJSON *metadata; /* part of header, or NULL */
+    char *text;            /* the header as it stands in the file; owned */
     int64_t data_start;    /* bytes from the start of the file */
     int64_t data_bytes;
     SafetensorsEntry *entries; /* sorted by name */
@@ -45,10 +47,13 @@ const SafetensorsEntry *safetensors_find(const SafetensorsFile *file, const char
 const char *safetensors_metadata(const SafetensorsFile *file, const char *key);          /* NULL if there is none */
 /* Copies the entry's bytes to `memory` (host, entry->end - entry->begin bytes). */
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory);
+/* Reads the whole file, and die()s if its metadata has a checksum which is not that of what the file holds. Once. */
+void safetensors_check_sum(const SafetensorsFile *file);
 
 /* Writes the length and the header of a file whose data will be the entries' bytes, in this order; the caller
- * writes those next. Takes over metadata, an object of strings. */
-void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata);
+ * writes those next. Takes over metadata, an object of strings, and adds the checksum. data_hash: fnv1a() of the data. */
+void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
+                              uint64_t data_hash);
 
 /* "F32 [512, 784]" */
 void safetensors_describe(const SafetensorsEntry *entry, char *text, size_t size);

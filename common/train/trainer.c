@@ -314,12 +314,12 @@ int train(const Options *options, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     run_steps(&trainer);
     pg_set_measuring(pg, false);
+    if (options->save != NULL && pg_rank(pg) == 0) /* first of all outputs: if another fails, the training is not lost */
+        replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
     if (options->trace != NULL)
         trace_write(pg, options->trace);
     record->peak_rss_mb = report_largest_peak_mb(pg);
     record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
-    if (options->save != NULL && pg_rank(pg) == 0)
-        replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
                                                trainer.initial_weights, record->first_step);

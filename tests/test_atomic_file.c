@@ -1,0 +1,194 @@
+/* test_atomic_file.c: a file appears whole or not at all, under any name, and no other file is touched. */
+#include <glob.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint_run.h"
+#include "expect.h"
+#include "train/atomic_file.h"
+
+static void expect_no_temporary_file(void)
+{
+    glob_t left = {0};
+    if (glob(test_path("*.tmp"), 0, NULL, &left) != GLOB_NOMATCH)
+        fail_msg("%s is left, which was to be renamed or removed", left.gl_pathv[0]);
+}
+
+static void test_saving_leaves_no_temporary_file(void **unused)
+{
+    (void)unused;
+    save(test_path("once"), &adamw);
+    save(test_path("once"), &adamw); /* replaces it */
+    assert_int_equal(access(test_path("once"), R_OK), 0);
+    expect_no_temporary_file();
+}
+
+/* A name that is easy to guess is somebody's: the user's own file, another run's, or a link to something dear. */
+static void test_saving_touches_no_other_file(void **unused)
+{
+    (void)unused;
+    char text[8] = "";
+    write_file(test_path("victim"), "dear", 4);
+    write_file(test_path("mine.tmp"), "dear", 4);
+    assert_int_equal(symlink("victim", test_path("p.tmp")), 0);
+    save(test_path("mine"), &adamw);
+    save(test_path("p"), &adamw);
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(test_path(i == 0 ? "victim" : "mine.tmp"), "r");
+        if (file == NULL || fgets(text, sizeof text, file) == NULL || strcmp(text, "dear") != 0)
+            fail_msg("saving to %s has overwritten %s", i == 0 ? "p" : "mine", i == 0 ? "victim, by way of p.tmp" : "mine.tmp");
+        fclose(file);
+    }
+    unlink(test_path("mine.tmp"));
+    unlink(test_path("p.tmp"));
+}
+
+/* Two runs that write one file at the same time: the one that is done last wins, whole. */
+static void test_two_writers_of_one_file_do_not_mix(void **unused)
+{
+    (void)unused;
+    AtomicFile first, second;
+    size_t count = 0;
+    atomic_open(&first, test_path("both"));
+    atomic_open(&second, test_path("both"));
+    atomic_write(&first, "aaaa", 4);
+    atomic_write(&second, "bb", 2);
+    atomic_commit(&first);
+    unsigned char *bytes = read_file(test_path("both"), &count);
+    if (count != 4 || memcmp(bytes, "aaaa", 4) != 0)
+        fail_msg("the first of two writers is done, and the file holds %zu bytes, not its 4: both write to one file", count);
+    free(bytes);
+    atomic_commit(&second);
+    bytes = read_file(test_path("both"), &count);
+    assert_int_equal(count, 2);
+    assert_memory_equal(bytes, "bb", 2);
+    free(bytes);
+}
+
+static void expect_mode(const char *path, mode_t mode)
+{
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    if ((info.st_mode & 0777) != mode)
+        fail_msg("%s has mode %o, expected %o", path, info.st_mode & 0777, mode);
+}
+
+static void test_permissions_stay(void **unused)
+{
+    (void)unused;
+    mode_t before = umask(027);
+    save(test_path("modes"), &adamw);
+    umask(before);
+    expect_mode(test_path("modes"), 0640); /* as any new file */
+    chmod(test_path("modes"), 0600);
+    save(test_path("modes"), &adamw);
+    expect_mode(test_path("modes"), 0600);
+}
+
+static void save_into_missing_directory(void *unused)
+{
+    (void)unused;
+    save(test_path("missing/file"), &adamw);
+}
+
+static void test_a_file_that_cannot_be_written_is_a_fault(void **unused)
+{
+    (void)unused;
+    expect_dies(save_into_missing_directory, NULL, 1, "missing/file");
+}
+
+/* ---- through a link ---- */
+
+/* Writes end after some bytes, as on a full disk. */
+static void save_on_a_full_disk(void *path)
+{
+    const struct rlimit limit = {100, 100};
+    signal(SIGXFSZ, SIG_IGN); /* write() fails instead */
+    setrlimit(RLIMIT_FSIZE, &limit);
+    save(path, &sgd);
+}
+
+static void expect_link(const char *path)
+{
+    struct stat info;
+    assert_int_equal(lstat(path, &info), 0);
+    if (!S_ISLNK(info.st_mode))
+        fail_msg("%s was a link, and is a file now: was the new file renamed onto the link itself?", path);
+}
+
+static void test_a_full_disk_leaves_the_old_file_behind_a_link(void **unused)
+{
+    (void)unused;
+    size_t before = 0, after = 0;
+    save(test_path("good"), &adamw);
+    assert_int_equal(symlink("good", test_path("latest")), 0);
+    unsigned char *old = read_file(test_path("good"), &before);
+    expect_dies(save_on_a_full_disk, test_path("latest"), 1, "latest: write failed");
+    unsigned char *left = read_file(test_path("good"), &after);
+    if (after != before || memcmp(left, old, before) != 0)
+        fail_msg("the save failed, and %zu bytes of the old checkpoint are left of %zu: it was overwritten",
+                 after, before);
+    expect_link(test_path("latest"));
+    expect_no_temporary_file();
+    free(old);
+    free(left);
+}
+
+/* What is saved through a link is in the file that the link leads to. */
+static void expect_saved_through(const char *link, const char *target)
+{
+    size_t count = 0, expected_count = 0;
+    save(test_path("plain"), &adamw);
+    save(test_path(link), &adamw);
+    expect_link(test_path(link));
+    unsigned char *expected = read_file(test_path("plain"), &expected_count);
+    unsigned char *bytes = read_file(test_path(target), &count);
+    if (count != expected_count || memcmp(bytes, expected, count) != 0)
+        fail_msg("saved to the link %s, but %s, where it leads to, is not what was saved", link, target);
+    free(bytes);
+    free(expected);
+}
+
+static void check_writable(void *path)
+{
+    atomic_check_writable("--save", path);
+}
+
+static void test_a_link_is_followed(void **unused)
+{
+    (void)unused;
+    assert_int_equal(mkdir(test_path("elsewhere"), 0700), 0);
+    save(test_path("elsewhere/old"), &sgd);
+    assert_int_equal(symlink("elsewhere/old", test_path("to_old")), 0);
+    expect_saved_through("to_old", "elsewhere/old");
+
+    save(test_path("new"), &sgd);
+    assert_int_equal(symlink("../new", test_path("elsewhere/up")), 0); /* as its own directory sees it */
+    assert_int_equal(symlink("elsewhere/up", test_path("chain")), 0);
+    expect_saved_through("chain", "new");
+    expect_link(test_path("elsewhere/up"));
+    unlink(test_path("new"));
+    expect_dies(check_writable, test_path("chain"), 2, "chain: cannot be written");
+    unlink(test_path("elsewhere/up"));
+    unlink(test_path("elsewhere/old"));
+    rmdir(test_path("elsewhere"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_saving_leaves_no_temporary_file),
+        cmocka_unit_test(test_saving_touches_no_other_file),
+        cmocka_unit_test(test_two_writers_of_one_file_do_not_mix),
+        cmocka_unit_test(test_permissions_stay),
+        cmocka_unit_test(test_a_file_that_cannot_be_written_is_a_fault),
+        cmocka_unit_test(test_a_full_disk_leaves_the_old_file_behind_a_link),
+        cmocka_unit_test(test_a_link_is_followed),
+    };
+    return cmocka_run_group_tests(tests, checkpoint_tests_start, checkpoint_tests_end);
+}

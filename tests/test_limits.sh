@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# test_limits.sh TRAIN: where the system gives less than usual (memory, the size of a file, streams, a pipe without a
+# reader), a run ends by itself, soon, with a line that says why, and leaves no half a file.
+set -u
+train=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+failures=0
+
+# expect NAME STATUS PATTERN STATUS_IS: PATTERN is on stderr.
+expect() {
+    if [ "$4" -eq 124 ]; then
+        echo "FAIL: $1: still running after 20 s"
+    elif [ "$4" -ne "$2" ] || { [ -n "$3" ] && ! grep -Eq "$3" err; }; then
+        echo "FAIL: $1: expected status $2 and '$3', got status $4 and '$(head -n 2 err)'"
+    else
+        return
+    fi
+    failures=$((failures + 1))
+}
+
+# under LIMITS ARGUMENTS...: runs train on one rank. Sets status.
+under() {
+    local limits=$1
+    shift
+    # shellcheck disable=SC2086 # ulimit's words
+    (ulimit $limits && exec timeout -k 2 20 "$train" --model mlp-toy --steps 1 "$@") >out 2>err
+    status=$?
+}
+
+under "-v unlimited"
+expect "no limit" 0 "" "$status"
+if [ "${SANITIZED:-}" = "" ]; then # sanitizers take terabytes of addresses
+    said=
+    for kilobytes in $(seq 420000 -40000 180000); do # at one of them MPI starts, and OpenBLAS's buffer does not fit
+        under "-v $kilobytes"
+        if [ "$status" -eq 124 ]; then expect "little memory ($kilobytes kB)" 1 "" "$status"; fi
+        if grep -q "fault: rank 0: no memory for OpenBLAS" err; then said=yes; fi
+    done
+    [ -n "$said" ] || { failures=$((failures + 1)) && echo "FAIL: little memory: no run names OpenBLAS"; }
+fi
+under "-f 8000" --hidden 1500,1500 --save weights # 9 MB; MPI's own files need 6
+expect "a limit on the size of files" 1 "fault: rank 0: weights: write failed: File too large" "$status"
+left=$(echo weights*)
+[ "$left" = "weights*" ] || { failures=$((failures + 1)) && echo "FAIL: a limit on the size of files: $left is left"; }
+
+mkfifo pipe
+under "-v unlimited" --trace pipe --save weights
+expect "a pipe that nobody reads" 1 "fault: rank 0: pipe: open failed: .*no process reads" "$status"
+[ -s weights ] || { failures=$((failures + 1)) && echo "FAIL: the trace failed, and with it the weights are lost"; }
+
+timeout -k 2 20 "$train" --model mlp-toy --steps 1 <&- >&- 2>&-
+status=$?
+: >err
+expect "stdin, stdout and stderr closed: stdout is lost" 1 "" "$status"
+
+echo "$failures failure(s)"
+[ "$failures" -eq 0 ]
