@@ -1,5 +1,5 @@
-/* branch_pair.h: the branching model (branches.h) trained on all ranks with DDP, and beside it in one process, under the
- * eyes of a Watch. For tests of the stages that overlap (3 and 4).
+/* branch_pair.h: the branching model (branches.h) trained on all ranks with DDP, and beside it in one process, and a
+ * Watch on it. For tests of the stages that overlap (3 and 4).
  */
 #ifndef LOCKSTEP_TESTS_BRANCH_PAIR_H
 #define LOCKSTEP_TESTS_BRANCH_PAIR_H

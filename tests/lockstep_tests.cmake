@@ -76,7 +76,9 @@ function(lockstep_overlap_tests number)
         lockstep_test(stage${number}_no_sync_${ranks}_ranks test_no_sync_stage${number} ${ranks} stage${number} mpi)
     endforeach()
     # The communication thread beside backward: also under the thread sanitizer.
-    set_property(TEST stage${number}_launches_2_ranks stage${number}_overlap_2_ranks stage${number}_equivalence_2_ranks APPEND PROPERTY LABELS thread)
+    foreach(name launches overlap equivalence)
+        set_property(TEST stage${number}_${name}_2_ranks APPEND PROPERTY LABELS thread)
+    endforeach()
 endfunction()
 
 # lockstep_stage_tests(NUMBER): the tests of the stage in the calling directory.
@@ -89,6 +91,7 @@ function(lockstep_stage_tests number)
                                                    ${LOCKSTEP_ROOT}/tests/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
+    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to see what it is given
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)

@@ -1,6 +1,7 @@
-/* test_launches.c: stages 3 and 4: all-reduces start while backward goes on, neither too early nor too late, and nothing
- * waits for them before backward is over. Shown by the order of events and calls, never by time: what a test waits for
- * comes in milliseconds, and only a stage that is wrong lets it wait until it gives up. Run on 1 to 4 ranks. */
+/* test_launches.c: stages 3 and 4: all-reduces start while backward goes on, neither too early nor too late, and
+ * nothing waits for them before backward is over. Shown by the order of events and calls, never by time: what a
+ * test waits for comes in milliseconds, and only a stage that is wrong lets it wait until it gives up.
+ * Run on 1 to 4 ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* test_overlap.c: stages 3 and 4: what could go wrong with communication behind backward: ranks that are ready in different
- * orders, tied weights, unused and frozen parameters, rebuilt buckets. (That it is behind backward: test_launches.c.)
- * Run on 1 to 4 ranks. */
+/* test_overlap.c: stages 3 and 4: what could go wrong with communication behind backward: ranks that are ready in
+ * different orders, tied weights, unused and frozen parameters, rebuilt buckets. Run on 1 to 4 ranks.
+ * (That communication is behind backward at all: test_launches.c.) */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,8 +164,8 @@ static void test_unused_parameters(void **state)
     }
 }
 
-/* One rank alone has something unused: it must not go its own way, and the others must agree with it. A frozen parameter
- * is in no bucket, be it unused or, as the trunk, in the way of all others. */
+/* One rank alone has something unused: it must not go its own way, and the others must agree with it. A frozen
+ * parameter is in no bucket, be it unused or, as the trunk, in the way of all others. */
 static void test_unused_on_one_rank(void **state)
 {
     (void)state;
@@ -226,8 +226,8 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     branch_pair_free(pair);
 }
 
-/* With the trunk frozen, the largest of the rebuilt buckets is larger than any of the first ones (176 elements, not 144),
- * and so must be what a stage has beside it for the sums of micro-batches that are not the last. */
+/* With the trunk frozen, the largest of the rebuilt buckets is larger than any of the first ones (176 elements, not
+ * 144), and so must be what a stage has beside it for the sums of micro-batches that are not the last. */
 static void test_rebuilt_buckets_are_larger(void **state)
 {
     (void)state;

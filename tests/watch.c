@@ -22,8 +22,8 @@ static const Parameter *must_not_wait_in; /* this parameter's event is under way
 static void check_does_not_wait(const char *call)
 {
     if (must_not_wait_in != NULL)
-        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward stands still until every rank has "
-                 "sent this bucket: nothing is hidden. An event starts all-reduces with pg_all_reduce_async(), and "
+        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward stands still until every rank "
+                 "has sent this bucket: nothing is hidden. An event starts all-reduces with pg_all_reduce_async(), and "
                  "ddp_after_backward() waits for them", job_rank(), call, must_not_wait_in->name);
 }
 
@@ -209,11 +209,11 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
         full += plan->missing[b] == 0;
     if (got > full)
         fail_msg("rank %d: %d all-reduces had been started %s, but only %d of %d buckets were full: a bucket was sent "
-                 "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(), got,
-                 when, full, plan->buckets);
+                 "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(),
+                 got, when, full, plan->buckets);
     if (got > expected)
-        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: buckets launched "
-                 "as they become ready, not in bucket order", job_rank(), got, when, expected);
+        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: buckets "
+                 "launched as they become ready, not in bucket order", job_rank(), got, when, expected);
     if (got < expected && last)
         fail_msg("rank %d: %d all-reduces had been started %s, but %d buckets were full: %s", job_rank(), got, when,
                  expected, cause_if_late);
@@ -221,9 +221,9 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
 
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)
 {
-    static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must be "
-                                      "marked in ddp_before_backward(), or their bucket and all behind it wait for the "
-                                      "end of backward";
+    static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must "
+                                      "be marked in ddp_before_backward(), or their bucket and all behind it wait for "
+                                      "the end of backward";
     Plan plan = plan_buckets(parameters, options);
     bool raised[MAX_EVENTS] = {false};
     int unused = 0;

@@ -35,8 +35,8 @@ void watch_forget(Watch *watch); /* the events so far: before each ddp_before_fo
 void watch_backward_is_over(Watch *watch);
 
 /* Fails unless the stage has started each bucket as soon as it and all before it were full, and none before. A trained
- * parameter that raised no event counts as ready before backward. The plan is that of buckets_plan() in reverse order of
- * registration. last: of the step's micro-batches; in the others a stage may leave out what it starts. */
+ * parameter that raised no event counts as ready before backward. The plan is that of buckets_plan() in reverse order
+ * of registration. last: of the step's micro-batches; in the others a stage may leave out what it starts. */
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last);
 
 #endif

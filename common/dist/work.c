@@ -30,7 +30,7 @@ struct Worker {
     pthread_cond_t work_arrived; /* for the communication thread */
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* not yet carried out; the first may be under way */
-    Work *spare;                 /* kept for the next all-reduce, so that a second work_wait() meets a Work, and is told */
+    Work *spare;                 /* waited for; kept for later all-reduces, so that a second work_wait() meets a Work */
     long not_waited_for;         /* works that the caller has not given to work_wait() yet */
     bool stop;
 };
