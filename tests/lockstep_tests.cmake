@@ -62,12 +62,11 @@ endfunction()
 
 # What stages 3 and 4 promise beyond the others: overlap, event order, unused parameters.
 function(lockstep_overlap_tests number)
-    foreach(name launches overlap) # the test's functions come before the process group's, and count
-        lockstep_stage_program(${number} test_${name})
-        target_sources(test_${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c
-                                                           ${LOCKSTEP_ROOT}/tests/watch.c)
-        target_link_options(test_${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
-                                                                -Wl,--wrap=work_wait)
+    foreach(name test_launches test_overlap) # the test's functions come before the process group's, and count
+        lockstep_stage_program(${number} ${name})
+        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c ${LOCKSTEP_ROOT}/tests/watch.c)
+        target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
+                                                           -Wl,--wrap=work_wait)
     endforeach()
     lockstep_stage_program(${number} test_no_sync)
     foreach(ranks 1 2 3 4)

@@ -51,6 +51,7 @@ has_good_points() { # STAGE
     local worth program cases case sum=0
     while read -r worth program _ cases _; do
         sum=$((sum + worth))
+        program=${program#address:}
         for case in ${cases//+/ }; do
             [ "$case" = - ] || grep -q "cmocka_unit_test($case)" "$root/tests/test_$program.c" ||
                 fail "$1.points: there is no case $case in tests/test_$program.c"

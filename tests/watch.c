@@ -63,23 +63,16 @@ static float *copy_gradient(const Parameter *parameter)
     return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
 }
 
-/* Messages of the test's own, which no collective of the stage can mix with. */
-static MPI_Comm own_messages(void)
-{
-    static MPI_Comm communicator = MPI_COMM_NULL;
-    if (communicator == MPI_COMM_NULL)
-        MPI_Comm_dup(MPI_COMM_WORLD, &communicator);
-    return communicator;
-}
+static MPI_Comm messages; /* of the test's own, which no collective of the stage can mix with */
 
 static bool others_are_over(const Watch *watch)
 {
     static int heard_of; /* ranks, in the hold that is under way */
     int there = 1;
     while (heard_of < pg_world_size(watch->pg) - 1 && there) {
-        MPI_Iprobe(MPI_ANY_SOURCE, 0, own_messages(), &there, MPI_STATUS_IGNORE);
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, messages, &there, MPI_STATUS_IGNORE);
         if (there) {
-            MPI_Recv(NULL, 0, MPI_BYTE, MPI_ANY_SOURCE, 0, own_messages(), MPI_STATUS_IGNORE);
+            MPI_Recv(NULL, 0, MPI_BYTE, MPI_ANY_SOURCE, 0, messages, MPI_STATUS_IGNORE);
             heard_of++;
         }
     }
@@ -134,12 +127,13 @@ void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
         fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
     tape->on_gradient_ready = watch_event;
     tape->listener = watch;
-    own_messages();
+    MPI_Comm_dup(MPI_COMM_WORLD, &messages);
 }
 
 void watch_stop(Watch *watch)
 {
     watch_forget(watch);
+    MPI_Comm_free(&messages);
     watch->tape->on_gradient_ready = watch->inner;
     watch->tape->listener = watch->inner_listener;
 }
@@ -156,7 +150,7 @@ void watch_forget(Watch *watch)
 void watch_backward_is_over(Watch *watch)
 {
     if (pg_rank(watch->pg) != 0)
-        MPI_Send(NULL, 0, MPI_BYTE, 0, 0, own_messages());
+        MPI_Send(NULL, 0, MPI_BYTE, 0, 0, messages);
     else if (watch->gave_up)
         fail_msg("rank 0 held its first gradient-ready event back, and another rank's backward did not get to its end "
                  "meanwhile: its stage waits for rank 0 in the middle of backward, where nothing may wait. All-reduces "

@@ -26,7 +26,7 @@ typedef struct Watch {
     bool gave_up;  /* a hold did not end by itself */
 } Watch;
 
-/* Steps in between the tape and the stage that listens to it. Fails if none does. */
+/* Steps in between the tape and the stage that listens to it. Fails if none does. One at a time; collective. */
 void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape);
 void watch_stop(Watch *watch);   /* steps out again, and forgets */
 void watch_forget(Watch *watch); /* the events so far: before each ddp_before_forward() */
