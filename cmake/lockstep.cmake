@@ -47,10 +47,10 @@ if(LOCKSTEP_NATIVE)
 endif()
 target_compile_options(lockstep_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${for_c}>"
                                                 "$<$<COMPILE_LANGUAGE:CUDA>:${for_cuda}>")
-if(LOCKSTEP_SANITIZE STREQUAL "address")
-    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+if(LOCKSTEP_SANITIZE STREQUAL "address") # -g: reports name lines
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
 elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
-    set(sanitizers -fsanitize=thread -fno-omit-frame-pointer)
+    set(sanitizers -fsanitize=thread -fno-omit-frame-pointer -g)
 endif()
 target_compile_options(lockstep_flags INTERFACE ${sanitizers})
 target_link_options(lockstep_flags INTERFACE ${sanitizers})

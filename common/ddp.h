@@ -14,6 +14,11 @@
  * over ranks, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over the global
  * batch, also where ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale; gradient_scale
  * divides by it, too.) ddp.c is the only place where gradients are scaled.
+ *
+ * Only the sums of the step's last micro-batch are kept. Stages 1 to 3 may leave those before it out, as stage 4 must.
+ * From stage 2 on, an all-reduce carries a bucket, planned by buckets_plan() (ddp/buckets.h), and is named "bucket N".
+ * From stage 3 on, a bucket's all-reduce starts in the event that makes it full, or, if that one is unused, before
+ * backward; but not before those of all earlier buckets have started. No event waits for anything.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H

@@ -5,6 +5,7 @@
 # usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 4
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
+#   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
 #   GRADE_CACHE     a directory that keeps what no student has written between calls, one call at a time (none)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
@@ -35,6 +36,8 @@ for tool in cmake mpiexec jq timeout find flock; do
 done
 # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
 source "$here/../scripts/mpi.sh"
+# shellcheck source=../tests/messages.sh
+source "$here/../tests/messages.sh"
 
 # ---- running what a student wrote ----
 
@@ -45,7 +48,7 @@ kill_left() {
     for _ in $(seq 20); do
         left=$({
             grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
-            find /proc/[0-9]*/exe -lname "$build/*" 2>/dev/null
+            find /proc/[0-9]*/exe -lname "$base/build*" 2>/dev/null
         } | cut -d / -f 3)
         [ -n "$left" ] || return 0
         # shellcheck disable=SC2086 # a list of numbers
@@ -55,7 +58,7 @@ kill_left() {
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
 work=$(cd "$work" && pwd -P)
-base=$work build=$work/build log=$work/log
+base=$work log=$work/log
 trap 'kill_left; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 if [ -n "${GRADE_CACHE-}" ]; then
@@ -65,7 +68,8 @@ if [ -n "${GRADE_CACHE-}" ]; then
     exec 9>"$base.lock"
     flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
 fi
-tree=$base/tree build=$base/build
+tree=$base/tree build=$base/build checked=$base/build-address
+no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI leaves memory of its own behind
 
 # limited SECONDS COMMAND...: its output goes to $log. Nothing of it runs any more when this returns.
 limited() {
@@ -77,8 +81,11 @@ limited() {
         cd "$work/run" || exit 1
         ulimit -c 0
         ulimit -f $((64 * 1024))     # KiB in any file, $log included
-        ulimit -v $((memory * 1024)) # KiB
+        # KiB; the sanitizer maps terabytes, and counts for itself what is in use
+        [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
+        export HWLOC_PLUGINS_PATH=/none # or hwloc leaks when MPI starts: see tests/lockstep_tests.cmake
+        export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
         exec timeout --foreground -k 2 "$limit" "$@"
     ) </dev/null >"$log" 2>&1 9>&- # the lock is not the student's
     status=$?
@@ -91,15 +98,6 @@ plain() {
     tr -d '\000-\010\013-\037\177' | cut -c 1-600
 }
 
-# The first line in which a test says what is wrong, and what it says of the usual cause.
-first_message() {
-    awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ { said = 1; left = 4; print }
-         said && /usual cause: / && $0 !~ /ERROR/ { print; exit }
-         said && left-- == 0 { exit }' "$log" | plain |
-        sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
-            -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' '
-}
-
 # explain STATUS: why a case has failed.
 explain() {
     local message
@@ -107,24 +105,28 @@ explain() {
     124 | 137) message="still running after $seconds s: an endless loop, or a rank that waits for ever" ;;
     153) message="wrote more than 64 MiB" ;;
     *)
-        message=$(first_message)
-        [ -n "$message" ] || message=$(grep -a -m 1 'EXIT STRING' "$log" | plain | sed 's/.*STRING: //')
+        message=$(first_message "$log" | plain)
         [ -n "$message" ] || message="ended with status $1, and the test case was not over"
         ;;
     esac
     echo "$message"
 }
 
-# run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's.
+# run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's. PROGRAM
+# address:NAME: as the address sanitizer's build has it.
 run_case() {
-    local status done_line
+    local status done_line sanitizer programs=$build
+    if [[ $1 = address:* ]]; then
+        sanitizer=address programs=$checked
+        set -- "${1#*:}" "$2" "$3"
+    fi
     if [ "$3" = - ]; then
         done_line=' 0 failure(s)'
         limited "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
             -R "^stage${number}_$1(_$2_ranks)?\$"
     else
         done_line="[       OK ] $3"
-        limited "$seconds" mpiexec "${mpiexec_options[@]}" -n "$2" "$build/$stage/test_$1_stage$number" --case "$3"
+        limited "$seconds" mpiexec "${mpiexec_options[@]}" -n "$2" "$programs/$stage/test_$1_stage$number" --case "$3"
     fi
     status=$?
     if [ $status -ne 0 ] || ! grep -a -q -F "$done_line" "$log"; then
@@ -134,11 +136,21 @@ run_case() {
 
 # ---- build ----
 
+# Programs that run under the address sanitizer: only those are built with it.
+mapfile -t checked_programs < <(sed -nE "s/^ *[0-9]+ +address:([a-z_]+) .*/test_\\1_stage$number/p" "$points" | sort -u)
+
+build_all() { # SECONDS
+    limited "$1" cmake --build "$build" -j "$jobs" &&
+        { [ ${#checked_programs[@]} -eq 0 ] ||
+            limited "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
+}
+
 if [ ! -e "$base/complete" ]; then
-    rm -rf "$tree" "$build"
+    rm -rf "$tree" "$build" "$checked"
     "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
     if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF ||
-        ! limited 900 cmake --build "$build" -j "$jobs"; then
+        ! limited 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_SANITIZE=address ||
+        ! build_all 900; then
         cat "$log" >&2
         stop 1 "what no student has written does not build"
     fi
@@ -146,7 +158,7 @@ if [ ! -e "$base/complete" ]; then
 fi
 cp -- "$submission" "$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
 built=true
-if ! limited 300 cmake --build "$build" -j "$jobs"; then
+if ! build_all 300; then
     built=false
     echo "$stage, $submission: does not build:"
     grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40 | sed 's/^/  | /'
@@ -160,6 +172,7 @@ echo "$stage, $submission"
 printf '%7s  %-6s  %s\n' points "" "what must be true"
 while read -r worth program ranks cases idea; do
     message="" got=$worth verdict=passed
+    [ "$ranks" = - ] || [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
     for case in ${cases//+/ }; do
         key="$program $ranks $case"
         if [ $built = false ]; then

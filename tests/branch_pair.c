@@ -6,56 +6,11 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/hash.h"
 #include "base/timeline.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"
-
-/* ---- the watch ---- */
-
-static float *copy_gradient(const Parameter *parameter)
-{
-    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
-    return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
-}
-
-static void watch_event(void *listener, Parameter *parameter)
-{
-    Watch *watch = listener;
-    CHECK(watch->count < MAX_EVENTS, "more events than the test can hold");
-    int event = watch->count++;
-    watch->order[event] = parameter->index;
-    watch->collectives[event] = pg_counters(watch->pg).collectives;
-    if (watch->copying)
-        watch->gradient[event] = copy_gradient(parameter);
-    watch->inner(watch->inner_listener, parameter);
-    if (event != watch->hold_at)
-        return;
-    double deadline = now_seconds() + 20;
-    while (pg_counters(watch->pg).collectives == 0 && !watch->gave_up) {
-        watch->gave_up = now_seconds() > deadline;
-        sleep_seconds(1e-3);
-    }
-}
-
-void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
-{
-    *watch = (Watch){.pg = pg, .inner = tape->on_gradient_ready, .inner_listener = tape->listener, .hold_at = -1};
-    if (watch->inner == NULL)
-        fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
-    tape->on_gradient_ready = watch_event;
-    tape->listener = watch;
-}
-
-void watch_forget(Watch *watch)
-{
-    for (int i = 0; i < watch->count; i++)
-        free(watch->gradient[i]);
-    memset(watch->gradient, 0, sizeof watch->gradient);
-    watch->count = 0;
-}
 
 /* ---- the timeline ---- */
 
@@ -102,13 +57,17 @@ void expect_bucket_order(ProcessGroup *pg, int from, int buckets)
 
 /* ---- the pair ---- */
 
-BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options)
+BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options, int frozen)
 {
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     BranchPair *pair = alloc_or_fault(sizeof *pair);
     pair->pg = pg;
+    pair->options = *options;
     branches_create(&pair->ranks, 1 + (uint64_t)pg_rank(pg));
     branches_create(&pair->whole, 1);
+    if (frozen >= 0)
+        pair->ranks.parameters.items[frozen]->tensor.requires_grad =
+            pair->whole.parameters.items[frozen]->tensor.requires_grad = false;
     optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks.parameters);
     optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
     pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
@@ -120,8 +79,11 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options)
 
 void branch_pair_free(BranchPair *pair)
 {
-    watch_forget(&pair->watch);
+    watch_stop(&pair->watch);
     ddp_destroy(pair->ddp);
+    if (pair->ranks.tape.on_gradient_ready != NULL)
+        fail_msg("after ddp_destroy() the tape still raises its events: they go to memory that has been given back; "
+                 "set tape->on_gradient_ready to NULL");
     optimizer_free(&pair->ranks_optimizer);
     optimizer_free(&pair->whole_optimizer);
     device_free(pair->whole_gradients);
@@ -136,15 +98,30 @@ static float gradient_scale(const BranchPair *pair)
     return 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pair->pg));
 }
 
+/* A rank that has left the agreement out leaves the others waiting in it, and is the one that can say why. */
+static void expect_agreement(const BranchPair *pair, long before)
+{
+    long done = pg_counters(pair->pg).collectives - before;
+    if (pg_world_size(pair->pg) > 1 && done <= ddp_bucket_count(pair->ddp))
+        fail_msg("rank %d has not agreed with the others on which parameters were used: every rank must call "
+                 "readiness_agree_on_use() after each last micro-batch, also one whose own loss depends on all of them",
+                 pg_rank(pair->pg));
+}
+
 void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long step, bool last)
 {
+    long before = pg_counters(pair->pg).collectives;
     watch_forget(&pair->watch);
     ddp_before_forward(pair->ddp, last);
     tape_begin(&pair->ranks.tape, true);
     Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pair->pg), step);
     ddp_before_backward(pair->ddp, loss);
     tape_backward(&pair->ranks.tape, loss, 1);
+    if (!pair->options.rebuild_buckets)
+        watch_expect_starts(&pair->watch, &pair->ranks.parameters, &pair->options, last);
     ddp_after_backward(pair->ddp, gradient_scale(pair));
+    if (last && pair->options.find_unused_parameters)
+        expect_agreement(pair, before);
 }
 
 /* All ranks' samples in one process. */
@@ -167,8 +144,9 @@ static void whole_step(BranchPair *pair, const BranchPlan *plans, long step)
     ParameterList *parameters = &pair->whole.parameters;
     whole_gradient(pair, plans, step);
     for (int i = 0; i < PARAMETERS; i++)
-        device_scale(parameters->items[i]->tensor.grad, gradient_scale(pair),
-                     tensor_count(&parameters->items[i]->tensor));
+        if (parameters->items[i]->tensor.requires_grad)
+            device_scale(parameters->items[i]->tensor.grad, gradient_scale(pair),
+                         tensor_count(&parameters->items[i]->tensor));
     optimizer_step(&pair->whole_optimizer, 0.02f);
     parameters_zero_gradients(parameters);
 }

@@ -130,7 +130,11 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         pg_all_reduce(pg, gradient, gradient, ELEMENTS / 2, DTYPE_F32, REDUCE_SUM, "bucket 0");
     else if (strcmp(how, "unstarted") == 0)
         work_wait(NULL);
-    else if (strcmp(how, "endless") == 0)
+    else if (strcmp(how, "twice") == 0) {
+        Work *work = pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
+        work_wait(work);
+        work_wait(work);
+    } else if (strcmp(how, "endless") == 0)
         start_all_reduces(pg, gradient, LONG_MAX);
     else if (strcmp(how, "unwaited") == 0) {
         start_all_reduces(pg, gradient, 3);

@@ -7,6 +7,8 @@
 #   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
 # For each case: "passed", or what it said first. Exit status 0 if all have passed, else 1.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/messages.sh"
 if [ $# -lt 2 ]; then
     sed -n '5,7s/^# //p' "$0" >&2
     exit 2
@@ -17,19 +19,13 @@ shift 2
 directory=$(echo "$build/stage$stage"_*)
 [ -d "$directory" ] || directory=$build # the stage was built alone
 export LOCKSTEP_TEST_TIMEOUT=${LOCKSTEP_TEST_TIMEOUT:-20} OPENBLAS_NUM_THREADS=1
+export HWLOC_PLUGINS_PATH=/none ASAN_OPTIONS=${ASAN_OPTIONS:-handle_segv=2:handle_sigbus=2} # as in lockstep_tests.cmake
 limit=120 # seconds for one case
 cases=0 passed=0
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-# What a reader should see of a failure: our own line, else cmocka's, else the last one.
-reason() {
-    local line
-    line=$(grep -a -m 1 -E 'fault:|error:|ERROR:|exception:' "$out") || line=$(tail -n 1 "$out")
-    sed 's/^ *\[[^]]*\] *//' <<<"$line"
-}
-
-for test in equivalence toys overlap no_sync overflow; do
+for test in equivalence toys launches overlap no_sync overflow; do
     program=$directory/test_${test}_stage$stage
     [ -x "$program" ] || continue
     for ranks in "$@"; do
@@ -45,7 +41,8 @@ for test in equivalence toys overlap no_sync overflow; do
             elif { [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; } && ! grep -aq 'fault:\|ERROR:\|exception:' "$out"; then
                 result="FAILED: not done after $limit s"
             else
-                result="FAILED: $(reason)"
+                message=$(first_message "$out")
+                result="FAILED: ${message:-$(tail -n 1 "$out")}"
             fi
             printf '%d rank(s)  %-12s %-45s %s\n' "$ranks" "$test" "$name" "$result"
         done

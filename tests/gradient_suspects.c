@@ -1,4 +1,4 @@
-/* gradient_suspects.c: the line-up. */
+/* gradient_suspects.c: the comparison, and the line-up. */
 #include "gradient_suspects.h"
 
 #include <math.h>
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "expect.h"
 
 /* What every micro-batch of every rank contributes to one parameter's gradient. */
 typedef struct Shares {
@@ -103,7 +104,13 @@ typedef struct Suspect {
 
 static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
                                "all-reduce is missing (from stage 2 on: its bucket was forgotten, the last, partial "
-                               "one perhaps)";
+                               "one perhaps; from stage 3 on: or nobody waited for it with work_wait())";
+static const char not_scaled[] = "summed over the ranks, but not multiplied by gradient_scale, as others were: its "
+                                 "parameter or bucket was left out there, the last, partial one perhaps";
+/* On one rank the sum over all ranks is this rank's own gradient. */
+static const char untouched_alone[] = "what backward left: its all-reduce is missing, or it is not multiplied by "
+                                      "gradient_scale, as others were: its parameter or bucket was forgotten, the "
+                                      "last, partial one perhaps (two ranks would tell which it is)";
 
 /* The first one is innocent, up to a factor. */
 static const Suspect suspects[] = {
@@ -190,7 +197,9 @@ static const char *name_factor(double factor, double terms, double wrong_divisor
     return "a constant factor: look for a wrong divisor";
 }
 
-bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size)
+/* Writes into text what is wrong with pair->ranks' gradient of the parameter; false if no suspect fits. Overwrites the
+ * gradients of pair->whole. all_are_wrong: so are the other parameters' gradients, and none was left out alone. */
+static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size)
 {
     Shares shares;
     const float *got = pair->ranks.model.parameters.items[parameter]->tensor.grad;
@@ -206,10 +215,10 @@ bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, 
         if (fits(got, candidate, shares.elements, &factor))
             found = s;
     }
-    bool untouched = fabs(factor - 1) < 1e-3; /* neither summed nor divided, but for a job of one rank it is the sum */
-    factor /= shares.gradient_scale;          /* compared with the right gradient */
-    if (found == 0 && untouched && !all_are_wrong)
-        snprintf(text, size, "it is %s", left_out);
+    bool divided = fabs(factor - 1) > 1e-3;
+    factor /= shares.gradient_scale; /* compared with the right gradient */
+    if (found == 0 && !divided && !all_are_wrong)
+        snprintf(text, size, "it is %s", shares.ranks == 1 ? untouched_alone : not_scaled);
     else if (found == 0)
         snprintf(text, size, "every element is %.5g times what it should be: %s", factor,
                  name_factor(factor, terms, pair_wrong_divisor(pair, step), shares.ranks, shares.micro_batches,
@@ -219,4 +228,59 @@ bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, 
     free(candidate);
     shares_free(&shares);
     return found >= 0;
+}
+
+/* ---- the comparison ---- */
+
+static bool is_close(const float *a, const float *b, int64_t count, double tolerance)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= tolerance)) /* NaN is not close */
+            return false;
+    return true;
+}
+
+/* Right at first, and then wrong at a fifth of the elements or more: a count that was too small. */
+static void explain_cut_off(const float *got, const float *want, int64_t count, double tolerance, char *text,
+                            size_t size)
+{
+    int64_t right = 0, wrong = 0;
+    while (right < count && is_close(got + right, want + right, 1, tolerance))
+        right++;
+    for (int64_t i = right; i < count; i++)
+        wrong += !is_close(got + i, want + i, 1, tolerance);
+    if (right > 1000 && wrong > (count - right) / 5)
+        snprintf(text, size, "the first %lld elements are right, and what is behind them is not: a count that is cut "
+                 "off, as by a type of 16 bits (counts are size_t or int64_t)", (long long)right);
+}
+
+void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance)
+{
+    ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
+    char names[300] = "";
+    char cause[500] = "it was sent before it was complete (a tied weight has two contributions), changed while it was "
+                      "sent, or added to another parameter's";
+    int trained = 0, wrong = 0, first = -1;
+    for (int i = 0; i < ranks->count; i++) {
+        const Tensor *got = &ranks->items[i]->tensor, *want = &whole->items[i]->tensor;
+        trained += got->requires_grad;
+        if (!got->requires_grad || is_close(got->grad, want->grad, tensor_count(got), tolerance))
+            continue;
+        if (wrong++ == 0)
+            first = i;
+        if (strlen(names) + strlen(ranks->items[i]->name) + 3 < sizeof names)
+            strcat(strcat(names, " "), ranks->items[i]->name);
+    }
+    if (wrong == 0)
+        return;
+    int64_t count = tensor_count(&whole->items[first]->tensor);
+    float *want = alloc_or_fault((size_t)count * sizeof *want);
+    memcpy(want, whole->items[first]->tensor.grad, (size_t)count * sizeof *want);
+    if (!suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause))
+        explain_cut_off(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
+    char name[200], hint[1000];
+    snprintf(name, sizeof name, "the gradient of %s in step %ld of %s on %d ranks", ranks->items[first]->name, step + 1,
+             what, pg_world_size(pair->pg));
+    snprintf(hint, sizeof hint, "%s. Wrong are %d of %d gradients:%s", cause, wrong, trained, names);
+    expect_close(name, ranks->items[first]->tensor.grad, want, count, tolerance, 0, hint);
 }

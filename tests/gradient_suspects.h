@@ -8,14 +8,11 @@
 #ifndef LOCKSTEP_TESTS_GRADIENT_SUSPECTS_H
 #define LOCKSTEP_TESTS_GRADIENT_SUSPECTS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "training_pair.h"
 
-/* Writes into text what is wrong with pair->ranks' gradient of the parameter; false if no suspect fits. The weights
- * of pair->whole must be those of before the step; its gradients are overwritten. Not collective.
- * all_are_wrong: whether the other parameters' gradients are wrong, too: then none can have been left out alone. */
-bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size);
+/* Compares all of pair->ranks' gradients with those of the whole batch, before the optimizer has used them, and fails
+ * with the suspect if one is off by more than the tolerance. what: of the training, for messages. The weights of
+ * pair->whole must be those of before the step; a failure overwrites its gradients. Not collective. */
+void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance);
 
 #endif

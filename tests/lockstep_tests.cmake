@@ -62,15 +62,22 @@ endfunction()
 
 # What stages 3 and 4 promise beyond the others: overlap, event order, unused parameters.
 function(lockstep_overlap_tests number)
-    lockstep_stage_program(${number} test_overlap)
-    target_sources(test_overlap_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c)
+    foreach(name test_launches test_overlap) # the test's functions come before the process group's, and count
+        lockstep_stage_program(${number} ${name})
+        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c ${LOCKSTEP_ROOT}/tests/watch.c)
+        target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
+                                                           -Wl,--wrap=work_wait)
+    endforeach()
     lockstep_stage_program(${number} test_no_sync)
     foreach(ranks 1 2 3 4)
+        lockstep_test(stage${number}_launches_${ranks}_ranks test_launches_stage${number} ${ranks} stage${number} mpi)
         lockstep_test(stage${number}_overlap_${ranks}_ranks test_overlap_stage${number} ${ranks} stage${number} mpi)
         lockstep_test(stage${number}_no_sync_${ranks}_ranks test_no_sync_stage${number} ${ranks} stage${number} mpi)
     endforeach()
     # The communication thread beside backward: also under the thread sanitizer.
-    set_property(TEST stage${number}_overlap_2_ranks stage${number}_equivalence_2_ranks APPEND PROPERTY LABELS thread)
+    foreach(name launches overlap equivalence)
+        set_property(TEST stage${number}_${name}_2_ranks APPEND PROPERTY LABELS thread)
+    endforeach()
 endfunction()
 
 # lockstep_stage_tests(NUMBER): the tests of the stage in the calling directory.
@@ -83,6 +90,7 @@ function(lockstep_stage_tests number)
                                                    ${LOCKSTEP_ROOT}/tests/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
+    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to see what it is given
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)

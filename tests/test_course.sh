@@ -51,6 +51,7 @@ has_good_points() { # STAGE
     local worth program cases case sum=0
     while read -r worth program _ cases _; do
         sum=$((sum + worth))
+        program=${program#address:}
         for case in ${cases//+/ }; do
             [ "$case" = - ] || grep -q "cmocka_unit_test($case)" "$root/tests/test_$program.c" ||
                 fail "$1.points: there is no case $case in tests/test_$program.c"
@@ -132,10 +133,10 @@ graded() {
 }
 
 # A mistake of tests/mutants as a submission, and what that patch expects to be said.
-mistake() { # STAGE NAME
+mistake() { # STAGE NAME [MOST POINTS]
     local patch=$root/tests/mutants/$2.patch file=$scratch/$2.c
     patch -s -p1 --fuzz=0 -o "$file" "$root"/stage"$1"_*/ddp.c "$patch" >/dev/null || fail "$2.patch does not apply"
-    graded "$1" "$file" 0 90 "$(sed -n 's/^Expect: *//p' "$patch")"
+    graded "$1" "$file" 0 "${3-90}" "$(sed -n 's/^Expect: *//p' "$patch")"
 }
 
 # Stage 1's own ddp.c, with something added.
@@ -152,10 +153,16 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
+    for file in "$root"/tests/solutions/stage3_*.c; do # correct, and unlike ours
+        graded 3 "$file" 100 100
+    done
+    GRADE_RANKS=4 graded 3 "$root"/tests/solutions/stage3_linked_list.c 100 100
     mistake 1 broadcast-missing
     mistake 1 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced
     mistake 3 wait-missing
+    mistake 3 waits-after-each-launch
+    mistake 3 scratch-of-the-old-buckets 95
     mistake 3 launched-in-ready-order
     mistake 4 no-sync-ignored
     mistake 4 sync-on-first-micro-batch

@@ -1,5 +1,6 @@
-/* test_no_sync.c: what gradient accumulation costs. In stage 4 only the last micro-batch communicates; stage 3 pays for
- * each of them, and gets the same weights. Run on 1 to 4 ranks, for stages 3 and 4. */
+/* test_no_sync.c: what gradient accumulation costs. In stage 4 only the last micro-batch communicates. Stage 3 pays for
+ * each of them, or, where somebody's already knows better, for the last one; it gets the same weights.
+ * Run on 1 to 4 ranks, for stages 3 and 4. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,15 +113,15 @@ static void test_collectives_per_step(void **state)
                      one->options.ddp.bucket_cap_bytes);
         for (int step = 0; step < 3; step++) {
             long single = collectives_of_step(one), got = collectives_of_step(four);
-            long expected = LOCKSTEP_STAGE == 4 ? single : 4 * single;
+            const bool right = got == single || (LOCKSTEP_STAGE == 3 && got == 4 * single);
             if (single != ddp_bucket_count(one->ddp))
                 fail_msg("%s, step %d: a step of one micro-batch needs %ld collectives, but ddp_bucket_count() is %d: "
                          "every bucket is all-reduced once, on the last micro-batch", models[m], step, single,
                          ddp_bucket_count(one->ddp));
-            if (got != expected)
-                fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %ld (one micro-batch: %ld); "
+            if (!right)
+                fail_msg("%s, step %d: 4 micro-batches need %ld collectives, expected %s%ld, as one micro-batch does; "
                          "usual cause: synchronising on the first micro-batch, on none, or on all", models[m], step,
-                         got, expected, single);
+                         got, LOCKSTEP_STAGE == 3 ? "4 times or once " : "", single);
         }
         run_free(one);
         run_free(four);

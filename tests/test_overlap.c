@@ -1,6 +1,6 @@
-/* test_overlap.c: stages 3 and 4: communication behind backward, shown by the order of events, not by speed; and what
- * could go wrong with it: ranks that are ready in different orders, tied weights, unused parameters, rebuilt buckets.
- * Run on 1 to 4 ranks. */
+/* test_overlap.c: stages 3 and 4: what could go wrong with communication behind backward: ranks that are ready in
+ * different orders, tied weights, unused and frozen parameters, rebuilt buckets. Run on 1 to 4 ranks.
+ * (That communication is behind backward at all: test_launches.c.) */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,77 +12,8 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "toy_data.h"
-#include "train/replica.h"
 
 static ProcessGroup *pg;
-
-/* ---- overlap ---- */
-
-static const TimelineEvent *find_event(int from, const char *name)
-{
-    const TimelineEvent *events;
-    int count = timeline_events(&events);
-    for (int i = from; i < count; i++)
-        if (strcmp(events[i].name, name) == 0)
-            return &events[i];
-    fail_msg("the timeline has no \"%s\"", name);
-    return NULL;
-}
-
-/* The first bucket's all-reduce against the last parameter's event. */
-static void expect_start_before_ready(int from, const char *last_parameter)
-{
-    char name[56];
-    snprintf(name, sizeof name, "gradient-ready %.40s", last_parameter);
-    const TimelineEvent *first = find_event(from, "all_reduce bucket 0"), *last = find_event(from, name);
-    if (!(first->start < last->start))
-        fail_msg("the first bucket's all-reduce started %g s after the last gradient was ready: no overlap",
-                 first->start - last->start);
-}
-
-/* Backward is held just before its last event until an all-reduce is DONE: so it must have started long before, and
- * have made progress while this thread did something else. */
-static void test_first_bucket_starts_during_backward(void **state)
-{
-    (void)state;
-    Options options = toy_options("gpt");
-    Dataset dataset = toy_dataset(&options, 64);
-    unsigned char *inputs = alloc_or_fault(8 * dataset.input_bytes);
-    unsigned char *targets = alloc_or_fault(8 * dataset.target_bytes);
-    Replica replica;
-    Watch watch;
-    replica_create(&replica, &options, 1, 1);
-    Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
-    watch_start(&watch, pg, &replica.tape);
-    watch.hold_at = replica.model.parameters.count - 2;
-    if (ddp_bucket_count(ddp) <= 3)
-        fail_msg("ddp_bucket_count() is %d, but these gradients fill more than 3 buckets of %zu bytes: does "
-                 "ddp_create() make buckets of the sizes in its options?", ddp_bucket_count(ddp),
-                 options.ddp.bucket_cap_bytes);
-
-    int64_t indices[8] = {0, 1, 2, 3, 4, 5, 6, 7};
-    dataset_get(&dataset, 0, indices, 8, inputs, targets);
-    int from = timeline_length();
-    pg_reset_counters(pg);
-    ddp_before_forward(ddp, true);
-    Tensor *loss = replica_loss(&replica, &dataset, inputs, targets, 8);
-    ddp_before_backward(ddp, loss);
-    replica_backward(&replica, loss);
-    if (watch.gave_up)
-        fail_msg("no bucket was reduced although all but one gradient was ready: no all-reduce starts, or none makes "
-                 "progress, before backward is over");
-    ddp_after_backward(ddp, 1);
-
-    expect_start_before_ready(from, replica.model.parameters.items[watch.order[watch.count - 1]]->name);
-    expect_bucket_order(pg, from, ddp_bucket_count(ddp));
-    watch_forget(&watch);
-    ddp_destroy(ddp);
-    replica_free(&replica);
-    dataset_close(&dataset);
-    free(inputs);
-    free(targets);
-}
 
 /* ---- ranks that are ready in different orders ---- */
 
@@ -92,7 +23,7 @@ static void test_order_differs_by_rank(void **state)
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32};
-        BranchPair *pair = branch_pair_create(pg, &options);
+        BranchPair *pair = branch_pair_create(pg, &options, -1);
         BranchPlan plans[MAX_RANKS];
         for (long step = 0; step < 4; step++) {
             for (int rank = 0; rank < pg_world_size(pg); rank++)
@@ -116,7 +47,7 @@ static void test_tied_weight(void **state)
 {
     (void)state;
     const DdpOptions one_bucket_per_parameter = {.grad_dtype = DTYPE_F32};
-    BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter);
+    BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter, -1);
     BranchPlan plan = branches_plan(0);
     pair->watch.copying = true;
     branch_pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch: the gradient stays local */
@@ -222,13 +153,36 @@ static void test_unused_parameters(void **state)
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32,
                               .find_unused_parameters = true};
-        BranchPair *pair = branch_pair_create(pg, &options);
+        BranchPair *pair = branch_pair_create(pg, &options, -1);
         BranchPlan plans[MAX_RANKS];
         same_on_all_ranks(plans, branches_plan(0));
         branch_pair_step(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
         unused_in_step(pair, 1);
         unused_in_last_micro_batch(pair, 2);
         branch_pair_step(pair, plans, 3, "all parameters used again");
+        branch_pair_free(pair);
+    }
+}
+
+/* One rank alone has something unused: it must not go its own way, and the others must agree with it. A frozen
+ * parameter is in no bucket, be it unused or, as the trunk, in the way of all others. */
+static void test_unused_on_one_rank(void **state)
+{
+    (void)state;
+    const int frozen[] = {-1, 2 * LEFT_OUT_BY_ALL, 2 * LEFT_OUT_BY_ALL + 1, TRUNK};
+    const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .grad_dtype = DTYPE_F32,
+                                .find_unused_parameters = true};
+    for (int f = 0; f < 4; f++) {
+        BranchPair *pair = branch_pair_create(pg, &options, frozen[f]);
+        for (int alone = 0; alone < pg_world_size(pg); alone++) {
+            BranchPlan plans[MAX_RANKS];
+            same_on_all_ranks(plans, branches_plan(0));
+            plans[alone].left_out[LEFT_OUT_BY_ALL] = plans[alone].dead_end[DEAD_END_ON_ALL] = true;
+            int from = timeline_length();
+            branch_pair_step(pair, plans, alone, f == 0 ? "something unused on one rank" :
+                                                          "something unused on one rank, and something frozen");
+            expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
+        }
         branch_pair_free(pair);
     }
 }
@@ -250,7 +204,7 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     (void)state;
     DdpOptions options = {.bucket_cap_bytes = 1 << 20, .first_bucket_cap_bytes = 1 << 20, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = true};
-    BranchPair *pair = branch_pair_create(pg, &options);
+    BranchPair *pair = branch_pair_create(pg, &options, -1);
     BranchPlan plans[MAX_RANKS];
     int order[PARAMETERS];
     for (int i = 0; i < PARAMETERS; i++)
@@ -262,10 +216,29 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
     memcpy(order, pair->watch.order, sizeof order);
     pg_broadcast(pg, order, PARAMETERS, DTYPE_I32, 0, "readiness on rank 0");
     for (long step = 1; step < 4; step++) {
-        branch_pair_step(pair, plans, step, "after the buckets were rebuilt");
-        expect_order_in_memory(pair, order, "after the first step, rank 0's order of readiness");
         for (int rank = 0; rank < pg_world_size(pg); rank++)
-            plans[rank] = branches_plan(rank + (int)step); /* once is enough: later orders change nothing */
+            plans[rank] = branches_plan(rank + 1 + (int)step);
+        branch_pair_step(pair, plans, step, "after the buckets were rebuilt");
+        expect_order_in_memory(pair, order, step == 1 ? "after the first step, rank 0's order of readiness" :
+                                            "rebuilt ONCE, so that later orders change nothing: after the first step, "
+                                            "rank 0's order of readiness");
+    }
+    branch_pair_free(pair);
+}
+
+/* With the trunk frozen, the largest of the rebuilt buckets is larger than any of the first ones (176 elements, not
+ * 144), and so must be what a stage has beside it for the sums of micro-batches that are not the last. */
+static void test_rebuilt_buckets_are_larger(void **state)
+{
+    (void)state;
+    const DdpOptions options = {.bucket_cap_bytes = 340, .first_bucket_cap_bytes = 160, .grad_dtype = DTYPE_F32,
+                                .rebuild_buckets = true};
+    BranchPair *pair = branch_pair_create(pg, &options, TRUNK);
+    BranchPlan plans[MAX_RANKS];
+    same_on_all_ranks(plans, branches_plan(0));
+    for (long step = 0; step < 3; step++) {
+        branch_pair_accumulate(pair, plans, 100 + step);
+        branch_pair_step(pair, plans, step, "with a larger bucket after rebuilding");
     }
     branch_pair_free(pair);
 }
@@ -274,7 +247,7 @@ static uint64_t hash_after_steps(bool rebuild)
 {
     DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .grad_dtype = DTYPE_F32,
                           .rebuild_buckets = rebuild};
-    BranchPair *pair = branch_pair_create(pg, &options);
+    BranchPair *pair = branch_pair_create(pg, &options, -1);
     BranchPlan plans[MAX_RANKS];
     same_on_all_ranks(plans, branches_plan(0));
     for (long step = 0; step < 4; step++) {
@@ -300,11 +273,12 @@ static void test_rebuilt_buckets_give_the_same_bits(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_first_bucket_starts_during_backward),
         cmocka_unit_test(test_order_differs_by_rank),
         cmocka_unit_test(test_tied_weight),
         cmocka_unit_test(test_unused_parameters),
+        cmocka_unit_test(test_unused_on_one_rank),
         cmocka_unit_test(test_rebuilt_buckets_follow_readiness),
+        cmocka_unit_test(test_rebuilt_buckets_are_larger),
         cmocka_unit_test(test_rebuilt_buckets_give_the_same_bits),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);

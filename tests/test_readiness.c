@@ -31,6 +31,22 @@ static void test_marked_twice(void **state)
     expect_dies(mark_fc2_twice, NULL, 1, "the gradient of fc2.weight was marked ready twice");
 }
 
+static void mark_frozen(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    Readiness readiness;
+    readiness_create(&readiness, &list);
+    list.items[1]->tensor.requires_grad = false;
+    readiness_mark(&readiness, list.items[1]);
+}
+
+static void test_frozen(void **state)
+{
+    (void)state;
+    expect_dies(mark_frozen, NULL, 1, "fc2.weight was marked ready, but it is frozen");
+}
+
 static void leave_two_out(void *argument)
 {
     (void)argument;
@@ -91,6 +107,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_marked_twice),
+        cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_incomplete),
         cmocka_unit_test(test_nothing_marked),
         cmocka_unit_test(test_each_pass_anew),

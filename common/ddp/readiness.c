@@ -30,6 +30,9 @@ void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 
 void readiness_mark(Readiness *readiness, const Parameter *parameter)
 {
+    CHECK(parameter->tensor.requires_grad, "%s was marked ready, but it is frozen: it has no gradient and is in no "
+          "bucket; of the parameters that a loss does not depend on, only trained ones are to be marked",
+          parameter->name);
     double now = now_seconds();
     timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     CHECK(!readiness->ready[parameter->index],

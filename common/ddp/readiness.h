@@ -19,8 +19,9 @@ void readiness_free(Readiness *readiness);
 /* A new backward pass: nothing is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
-/* The parameter's gradient is complete; --trace shows the moment. Faults if it was complete before: something has been
- * added to a gradient that may already have been sent. */
+/* The parameter's gradient is complete; --trace shows the moment. Faults if it was complete before, because something
+ * has been added to a gradient that may already have been sent; and if the parameter is frozen, because no bucket holds
+ * it: so mark first, then look for the bucket. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
 /* Backward is over: faults, naming them, unless every trained parameter is ready. */

@@ -99,7 +99,8 @@ void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
 bool work_test(Work *work); /* true once it is done; never waits. No stage needs it: part of the field's interface */
-void work_wait(Work *work); /* returns when it is done, and frees the handle: once for each, always. NULL: a fault */
+void work_wait(Work *work); /* returns when it is done, and frees the handle: once for each, always. NULL, or a second
+                             * time: a fault */
 
 /* ---- accounting ---- */
 CommCounters pg_counters(ProcessGroup *pg);

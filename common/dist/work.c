@@ -20,7 +20,8 @@ struct Work {
     ProcessGroup *pg;
     Collective collective;
     bool done;
-    Work *next; /* in the queue */
+    bool waited_for; /* the caller has given it up: it lies among the spare ones */
+    Work *next;      /* in the queue, or among the spare ones */
 };
 
 struct Worker {
@@ -29,6 +30,7 @@ struct Worker {
     pthread_cond_t work_arrived; /* for the communication thread */
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* not yet carried out; the first may be under way */
+    Work *spare;                 /* waited for; kept for later all-reduces, so that a second work_wait() meets a Work */
     long not_waited_for;         /* works that the caller has not given to work_wait() yet */
     bool stop;
 };
@@ -72,10 +74,14 @@ Work *worker_submit(ProcessGroup *pg, const Collective *collective)
 {
     if (pg->worker == NULL)
         start_worker(pg);
-    Work *work = alloc_or_fault(sizeof *work);
-    *work = (Work){.pg = pg, .collective = *collective};
     Worker *worker = pg->worker;
     pthread_mutex_lock(&worker->lock);
+    Work *work = worker->spare;
+    if (work != NULL)
+        worker->spare = work->next;
+    else
+        work = alloc_or_fault(sizeof *work);
+    *work = (Work){.pg = pg, .collective = *collective};
     worker->not_waited_for++;
     CHECK(worker->not_waited_for <= MOST_WORKS,
           "more than %d all-reduces have been started that nobody has waited for (the last one: %s): does the loop "
@@ -90,11 +96,13 @@ Work *worker_submit(ProcessGroup *pg, const Collective *collective)
     return work;
 }
 
-/* A bucket whose all-reduce was never started has no work. */
+/* A bucket whose all-reduce was never started has no work. (waited_for is the caller's thread's alone.) */
 static void check_started(const Work *work, const char *function)
 {
     CHECK(work != NULL, "%s(NULL): this all-reduce was never started; does launch_full_buckets() start every bucket in "
           "every backward pass, and does ddp_before_backward() set back what it counts with?", function);
+    CHECK(!work->waited_for, "%s(): all-reduce number %ld has had its work_wait() before, which has freed the handle: "
+          "each pg_all_reduce_async() needs exactly one", function, work->collective.sequence);
 }
 
 bool work_test(Work *work)
@@ -116,10 +124,12 @@ void work_wait(Work *work)
     while (!work->done)
         pthread_cond_wait(&worker->work_done, &worker->lock);
     worker->not_waited_for--;
+    work->waited_for = true;
+    work->next = worker->spare;
+    worker->spare = work;
     pthread_mutex_unlock(&worker->lock);
     atomic_store(&work->pg->training_waits, false);
     group_add_exposed(work->pg, now_seconds() - start);
-    free(work);
 }
 
 void worker_drain(ProcessGroup *pg)
@@ -157,6 +167,10 @@ void worker_stop(ProcessGroup *pg)
     pthread_mutex_destroy(&worker->lock);
     pthread_cond_destroy(&worker->work_arrived);
     pthread_cond_destroy(&worker->work_done);
+    for (Work *work = worker->spare, *next; work != NULL; work = next) {
+        next = work->next;
+        free(work);
+    }
     free(worker);
     pg->worker = NULL;
 }

@@ -20,8 +20,8 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-mutants.XXXXXX") || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 tree=$work/tree
-build=$work/build
 log=$work/log
+sanitizer= # of the mutant's build
 
 give_up() {
     echo "run.sh: $*" >&2
@@ -44,6 +44,17 @@ copy_tree() {
     fi) >"$work/files"
     (cd "$root" && while IFS= read -r -d '' file; do [ -e "$file" ] && printf '%s\0' "$file"; done) <"$work/files" |
         tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
+}
+
+# use_build SANITIZER: from now on what is built, and run, is built with it. "": without.
+use_build() {
+    sanitizer=$1
+    build=$work/build$1
+    [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DLOCKSTEP_CUDA=OFF \
+        -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_SANITIZE="$1" >"$log" 2>&1 || {
+        cat "$log"
+        give_up "cmake failed"
+    }
 }
 
 # targets STAGE FIRST: the programs that the stage's tests and the tests named by FIRST run. Stage 4's run stage 1's
@@ -79,6 +90,7 @@ try_mutant() {
     name=$(basename "$file" .patch)
     stage=$(field Stage "$file")
     first=$(field First "$file")
+    use_build "$(field Sanitizer "$file")"
     expect=$(field Expect "$file")
     [ -n "$stage" ] && [ -n "$expect" ] || give_up "$name.patch: the lines 'Stage:' and 'Expect:' are missing"
     patch -d "$tree" -p1 --fuzz=0 --no-backup-if-mismatch -r - <"$file" >"$log" 2>&1 || {
@@ -126,22 +138,22 @@ done
 
 copy_tree
 echo "building the unmodified tree ..."
-cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF >"$log" 2>&1 || {
-    cat "$log"
-    give_up "cmake failed"
-}
 
 # A test that fails anyway catches nothing: the unmodified tree must pass what is run below.
-for stage in 1 2 3 4; do
-    mapfile -t files < <(grep -l "^Stage: *$stage\$" "${mutants[@]}")
-    [ ${#files[@]} -gt 0 ] || continue
-    first=$(for file in "${files[@]}"; do field First "$file"; done | sort -u | paste -sd '|')
+for file in "${mutants[@]}"; do
+    echo "$(field Stage "$file") $(field Sanitizer "$file")"
+done | sort -u >"$work/builds"
+while read -r stage wanted <&3; do
+    use_build "$wanted"
+    first=$(for file in "${mutants[@]}"; do
+        [ "$(field Stage "$file") $(field Sanitizer "$file")" != "$stage $wanted" ] || field First "$file"
+    done | sort -u | paste -sd '|')
     compile "$stage" "$first" && run_tests "$stage" "$first" || {
         tail -n 60 "$log"
         give_up "stage $stage: the unmodified tree does not build or does not pass"
     }
-    echo "stage $stage: the unmodified tree passes"
-done
+    echo "stage $stage${wanted:+ ($wanted sanitizer)}: the unmodified tree passes"
+done 3<"$work/builds"
 
 bad=0
 for file in "${mutants[@]}"; do

@@ -1,0 +1,43 @@
+# messages.sh: what the output of a failed test says first, on one line. For scripts that run many tests; to be sourced.
+# shellcheck shell=bash
+
+# A sanitizer's report: its verdict, and in which functions of ddp.c it happened, and the memory was allocated or freed.
+sanitizer_message() { # FILE
+    awk '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
+            verdict = $0; where = "in"
+            sub(/.*ERROR: /, "", verdict)
+            sub(/ on (unknown )?address.*/, "", verdict)
+        }
+        / runtime error: / && !verdict { verdict = $0; where = "in"; sub(/.*runtime error: /, "undefined: ", verdict) }
+        /freed by thread/ { where = "freed in" }
+        /allocated by thread|leak of [0-9]+ byte/ { where = "allocated in" }
+        verdict && / in [A-Za-z_0-9]+ .*\/ddp\.c:[0-9]+/ && !(where in said) {
+            said[where] = 1
+            match($0, / in /)
+            split(substr($0, RSTART + 4), words, " ")
+            sub(/.*\//, "", words[2])
+            text = text ", " where " " words[1] "() (" words[2] ")"
+        }
+        END { if (verdict) print verdict text }' "$1"
+}
+
+# The first line in which a test says what is wrong, and what it says of the usual cause. Nothing if there is none.
+first_message() { # FILE
+    local message crash='exception: |\(\): (invalid|corrupted|unaligned|mismatching)|double free'
+    message=$(sanitizer_message "$1")
+    if [ -z "$message" ]; then
+        message=$(awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ { said = 1; left = 4; print }
+             said && /usual cause: / && $0 !~ /ERROR/ { print; exit }
+             said && left-- == 0 { exit }' "$1" |
+            sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
+                -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' ')
+        if [ -z "$message" ]; then # not a word of ours: it crashed
+            message=$(grep -a -E -m 1 "$crash|EXIT STRING" "$1" | sed 's/.*STRING: //')
+            crash=.
+        fi
+        if [ -n "$message" ] && grep -a -q -E "$crash" "$1"; then
+            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ddp.c"
+        fi
+    fi
+    echo "$message"
+}

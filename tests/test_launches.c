@@ -1,0 +1,169 @@
+/* test_launches.c: stages 3 and 4: all-reduces start while backward goes on, neither too early nor too late, and
+ * nothing waits for them before backward is over. Shown by the order of events and calls, never by time: what a
+ * test waits for comes in milliseconds, and only a stage that is wrong lets it wait until it gives up.
+ * Run on 1 to 4 ranks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/timeline.h"
+#include "branch_pair.h"
+#include "device/device.h"
+#include "expect.h"
+#include "mpi_main.h"
+#include "toy_data.h"
+#include "train/replica.h"
+
+static ProcessGroup *pg;
+
+/* ---- a backward pass of the small GPT, under a watch ---- */
+
+typedef struct Run {
+    Options options;
+    Dataset dataset;
+    Replica replica;
+    Ddp *ddp;
+    Watch watch;
+    unsigned char *inputs, *targets;
+} Run;
+
+enum { SAMPLES = 8 };
+
+static Run *run_create(size_t first_cap, size_t cap)
+{
+    Run *run = alloc_or_fault(sizeof *run);
+    run->options = toy_options("gpt");
+    run->options.ddp.first_bucket_cap_bytes = first_cap;
+    run->options.ddp.bucket_cap_bytes = cap;
+    run->dataset = toy_dataset(&run->options, 64);
+    run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
+    run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
+    replica_create(&run->replica, &run->options, 1, 1);
+    run->ddp = ddp_create(pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
+    watch_start(&run->watch, pg, &run->replica.tape);
+    return run;
+}
+
+static void run_free(Run *run)
+{
+    watch_stop(&run->watch);
+    ddp_destroy(run->ddp);
+    replica_free(&run->replica);
+    dataset_close(&run->dataset);
+    free(run->inputs);
+    free(run->targets);
+    free(run);
+}
+
+static void backward(Run *run)
+{
+    int64_t indices[SAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7};
+    dataset_get(&run->dataset, 0, indices, SAMPLES, run->inputs, run->targets);
+    pg_reset_counters(pg);
+    watch_forget(&run->watch);
+    ddp_before_forward(run->ddp, true);
+    Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    ddp_before_backward(run->ddp, loss);
+    replica_backward(&run->replica, loss);
+}
+
+/* ---- the first bucket ---- */
+
+static const TimelineEvent *find_event(int from, const char *name)
+{
+    const TimelineEvent *events;
+    int count = timeline_events(&events);
+    for (int i = from; i < count; i++)
+        if (strcmp(events[i].name, name) == 0)
+            return &events[i];
+    fail_msg("the timeline has no \"%s\"", name);
+    return NULL;
+}
+
+/* The first bucket's all-reduce against the last parameter's event. */
+static void expect_start_before_ready(int from, const char *last_parameter)
+{
+    char name[56];
+    snprintf(name, sizeof name, "gradient-ready %.40s", last_parameter);
+    const TimelineEvent *first = find_event(from, "all_reduce bucket 0"), *last = find_event(from, name);
+    if (!(first->start < last->start))
+        fail_msg("the first bucket's all-reduce started %g s after the last gradient was ready: no overlap",
+                 first->start - last->start);
+}
+
+/* Backward is held just before its last event until an all-reduce is DONE: so it must have started long before, and
+ * have made progress while this thread did something else. */
+static void test_first_bucket_starts_during_backward(void **state)
+{
+    (void)state;
+    Run *run = run_create(512, 4096);
+    if (ddp_bucket_count(run->ddp) <= 3)
+        fail_msg("ddp_bucket_count() is %d, but these gradients fill more than 3 buckets of %zu bytes: does "
+                 "ddp_create() make buckets of the sizes in its options?", ddp_bucket_count(run->ddp),
+                 run->options.ddp.bucket_cap_bytes);
+    run->watch.hold_at = run->replica.model.parameters.count - 2;
+    int from = timeline_length();
+    backward(run);
+    if (run->watch.gave_up)
+        fail_msg("no bucket was reduced although all but one gradient was ready: no all-reduce starts, or none makes "
+                 "progress, before backward is over");
+    ddp_after_backward(run->ddp, 1);
+    expect_start_before_ready(from, run->replica.model.parameters.items[run->watch.order[run->watch.count - 1]]->name);
+    expect_bucket_order(pg, from, ddp_bucket_count(run->ddp));
+    run_free(run);
+}
+
+/* ---- what goes on meanwhile ---- */
+
+/* Rank 0's first event lasts until all other ranks have raised all of theirs. No all-reduce can be done before, so a
+ * stage that waits for one in the middle of backward, in whatever way, does not get to its end. */
+static void test_backward_goes_on_meanwhile(void **state)
+{
+    (void)state;
+    Run *run = run_create(512, 4096);
+    for (int step = 0; step < 2; step++) {
+        run->watch.hold_rank_0 = true;
+        backward(run);
+        watch_backward_is_over(&run->watch);
+        ddp_after_backward(run->ddp, 1);
+    }
+    run_free(run);
+}
+
+/* ---- not too early, not too late ---- */
+
+static void test_full_buckets_start_at_once(void **state)
+{
+    (void)state;
+    const size_t caps[][2] = {{0, 0}, {512, 4096}, {1, 20000}, {1 << 30, 1 << 30}};
+    for (int c = 0; c < 4; c++) {
+        Run *run = run_create(caps[c][0], caps[c][1]);
+        for (int step = 0; step < 2; step++) {
+            backward(run);
+            watch_expect_starts(&run->watch, &run->replica.model.parameters, &run->options.ddp, true);
+            ddp_after_backward(run->ddp, 1);
+        }
+        run_free(run);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_first_bucket_starts_during_backward),
+        cmocka_unit_test(test_backward_goes_on_meanwhile),
+        cmocka_unit_test(test_full_buckets_start_at_once),
+    };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
+                                   .debug_collectives = true};
+    pg_initialize(&argc, &argv);
+    pg = pg_create(&options);
+    device_init(pg_local_rank(pg), 1);
+    timeline_enable();
+    tests_run_as_rank(pg_rank(pg));
+    int failures = cmocka_run_group_tests_name("launches", tests, NULL, NULL);
+    pg_destroy(pg);
+    return failures != 0;
+}

@@ -1,0 +1,240 @@
+/* watch.c: what a stage does during backward. */
+#include "watch.h"
+
+#include <math.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "ddp/buckets.h"
+#include "expect.h"
+#include "mpi_main.h"
+
+/* ---- the calls of the stage ---- */
+
+static int started;                      /* all-reduces, in this backward pass */
+static const Parameter *must_not_wait_in; /* this parameter's event is under way, and rank 0 is held; else NULL */
+
+/* While rank 0 is held nothing that this rank starts can be done, so a stage that waits now would wait for ever. */
+static void check_does_not_wait(const char *call)
+{
+    if (must_not_wait_in != NULL)
+        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward stands still until every rank "
+                 "has sent this bucket: nothing is hidden. An event starts all-reduces with pg_all_reduce_async(), and "
+                 "ddp_after_backward() waits for them", job_rank(), call, must_not_wait_in->name);
+}
+
+Work *__real_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                 ReduceOp op, const char *carries);
+void __real_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                          const char *carries);
+void __real_work_wait(Work *work);
+
+Work *__wrap_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                 ReduceOp op, const char *carries)
+{
+    started++;
+    return __real_pg_all_reduce_async(pg, send, receive, count, dtype, op, carries);
+}
+
+void __wrap_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                          const char *carries)
+{
+    started++;
+    check_does_not_wait("pg_all_reduce(), which blocks,");
+    __real_pg_all_reduce(pg, send, receive, count, dtype, op, carries);
+}
+
+void __wrap_work_wait(Work *work)
+{
+    if (work != NULL && !work_test(work))
+        check_does_not_wait("work_wait()");
+    __real_work_wait(work);
+}
+
+/* ---- events ---- */
+
+static float *copy_gradient(const Parameter *parameter)
+{
+    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
+    return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
+}
+
+static MPI_Comm messages; /* of the test's own, which no collective of the stage can mix with */
+
+static bool others_are_over(const Watch *watch)
+{
+    static int heard_of; /* ranks, in the hold that is under way */
+    int there = 1;
+    while (heard_of < pg_world_size(watch->pg) - 1 && there) {
+        MPI_Iprobe(MPI_ANY_SOURCE, 0, messages, &there, MPI_STATUS_IGNORE);
+        if (there) {
+            MPI_Recv(NULL, 0, MPI_BYTE, MPI_ANY_SOURCE, 0, messages, MPI_STATUS_IGNORE);
+            heard_of++;
+        }
+    }
+    if (heard_of < pg_world_size(watch->pg) - 1)
+        return false;
+    heard_of = 0;
+    return true;
+}
+
+static bool a_collective_is_done(const Watch *watch)
+{
+    return pg_counters(watch->pg).collectives > 0;
+}
+
+/* Gives up before a collective's own time-out, whose message would be about something else. */
+static void hold(Watch *watch, bool (*is_over)(const Watch *watch))
+{
+    double deadline = now_seconds() + fmin(20, tests_timeout() / 2);
+    while (!is_over(watch) && !watch->gave_up) {
+        watch->gave_up = now_seconds() > deadline;
+        sleep_seconds(1e-3);
+    }
+}
+
+static void watch_event(void *listener, Parameter *parameter)
+{
+    Watch *watch = listener;
+    CHECK(watch->count < MAX_EVENTS, "more events than the test can hold");
+    int event = watch->count++;
+    if (event == 0) {
+        watch->started_before = started;
+        if (watch->hold_rank_0 && pg_rank(watch->pg) == 0)
+            hold(watch, others_are_over);
+    }
+    watch->order[event] = parameter->index;
+    watch->collectives[event] = pg_counters(watch->pg).collectives;
+    if (watch->copying)
+        watch->gradient[event] = copy_gradient(parameter);
+    must_not_wait_in = watch->hold_rank_0 && pg_rank(watch->pg) != 0 ? parameter : NULL;
+    watch->inner(watch->inner_listener, parameter);
+    must_not_wait_in = NULL;
+    watch->started[event] = started;
+    if (event == watch->hold_at)
+        hold(watch, a_collective_is_done);
+}
+
+void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
+{
+    *watch = (Watch){.pg = pg, .tape = tape, .inner = tape->on_gradient_ready, .inner_listener = tape->listener,
+                     .hold_at = -1};
+    if (watch->inner == NULL)
+        fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
+    tape->on_gradient_ready = watch_event;
+    tape->listener = watch;
+    MPI_Comm_dup(MPI_COMM_WORLD, &messages);
+}
+
+void watch_stop(Watch *watch)
+{
+    watch_forget(watch);
+    MPI_Comm_free(&messages);
+    watch->tape->on_gradient_ready = watch->inner;
+    watch->tape->listener = watch->inner_listener;
+}
+
+void watch_forget(Watch *watch)
+{
+    for (int i = 0; i < watch->count; i++)
+        free(watch->gradient[i]);
+    memset(watch->gradient, 0, sizeof watch->gradient);
+    watch->count = 0;
+    started = 0;
+}
+
+void watch_backward_is_over(Watch *watch)
+{
+    if (pg_rank(watch->pg) != 0)
+        MPI_Send(NULL, 0, MPI_BYTE, 0, 0, messages);
+    else if (watch->gave_up)
+        fail_msg("rank 0 held its first gradient-ready event back, and another rank's backward did not get to its end "
+                 "meanwhile: its stage waits for rank 0 in the middle of backward, where nothing may wait. All-reduces "
+                 "start in an event, and ddp_after_backward() waits for them");
+}
+
+/* ---- what should have been started when ---- */
+
+typedef struct Plan {
+    int buckets;
+    int bucket_of[MAX_EVENTS]; /* by parameter index; -1: frozen */
+    int missing[MAX_EVENTS];   /* by bucket: gradients that are not complete */
+} Plan;
+
+static Plan plan_buckets(const ParameterList *parameters, const DdpOptions *options)
+{
+    Plan plan = {0};
+    int order[MAX_EVENTS], bucket_of[MAX_EVENTS], trained = 0;
+    size_t sizes[MAX_EVENTS] = {0};
+    CHECK(parameters->count <= MAX_EVENTS, "more parameters than the test can hold");
+    for (int i = parameters->count - 1; i >= 0; i--) {
+        plan.bucket_of[i] = -1;
+        if (!parameters->items[i]->tensor.requires_grad)
+            continue;
+        sizes[trained] = (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
+        order[trained++] = i;
+    }
+    plan.buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
+    for (int i = 0; i < trained; i++) {
+        plan.bucket_of[order[i]] = bucket_of[i];
+        plan.missing[bucket_of[i]]++;
+    }
+    return plan;
+}
+
+/* Buckets that may be under way: full ones, as far as all before them are full as well. */
+static int buckets_that_may_start(const Plan *plan)
+{
+    int count = 0;
+    while (count < plan->buckets && plan->missing[count] == 0)
+        count++;
+    return count;
+}
+
+/* when: "after the event of fc1.weight". */
+static void expect_started(const Plan *plan, int got, bool last, const char *when, const char *cause_if_late)
+{
+    int expected = buckets_that_may_start(plan), full = 0;
+    for (int b = 0; b < plan->buckets; b++)
+        full += plan->missing[b] == 0;
+    if (got > full)
+        fail_msg("rank %d: %d all-reduces had been started %s, but only %d of %d buckets were full: a bucket was sent "
+                 "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(),
+                 got, when, full, plan->buckets);
+    if (got > expected)
+        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: buckets "
+                 "launched as they become ready, not in bucket order", job_rank(), got, when, expected);
+    if (got < expected && last)
+        fail_msg("rank %d: %d all-reduces had been started %s, but %d buckets were full: %s", job_rank(), got, when,
+                 expected, cause_if_late);
+}
+
+void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)
+{
+    static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must "
+                                      "be marked in ddp_before_backward(), or their bucket and all behind it wait for "
+                                      "the end of backward";
+    Plan plan = plan_buckets(parameters, options);
+    bool raised[MAX_EVENTS] = {false};
+    int unused = 0;
+    for (int i = 0; i < watch->count; i++)
+        raised[watch->order[i]] = true;
+    for (int i = 0; i < parameters->count; i++) {
+        if (raised[i] || plan.bucket_of[i] < 0)
+            continue;
+        plan.missing[plan.bucket_of[i]]--;
+        unused++;
+    }
+    expect_started(&plan, watch->started_before, last, "before the first event of backward", late_unused);
+    for (int i = 0; i < watch->count; i++) {
+        char when[120];
+        snprintf(when, sizeof when, "after the event of %s", parameters->items[watch->order[i]]->name);
+        plan.missing[plan.bucket_of[watch->order[i]]]--;
+        expect_started(&plan, watch->started[i], last, when, unused > 0 ? late_unused :
+                       "the event that makes a bucket full starts it, and the full ones behind it");
+    }
+}
