@@ -88,6 +88,9 @@ plant crash 'rank 2 .*signal 11'
 plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
 plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'
 plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
+for which in 1 2 3; do # of three parameters
+    plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
+done
 
 # A broadcast goes along a tree: one rank is missing, one waits for it, and the others have nothing to do with it. (Open MPI's
 # tree has another shape.)

@@ -357,6 +357,7 @@ static void test_an_abandoned_forward_pass_leaves_no_trace(void **state)
     Setup setup;
     setup_create(&setup, &small_gpt);
     forward(&setup, true, 3);
+    op_relu(&setup.tape, &setup.model.wte->tensor); /* a parameter that is an operation's first input */
     forward(&setup, false, 3);
     step(&setup, 3, 1);
     expect_one_complete_event_each(&setup);
