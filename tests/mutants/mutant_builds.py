@@ -100,8 +100,8 @@ class Build:
         commands = subprocess.run(["ninja", "-t", "commands", "all"], cwd=self.directory, check=True, text=True,
                                   stdout=subprocess.PIPE).stdout
         for line in commands.splitlines():
-            words = shlex.split(line)
-            if "-c" not in words and "-o" in words and "cuda_emulator" not in line:
+            words = shlex.split(line) if "cuda_emulator" not in line else []
+            if "-c" not in words and "-o" in words:
                 self.links[words[words.index("-o") + 1]] = words
             elif "qc" in words:
                 library = words[words.index("qc") + 1]
@@ -200,6 +200,7 @@ class Worker:
         self.linked.add(program)
         words = [self.mutated.get(word, word) for word in self.build.links[program]]
         words = [self.library(word) if word.endswith(".a") else word for word in words]
+        assert words != self.build.links[program], f"{program} does not use the changed file"
         target = self.programs / program
         target.unlink()
         words[words.index("-o") + 1] = str(target)

@@ -55,42 +55,20 @@ def in_parallel(workers, items, function):
 # ---- what is measured once: how long each test takes, and what it enters ----
 
 
-def remembered(path, compute):
-    if not path.exists():
-        path.write_text(json.dumps(compute(), indent=1))
-    return json.loads(path.read_text())
-
-
-def clean_seconds(build, workers):
-    """Seconds of each test; the unchanged tree must pass."""
-    seconds, failed = {}, []
-
-    def measure(worker, name):
-        passed, seconds[name] = worker.run(name, 900)
-        if not passed:
-            failed.append(name)
-
-    print(f"{build.name}: {len(build.tests)} tests of the unchanged tree ...", flush=True)
-    in_parallel(workers, build.tests, measure)
-    if failed:
-        sys.exit(f"random.sh: the unchanged tree fails: {' '.join(failed)}")
-    return seconds
-
-
-def functions_entered(work):
-    """test -> program -> [[path, number of the function]]."""
+def measure(work):
+    """test -> its seconds, and for each program that it runs the functions that it enters: [[path, number], ...]"""
     build = Build(work, "entered")
-    marks = {}  # test -> {program: addresses}
+    seconds, marks = {}, {}
 
-    def note(worker, name):
+    def note(worker, test):
         directory = worker.home / "marks"
         directory.mkdir()
-        worker.run(name, 1800, {"ENTERED_DIRECTORY": str(directory)})
-        marks[name] = {file.name.replace("!", "/").removeprefix(f"{worker.programs}/"):
+        _, seconds[test] = worker.run(test, 1800, {"ENTERED_DIRECTORY": str(directory)})
+        marks[test] = {file.name.replace("!", "/").removeprefix(f"{worker.programs}/"):
                        [i for i, byte in enumerate(file.read_bytes()) if byte] for file in directory.iterdir()}
         shutil.rmtree(directory)
+        print(f"{len(marks):4} of {len(build.tests)} tests of the unchanged tree: {test}", flush=True)
 
-    print(f"{build.name}: which functions does each test enter? ...", flush=True)
     in_parallel([Worker(build, number) for number in range(WORKERS)], build.tests, note)
     addresses = defaultdict(set)
     for programs in marks.values():
@@ -98,8 +76,9 @@ def functions_entered(work):
             addresses[program].update(entered)
     names = {program: name_functions(work, build.directory / program, sorted(entered))
              for program, entered in addresses.items()}
-    return {test: {program: sorted({names[program][a] for a in entered if a in names[program]})
-                   for program, entered in programs.items()} for test, programs in marks.items()}
+    return {test: {"seconds": seconds[test],
+                   "programs": {program: sorted({names[program][a] for a in entered if a in names[program]})
+                                for program, entered in programs.items()}} for test, programs in marks.items()}
 
 
 def name_functions(work, program, addresses):
@@ -125,36 +104,40 @@ class Trial:
     def __init__(self, work):
         self.builds = [Build(work, name) for name in ("plain", "address", "thread")]
         self.workers = [{build.name: Worker(build, number) for build in self.builds} for number in range(WORKERS)]
-        self.entered = remembered(work / "entered.json", lambda: functions_entered(work))
-        self.seconds = remembered(work / "seconds.json", lambda: clean_seconds(
-            self.builds[0], [worker["plain"] for worker in self.workers]))
-        self.fails_unchanged = {}  # (build, test) -> whether it does, where that was asked
+        measured = work / "measured.json"
+        if not measured.exists():
+            measured.write_text(json.dumps(measure(work), indent=1))
+        self.measured = json.loads(measured.read_text())
         self.kills = defaultdict(Counter)  # path -> test -> mutants of that file that it has killed
+        self.fails_unchanged = {}  # (build, test) -> whether it does, where that was asked
         self.lock = threading.Lock()
 
     def programs(self, test, mutation):
-        return [program for program, functions in self.entered.get(test, {}).items()
+        return [program for program, functions in self.measured[test]["programs"].items()
                 if [mutation.path, mutation.function] in functions]
 
     def in_order(self, build, mutation):
         """The tests that enter the changed function, the best buy first: likely to kill it, and quick."""
         kills = self.kills[mutation.path]
-        tests = [test for test in self.seconds if test in build.tests and self.programs(test, mutation)]
-        return sorted(tests, key=lambda test: (self.seconds[test] + 0.1) / (kills[test] + 0.3))
+        tests = [test for test in self.measured if test in build.tests and self.programs(test, mutation)]
+        return sorted(tests, key=lambda test: (self.measured[test]["seconds"] + 0.1) / (kills[test] + 0.3))
 
     def fails(self, worker, test):
         """A test of several processes must fail twice, as it may have failed because the machine was busy."""
-        factor, extra = (5, 5) if worker.build.name == "plain" else (20, 30)
+        factor, extra = (5, 10) if worker.build.name == "plain" else (20, 30)
+        limit = factor * self.measured[test]["seconds"] + extra
         tries = 1 if worker.build.tests[test]["one process"] else 2
-        return not any(worker.run(test, factor * self.seconds[test] + extra)[0] for _ in range(tries))
+        return not any(worker.run(test, limit)[0] for _ in range(tries))
 
     def fails_anyway(self, worker, test):
-        """Under a sanitizer the unchanged programs must pass for a failure to count. (Without one they have.)"""
+        """A failure counts only where the unchanged programs pass."""
         key = (worker.build.name, test)
-        if worker.build.name != "plain" and key not in self.fails_unchanged:
+        if key not in self.fails_unchanged:
             worker.restore_programs()
             self.fails_unchanged[key] = self.fails(worker, test)
-        return self.fails_unchanged.get(key, False)
+            if self.fails_unchanged[key]:
+                print(f"left out, as the unchanged tree fails it: {test} ({worker.build.name})", flush=True)
+        return self.fails_unchanged[key]
 
     def killer(self, worker, mutation):
         """The first test that fails, or None."""
@@ -254,8 +237,8 @@ def check(trial, rounds):
             failed.append(test)
 
     for _ in range(rounds):
-        in_parallel(trial.workers, trial.seconds, one)
-    print(f"{rounds * len(trial.seconds)} tests of the unchanged tree, {len(failed)} failed: so often would a mutant "
+        in_parallel(trial.workers, trial.measured, one)
+    print(f"{rounds * len(trial.measured)} tests of the unchanged tree, {len(failed)} failed: so often would a mutant "
           "that changes nothing have been called killed")
 
 
