@@ -1,21 +1,42 @@
 /* attention_trial.c: what attention_trial.h promises. */
 #include "attention_trial.h"
 
+enum { GUARD = 16 };
+
+/* Room for `count` numbers, and some behind them that nobody may write to. */
+static float *guarded(int64_t count)
+{
+    float *room = device_alloc((size_t)(count + GUARD) * sizeof *room);
+    device_fill(room + count, 1234, GUARD);
+    return room;
+}
+
+static void free_guarded(float *room, int64_t count, const char *name)
+{
+    float guard[GUARD];
+    device_to_host(guard, room + count, sizeof guard);
+    for (int i = 0; i < GUARD; i++)
+        if (guard[i] != 1234)
+            fail_msg("%s() asks for too little: something was written behind its %lld numbers", name, (long long)count);
+    device_free(room);
+}
+
 /* array: qkv, dout, out, dqkv. */
 static void call_attention(const Trial *trial, void **array)
 {
     const int64_t B = trial->shape[0], T = trial->shape[1], C = trial->shape[2];
     const DType precision = trial->precision;
-    float *saved = device_alloc((size_t)device_attention_saved(B, T, C, trial->heads) * sizeof *saved);
-    float *scratch = device_alloc((size_t)device_attention_scratch(B, T, C, trial->heads) * sizeof *scratch);
+    const int64_t saved_count = device_attention_saved(B, T, C, trial->heads);
+    const int64_t scratch_count = device_attention_scratch(B, T, C, trial->heads);
+    float *saved = guarded(saved_count), *scratch = guarded(scratch_count);
     void *out = operand_of(array[2], precision, B * T * C);
     device_attention_forward(out, saved, array[0], B, T, C, trial->heads, precision);
     device_attention_backward(trial_gradient(trial, array, 3), scratch, array[1], array[0], out, saved, B, T, C,
                               trial->heads, precision);
     numbers_of(array[2], out, precision, B * T * C);
     device_free(out);
-    device_free(saved);
-    device_free(scratch);
+    free_guarded(saved, saved_count, "device_attention_saved");
+    free_guarded(scratch, scratch_count, "device_attention_scratch");
 }
 
 Trial run_attention(const Attention *a)

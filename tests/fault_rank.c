@@ -118,6 +118,23 @@ static void start_all_reduces(ProcessGroup *pg, float *gradient, long count)
         pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
 }
 
+/* The last rank's weights differ in the last bit of one number, of parameter `which`. */
+static void check_drift(ProcessGroup *pg, int which, bool bad)
+{
+    static const char *const names[] = {"fc1.weight", "fc2.weight", "fc3.weight"};
+    float weights[12] = {0};
+    ParameterList parameters = {0};
+    for (int i = 0; i < 3; i++)
+        parameters_add(&parameters, names[i], 1, (int64_t[]){4});
+    parameters_from_host(&parameters, weights);
+    replicas_check_equal(pg, &parameters);
+    weights[4 * which + 3] = bad ? 0x1p-149f : 0;
+    parameters_from_host(&parameters, weights);
+    if (bad)
+        say_now();
+    replicas_check_equal(pg, &parameters);
+}
+
 static void misbehave(ProcessGroup *pg, const char *how, const char *argument, float *gradient)
 {
     if (strcmp(how, "sleep") == 0)
@@ -221,6 +238,8 @@ int main(int argc, char **argv)
         else
             replicas_check_same_model(pg, &parameters);
     }
+    if (strcmp(how, "drift") == 0)
+        check_drift(pg, atoi(where), bad);
     for (int step = 0; step < STEPS; step++)
         take_step(pg, how, where, gradient, step);
     if (late_free && bad) { /* the others wait for it to give its memory back, too */

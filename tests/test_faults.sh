@@ -93,6 +93,9 @@ plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*ran
 plant "model text" 'what rank (2 sent is not what is compared here|0 sent is not)'
 plant "model number" 'what rank 2 sent is not what is compared here: it is in another collective'
 plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
+for which in 1 2 3; do # of three parameters
+    plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
+done
 
 # Before MPI_Init, to which the others have come, or will. (Open MPI's launcher ends a job in which a rank was killed.)
 if [ -z "${MPIEXEC_FLAGS:-}" ]; then

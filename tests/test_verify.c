@@ -56,8 +56,9 @@ static int64_t offset_of(const ParameterList *parameters, int parameter)
     return offset;
 }
 
-/* Fills `name` (64 characters) with the changed parameter's, or "" if there is none. */
-static Verification run_case(const Case *one, char *name)
+/* Fills `name` (64 characters) with the changed parameter's, or "" if there is none. `less`: a parameter that is off by
+ * 1e-6 as well, or NOBODY. */
+static Verification run_case(const Case *one, int less, char *name)
 {
     Options options = toy_options("mlp-toy");
     options.verify = one->mode;
@@ -77,6 +78,8 @@ static Verification run_case(const Case *one, char *name)
         weights[at] = one->got;
         snprintf(name, 64, "%s", parameters->items[one->parameter]->name);
     }
+    if (less != NOBODY)
+        weights[offset_of(parameters, less)] += 1e-6f;
     parameters_from_host(parameters, weights);
     Verification result = verify_quietly(&options, &dataset, &trained, initial, STEPS);
     free(weights);
@@ -86,10 +89,10 @@ static Verification run_case(const Case *one, char *name)
     return result;
 }
 
-static void check_case(const Case *one)
+static void check_case(const Case *one, int less)
 {
     char name[64];
-    Verification result = run_case(one, name);
+    Verification result = run_case(one, less, name);
     if (result.passed != one->passes)
         fail_msg("%s: expected %s, got %s (max |diff| %g, allowed %g, %lld elements differ): %s", one->what,
                  one->passes ? "passed" : "FAILED", result.passed ? "passed" : "FAILED", result.max_abs_diff,
@@ -102,14 +105,14 @@ static void check_case(const Case *one)
     if (result.differing != one->differing)
         fail_msg("%s: expected %lld differing element(s), got %lld: are bits compared, or values?", one->what,
                  (long long)one->differing, (long long)result.differing);
-    if (one->difference > 0 && strcmp(result.worst_parameter, name) != 0)
+    if (one->parameter != NOBODY && strcmp(result.worst_parameter, name) != 0)
         fail_msg("%s: expected %s as worst_parameter, got '%s'", one->what, name, result.worst_parameter);
 }
 
 static void check_cases(const Case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        check_case(&cases[i]);
+        check_case(&cases[i], NOBODY);
 }
 
 #define CHECK_CASES(cases) check_cases(cases, sizeof(cases) / sizeof((cases)[0]))
@@ -164,6 +167,17 @@ static void test_exact_means_every_bit(void **state)
     CHECK_CASES(cases);
 }
 
+static void test_the_worst_parameter_is_named(void **state)
+{
+    (void)state;
+    static const Case cases[] = {
+        {"off by 2e-5, then by less", VERIFY_WHOLE_BATCH, DTYPE_F32, 1, 0, 2e-5f, false, 2e-5, 2},
+        {"off by less, then by 2e-5", VERIFY_WHOLE_BATCH, DTYPE_F32, 3, 0, 2e-5f, false, 2e-5, 2},
+    };
+    for (int i = 0; i < 2; i++)
+        check_case(&cases[i], 2);
+}
+
 /* Without this, a reference that never trains would pass all tests above. */
 static void test_the_reference_trains(void **state)
 {
@@ -190,6 +204,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_whole_batches_allow_rounding_only),
         cmocka_unit_test(test_nothing_that_is_no_number_passes),
         cmocka_unit_test(test_exact_means_every_bit),
+        cmocka_unit_test(test_the_worst_parameter_is_named),
         cmocka_unit_test(test_the_reference_trains),
     };
     Options options = toy_options("mlp-toy");

@@ -8,6 +8,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+source "$here/copy_tree.sh"
 limit=${MUTANT_SECONDS:-600} # for one mutant's tests
 jobs=${MUTANT_JOBS:-2}
 verbose=no
@@ -31,19 +32,6 @@ give_up() {
 # field KEY FILE: the value of a "KEY: value" line before the diff begins.
 field() {
     sed -n "/^--- /q; s/^$1: *//p" "$2"
-}
-
-# The source tree without what builds left behind: what git knows or would add; without git, all but build*/. A git
-# that has this directory inside of a larger work tree speaks of that one, which may ignore all that is here.
-copy_tree() {
-    mkdir "$tree"
-    (cd "$root" && if [ "$(git rev-parse --show-toplevel 2>/dev/null)" -ef . ]; then
-        git ls-files -z --cached --others --exclude-standard
-    else
-        find . -name 'build*' -prune -o -type f -print0
-    fi) >"$work/files"
-    (cd "$root" && while IFS= read -r -d '' file; do [ -e "$file" ] && printf '%s\0' "$file"; done) <"$work/files" |
-        tar -C "$root" --null -T - -cf - | tar -C "$tree" -xf - || give_up "could not copy the tree"
 }
 
 # use_build SANITIZER: from now on what is built, and run, is built with it. "": without.
@@ -136,7 +124,7 @@ for name in "$@"; do
     [ -f "${mutants[-1]}" ] || give_up "there is no mutant named $name; see $here"
 done
 
-copy_tree
+copy_tree "$root" "$tree" || give_up "could not copy the tree"
 echo "building the unmodified tree ..."
 
 # A test that fails anyway catches nothing: the unmodified tree must pass what is run below.

@@ -1,0 +1,185 @@
+/* test_model.c: the models by their sizes, their first weights and their depth. (What they compute: test_reference.c.) */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "expect.h"
+#include "nn/model.h"
+
+static ModelSpec spec_of(const char *name)
+{
+    ModelSpec spec;
+    assert_true(model_spec_by_name(name, &spec));
+    assert_string_equal(spec.name, name);
+    return spec;
+}
+
+static int64_t parameters_of(const ModelSpec *spec)
+{
+    Model model;
+    model_create(&model, spec, 1);
+    int64_t total = parameters_total(&model.parameters);
+    model_free(&model);
+    return total;
+}
+
+/* ---- sizes ---- */
+
+static void expect_gpt_sizes(const char *name, GptSizes expected)
+{
+    GptSizes sizes = spec_of(name).gpt;
+    assert_int_equal(spec_of(name).kind, MODEL_GPT);
+    assert_int_equal(sizes.layers, expected.layers);
+    assert_int_equal(sizes.heads, expected.heads);
+    assert_int_equal(sizes.width, expected.width);
+    assert_int_equal(sizes.context, expected.context);
+    assert_int_equal(sizes.vocabulary, expected.vocabulary);
+    assert_int_equal(sizes.padded_vocabulary, expected.padded_vocabulary);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    expect_gpt_sizes("gpt", (GptSizes){4, 4, 256, 128, 256, 256});
+    expect_gpt_sizes("gpt2", (GptSizes){12, 12, 768, 1024, 50257, 50304});
+    ModelSpec mlp = spec_of("mlp"), toy = spec_of("mlp-toy"), none;
+    assert_int_equal(parameters_of(&mlp), 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10);
+    assert_int_equal(parameters_of(&toy), 10 * 20 + 20 + 20 * 20 + 20 + 20 * 5);
+    assert_false(model_spec_by_name("gpt3", &none));
+}
+
+/* ---- first weights ---- */
+
+/* The mean, the root of the mean square and the largest size of a parameter's numbers. */
+typedef struct Moments {
+    double mean, rms, largest;
+} Moments;
+
+static Moments moments_of(const Parameter *parameter)
+{
+    int64_t count = tensor_count(&parameter->tensor);
+    float *values = alloc_or_fault((size_t)count * sizeof *values);
+    Moments moments = {0};
+    device_to_host(values, parameter->tensor.data, (size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) {
+        moments.mean += (double)values[i] / (double)count;
+        moments.rms += (double)values[i] * (double)values[i] / (double)count;
+        moments.largest = fmax(moments.largest, fabs((double)values[i]));
+    }
+    moments.rms = sqrt(moments.rms);
+    free(values);
+    return moments;
+}
+
+static void expect_about(const char *name, const char *what, double actual, double expected, double allowed)
+{
+    if (!(fabs(actual - expected) <= allowed))
+        fail_msg("%s: expected %s of %g, got %g", name, what, expected, actual);
+}
+
+/* Normal numbers, of which at least 4,000 are looked at: 5 % is more than four standard deviations of the rms. */
+static void expect_normal(const Parameter *parameter, double deviation)
+{
+    Moments moments = moments_of(parameter);
+    expect_about(parameter->name, "a deviation", moments.rms, deviation, 0.05 * deviation);
+    expect_about(parameter->name, "a mean", moments.mean, 0, 0.08 * deviation);
+    expect_about(parameter->name, "a largest number", moments.largest, 4.2 * deviation, 1.2 * deviation);
+}
+
+static void expect_constant(const Parameter *parameter, double value)
+{
+    Moments moments = moments_of(parameter);
+    expect_about(parameter->name, "a mean", moments.mean, value, 0);
+    expect_about(parameter->name, "a size", moments.largest, value, 0);
+}
+
+static void test_first_weights_of_gpt(void **state)
+{
+    (void)state;
+    for (int layers = 1; layers <= 8; layers += 7) {
+        ModelSpec spec = spec_of("gpt");
+        spec.gpt = (GptSizes){layers, 2, 64, 64, 100, 128};
+        Model model;
+        model_create(&model, &spec, 3);
+        const GptBlock *last = &model.blocks[layers - 1];
+        const double residual = 0.02 / sqrt(2.0 * layers);
+        const Parameter *normal[] = {model.wte, model.wpe, last->c_attn_weight, last->c_fc_weight};
+        const Parameter *zeros[] = {last->ln_1_bias,      last->c_attn_bias, last->attn_proj_bias, last->ln_2_bias,
+                                    last->c_fc_bias, last->mlp_proj_bias, model.ln_f_bias};
+        for (int i = 0; i < 4; i++)
+            expect_normal(normal[i], 0.02);
+        expect_normal(last->attn_proj_weight, residual);
+        expect_normal(last->mlp_proj_weight, residual);
+        for (int i = 0; i < 7; i++)
+            expect_constant(zeros[i], 0);
+        expect_constant(last->ln_1_weight, 1);
+        expect_constant(last->ln_2_weight, 1);
+        expect_constant(model.ln_f_weight, 1);
+        model_free(&model);
+    }
+}
+
+static void test_first_weights_of_mlp(void **state)
+{
+    (void)state;
+    ModelSpec spec = spec_of("mlp");
+    Model model;
+    model_create(&model, &spec, 3);
+    const int inputs[] = {784, 512, 512};
+    for (int layer = 0; layer < 3; layer++) {
+        const double limit = 1 / sqrt(inputs[layer]);
+        Moments weight = moments_of(model.fc_weight[layer]), bias = moments_of(model.fc_bias[layer]);
+        expect_about(model.fc_weight[layer]->name, "a mean", weight.mean, 0, 0.05 * limit);
+        expect_about(model.fc_weight[layer]->name, "a deviation", weight.rms, limit / sqrt(3), 0.02 * limit);
+        expect_about(model.fc_weight[layer]->name, "a largest number", weight.largest, limit, 0.01 * limit);
+        expect_about(model.fc_bias[layer]->name, "a largest number", bias.largest, 0.75 * limit, 0.25 * limit);
+    }
+    model_free(&model);
+}
+
+/* ---- depth ---- */
+
+/* Many layers have more operations than the tape has room for at first: it must keep what it has written down. */
+static void test_deep_gpt(void **state)
+{
+    (void)state;
+    enum { TIME = 5 };
+    ModelSpec spec = spec_of("gpt");
+    spec.gpt = (GptSizes){24, 2, 8, TIME, 11, 11};
+    Model model;
+    Tape tape = {0};
+    int32_t tokens[TIME] = {3, 1, 4, 1, 5}, targets[TIME] = {1, 4, 1, 5, 9};
+    model_create(&model, &spec, 1);
+    void *gradients = parameters_allocate_gradients(&model.parameters);
+    void *inputs = device_alloc(sizeof tokens), *wanted = device_alloc(sizeof targets);
+    device_from_host(inputs, tokens, sizeof tokens);
+    device_from_host(wanted, targets, sizeof targets);
+    for (int step = 0; step < 2; step++) { /* the second finds all the room that it needs */
+        parameters_zero_gradients(&model.parameters);
+        tape_begin(&tape, true);
+        tape_backward(&tape, model_loss(&model, &tape, inputs, wanted, 1, TIME), 1);
+        assert_true(tape.count > 128);
+        for (int i = 0; i < model.parameters.count; i++)
+            if (!model.parameters.items[i]->has_gradient)
+                fail_msg("%s has no gradient", model.parameters.items[i]->name);
+    }
+    device_free(inputs);
+    device_free(wanted);
+    device_free(gradients);
+    model_free(&model);
+    tape_free(&tape);
+}
+
+int main(void)
+{
+    device_init(0, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_first_weights_of_gpt),
+        cmocka_unit_test(test_first_weights_of_mlp),
+        cmocka_unit_test(test_deep_gpt),
+    };
+    return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+}
