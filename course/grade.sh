@@ -137,7 +137,7 @@ run_case() {
 if [ ! -e "$base/complete" ]; then
     rm -rf "$tree" "$build"
     "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
-    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF ||
+    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
         ! limited 900 cmake --build "$build" -j "$jobs"; then
         cat "$log" >&2
         stop 1 "what no student has written does not build"

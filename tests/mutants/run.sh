@@ -126,7 +126,7 @@ done
 
 copy_tree
 echo "building the unmodified tree ..."
-cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF >"$log" 2>&1 || {
+cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release >"$log" 2>&1 || {
     cat "$log"
     give_up "cmake failed"
 }
