@@ -4,7 +4,7 @@
 # nvcc is looked for on PATH, in $CUDA_HOME and in /usr/local/cuda. NCCL: in NCCL_ROOT, a directory that has
 # include/nccl.h and lib/libnccl.so or lib/libnccl.so.2, then beside nvcc and in the system, and last in the packages
 # that PyTorch brings for the Python on PATH. NVTX, which is headers alone, and cuBLAS: likewise.
-set(LOCKSTEP_CUDA "AUTO" CACHE STRING "build train_cuda: AUTO (where CUDA and NCCL are found), ON or OFF")
+set(LOCKSTEP_CUDA "OFF" CACHE STRING "build train_cuda: OFF, ON, or AUTO (where CUDA and NCCL are found)")
 set(NCCL_ROOT "" CACHE PATH "where NCCL is: has include/ and lib/")
 set(LOCKSTEP_WITH_CUDA OFF)
 
@@ -108,7 +108,7 @@ function(lockstep_find_cuda result)
 endfunction()
 
 if(LOCKSTEP_CUDA STREQUAL "OFF")
-    set(missing "LOCKSTEP_CUDA=OFF")
+    set(missing "LOCKSTEP_CUDA is OFF")
 elseif(LOCKSTEP_SANITIZE)
     set(missing "the host's sanitizers do not see GPU memory, and the CUDA libraries do not suit them")
 else()

@@ -148,8 +148,8 @@ build_all() { # SECONDS
 if [ ! -e "$base/complete" ]; then
     rm -rf "$tree" "$build" "$checked"
     "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
-    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_CUDA=OFF ||
-        ! limited 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_CUDA=OFF -DLOCKSTEP_SANITIZE=address ||
+    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
+        ! limited 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
         stop 1 "what no student has written does not build"

@@ -2,6 +2,7 @@
 # build.sh: configures and builds one preset of CMakePresets.json. Source it from a script with `set -eu`:
 #
 #   source scripts/build.sh
+#   build_targets=(train_stage1) # without it, everything is built
 #   build_preset release -DLOCKSTEP_WERROR=ON
 #   ls "$(preset_directory release)"
 
@@ -43,5 +44,5 @@ build_preset_in() {
     fi
     grep -o 'CUDA: o.*' "$log" || true # on or off, and why
     echo "== build ${directory##*/}/ ($(nproc) jobs)"
-    cmake --build "$directory" --parallel "$(nproc)"
+    cmake --build "$directory" --parallel "$(nproc)" ${build_targets:+--target "${build_targets[@]}"}
 }

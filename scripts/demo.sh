@@ -22,7 +22,12 @@ text_flags=(--eval-samples 64)
 
 "$repository/scripts/setup.sh"
 use_own_openblas_kernels
-build_preset release -DLOCKSTEP_CUDA=OFF # the demo trains on the CPU
+build_targets=()
+for directory in "$repository"/stage[1-9]*/; do
+    number=${directory##*/stage}
+    build_targets+=("train_stage${number%%_*}")
+done
+build_preset release
 source "$repository/scripts/mpi.sh"
 
 cd "$repository"

@@ -38,7 +38,6 @@ esac
 
 "$repository/scripts/setup.sh"
 use_own_openblas_kernels
-[ "$preset" = cuda ] || definitions=(-DLOCKSTEP_CUDA=AUTO "${definitions[@]}") # where the demo has switched it off
 build_preset "$preset" "${definitions[@]}"
 
 # A test of several ranks says so to ctest, which then runs fewer tests beside it.

@@ -118,6 +118,13 @@ static void start_all_reduces(ProcessGroup *pg, float *gradient, long count)
         pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
 }
 
+/* The tests count the seconds from here. */
+static void say_now(void)
+{
+    puts("now");
+    fflush(stdout);
+}
+
 /* The last rank's weights differ in the last bit of one number, of parameter `which`. */
 static void check_drift(ProcessGroup *pg, int which, bool bad)
 {
@@ -168,13 +175,6 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         abort();
     else if (strcmp(how, "crash") == 0)
         raise(SIGSEGV);
-}
-
-/* The tests count the seconds from here. */
-static void say_now(void)
-{
-    puts("now");
-    fflush(stdout);
 }
 
 /* The last rank, or its parent, is killed before the rank has come to MPI_Init, where the others wait for it. */

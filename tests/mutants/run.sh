@@ -38,7 +38,7 @@ field() {
 use_build() {
     sanitizer=$1
     build=$work/build$1
-    [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DLOCKSTEP_CUDA=OFF \
+    [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" \
         -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_SANITIZE="$1" >"$log" 2>&1 || {
         cat "$log"
         give_up "cmake failed"
