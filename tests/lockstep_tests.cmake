@@ -149,6 +149,7 @@ function(lockstep_stage_tests number)
                         ${MPIEXEC_EXECUTABLE} ${other_stage})
         lockstep_script(stage4_every_flag_differs "stage4;slow" 2 test_ranks_differ.sh --every-flag
                         $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage4_report stage4 2 test_report.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage4_outputs stage4 2 test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_stage_program(4 test_overflow)
         foreach(ranks 1 2 3 4)

@@ -1,9 +1,12 @@
-/* test_clock.c: what sleep_seconds() asks of the system, which the test plays: so nobody waits. */
+/* test_clock.c: what sleep_seconds() asks of the system, which the test plays: so nobody waits. And what the timeline
+ * keeps. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/timeline.h"
 #include "expect.h"
 
 static struct timespec asked; /* by the last call */
@@ -69,6 +72,30 @@ static void test_goes_on_after_a_signal(void **unused)
     assert_int_equal(asked.tv_nsec, 5000);
 }
 
+/* More events than there is room for at first, twice over. */
+static void test_the_timeline_keeps_all(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 2500 };
+    const TimelineEvent *events;
+    char name[40];
+    timeline_add(ROW_COMPUTE, 1, 2, "before it is on");
+    assert_int_equal(timeline_events(&events), 0);
+    timeline_enable();
+    for (int i = 0; i < COUNT; i++) {
+        timeline_set_step(i / 7);
+        timeline_add(i % 2 ? ROW_COMMUNICATION : ROW_COMPUTE, i, i + 0.5, "bucket %d", i);
+    }
+    assert_int_equal(timeline_events(&events), COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        snprintf(name, sizeof name, "bucket %d", i);
+        assert_string_equal(events[i].name, name);
+        assert_int_equal(events[i].row, i % 2 ? ROW_COMMUNICATION : ROW_COMPUTE);
+        assert_int_equal(events[i].step, i / 7);
+        assert_true(events[i].start == i && events[i].end == i + 0.5);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -76,6 +103,7 @@ int main(void)
         cmocka_unit_test(test_longer_than_time_has_numbers_for),
         cmocka_unit_test(test_nothing_to_sleep),
         cmocka_unit_test(test_goes_on_after_a_signal),
+        cmocka_unit_test(test_the_timeline_keeps_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

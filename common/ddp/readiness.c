@@ -11,7 +11,6 @@
 
 void readiness_create(Readiness *readiness, const ParameterList *parameters)
 {
-    *readiness = (Readiness){0};
     readiness->ready = alloc_or_fault((size_t)parameters->count * sizeof *readiness->ready);
     readiness->order = alloc_or_fault((size_t)parameters->count * sizeof *readiness->order);
 }

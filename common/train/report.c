@@ -181,7 +181,6 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
     fill_results(&summary, options, replica, stats, record);
     summary_print(&summary);
     summary_write_json(&summary, options->json);
-    fflush(stdout);
 }
 
 /* printf() only collects: that a disk is full shows when the bytes are to leave, and the stream remembers it. A reader
@@ -189,7 +188,8 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
 void report_check_stdout(void)
 {
     struct pollfd stream = {.fd = STDOUT_FILENO, .events = POLLOUT};
-    bool failed = fflush(stdout) != 0 || ferror(stdout) != 0;
+    fflush(stdout);
+    bool failed = ferror(stdout) != 0;
     bool reader_gone = poll(&stream, 1, 0) == 1 && (stream.revents & (POLLERR | POLLHUP)) != 0;
     CHECK(!failed || reader_gone, "stdout could not be written, and what the run printed is lost, or a part of it: is "
           "the disk full? Files that the run has written (--save, --json, --trace) are whole");

@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # copy_tree.sh: for run.sh and random.sh.
 
 # copy_tree FROM TO: the source tree without what builds left behind, into a new directory: what git knows or would add;

@@ -9,6 +9,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 work=${RANDOM_MUTANTS:-$root/build-random-mutants}
+# shellcheck source-path=SCRIPTDIR
 source "$here/copy_tree.sh"
 
 give_up() {
@@ -52,7 +53,8 @@ update_tree() {
     rm -rf "$work/new"
 }
 
-mkdir -p "$work" && work=$(cd "$work" && pwd) || give_up "cannot create $work"
+mkdir -p "$work" || give_up "cannot create $work"
+work=$(cd "$work" && pwd)
 update_tree
 if [ ! -e "$work/built" ]; then
     "${CC:-cc}" -O1 -c -o "$work/entered.o" "$here/entered.c" || give_up "cannot compile entered.c"

@@ -8,6 +8,7 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
+# shellcheck source-path=SCRIPTDIR
 source "$here/copy_tree.sh"
 limit=${MUTANT_SECONDS:-600} # for one mutant's tests
 jobs=${MUTANT_JOBS:-2}

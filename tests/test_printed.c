@@ -1,0 +1,234 @@
+/* test_printed.c: what a run prints, to the letter: its progress, with a clock that the test sets, and its summary. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "expect.h"
+#include "train/progress.h"
+#include "train/summary.h"
+
+/* ---- a clock that the test sets ---- */
+
+static double now;
+
+double __wrap_now_seconds(void);
+double __wrap_now_seconds(void)
+{
+    return now;
+}
+
+/* ---- what goes to stdout meanwhile ---- */
+
+static FILE *caught;
+static int usual_stdout;
+
+static void catch_stdout(void)
+{
+    fflush(stdout);
+    caught = tmpfile();
+    usual_stdout = dup(STDOUT_FILENO);
+    CHECK(caught != NULL && usual_stdout >= 0 && dup2(fileno(caught), STDOUT_FILENO) >= 0, "cannot put stdout aside");
+}
+
+/* Only what has left this process by now: what is printed late helps nobody who waits for it. */
+static void expect_printed(const char *expected)
+{
+    static char printed[4096];
+    CHECK(dup2(usual_stdout, STDOUT_FILENO) >= 0, "cannot get stdout back");
+    close(usual_stdout);
+    rewind(caught);
+    printed[fread(printed, 1, sizeof printed - 1, caught)] = '\0';
+    fclose(caught);
+    if (strcmp(printed, expected) != 0)
+        fail_msg("expected:\n%s\ngot:\n%s", expected, printed);
+}
+
+/* ---- progress ---- */
+
+static void step_at(Progress *progress, double time, long step)
+{
+    now = time;
+    progress_step(progress, step, 1.5, 30, 0.5);
+}
+
+/* In a file: the first step, the last one, one line per 5 %. The first step is left out of the time left. */
+static void test_a_line_for_every_twentieth(void **state)
+{
+    (void)state;
+    Progress progress;
+    now = 100;
+    catch_stdout();
+    progress_start(&progress, 0, 40, "samples");
+    step_at(&progress, 105, 0); /* 30 samples in 5 s */
+    step_at(&progress, 106, 1); /* 1 s per step, 38 steps: 30 samples in 1 s */
+    step_at(&progress, 107, 2); /* no line: 5 % are 2 steps */
+    step_at(&progress, 109, 3); /* 60 samples in 3 s, 36 steps at 4/3 s */
+    step_at(&progress, 110, 39);
+    progress_end(&progress);
+    expect_printed("step 1/40, loss 1.5000, 6 samples/s\n"
+                   "step 2/40, loss 1.5000, 30 samples/s, 38 s left\n"
+                   "step 4/40, loss 1.5000, 20 samples/s, 48 s left\n"
+                   "step 40/40, loss 1.5000, 30 samples/s\n");
+}
+
+/* Slow steps have a line every 10 s, and times are told in units that fit. A resumed run counts its own steps. */
+static void test_times_left(void **state)
+{
+    (void)state;
+    Progress progress;
+    now = 0;
+    catch_stdout();
+    progress_start(&progress, 100, 2100, "tokens");
+    step_at(&progress, 1, 100);
+    step_at(&progress, 10.9, 101); /* no line: 9.9 s after the last one */
+    step_at(&progress, 11, 102);   /* 5 s per step, 1997 to go */
+    step_at(&progress, 101, 1102); /* 100 s for 1002 steps, 997 to go */
+    step_at(&progress, 401, 1302); /* 400 s for 1202 steps, 797 to go */
+    step_at(&progress, 401, 2098); /* at the same moment; 400 s for 1998 steps, 1 to go */
+    expect_printed("step 101/2100, loss 1.5000, 30 tokens/s\n"
+                   "step 103/2100, loss 1.5000, 6 tokens/s, 2 h 46 min left\n"
+                   "step 1103/2100, loss 1.5000, 0 tokens/s, 1 min 40 s left\n"
+                   "step 1303/2100, loss 1.5000, 0 tokens/s, 4 min 25 s left\n"
+                   "step 2099/2100, loss 1.5000, 0 tokens/s, 0 s left\n");
+}
+
+/* On a terminal, a line is written over the one before, ten times a second, and ended at last. */
+static void test_on_a_terminal(void **state)
+{
+    (void)state;
+    Progress progress;
+    now = 0;
+    catch_stdout();
+    progress_start(&progress, 0, 1000, "samples");
+    progress.terminal = true;
+    step_at(&progress, 1, 0);
+    step_at(&progress, 1.09, 500); /* too soon, whatever was done */
+    step_at(&progress, 1.125, 501); /* 60 samples in 1/8 s */
+    progress_end(&progress);
+    progress_end(&progress); /* nothing is left to end */
+    expect_printed("\rstep 1/1000, loss 1.5000, 30 samples/s\033[K"
+                   "\rstep 502/1000, loss 1.5000, 480 samples/s, 0 s left\033[K\n");
+}
+
+static void test_several_ranks(void **state)
+{
+    (void)state;
+    Progress progress;
+    now = 0;
+    catch_stdout();
+    job_set((Job){.rank = 0, .world_size = 2});
+    progress_start(&progress, 0, 10, "samples");
+    step_at(&progress, 2, 0);
+    job_set((Job){.rank = 1, .world_size = 2});
+    step_at(&progress, 3, 1); /* the first rank speaks */
+    Summary summary;
+    summary_init(&summary);
+    summary_print(&summary);
+    job_set((Job){.rank = 0, .world_size = 1});
+    expect_printed("step 1/10, loss 1.5000, 15 samples/s, 25 % waiting for other ranks\n");
+}
+
+/* ---- the summary ---- */
+
+static Summary small_summary(void)
+{
+    Summary summary;
+    summary_init(&summary);
+    summary.stage = 1;
+    summary.stage_name = "naive";
+    summary.model = "mlp";
+    summary.device = "cpu";
+    summary.precision = "fp32";
+    summary.world_size = 1;
+    summary.parameters = 2000;
+    summary.steps = 30;
+    summary.global_batch = 64;
+    summary.first_loss = 2.5;
+    summary.final_loss = 0.25;
+    summary.step_ms = (Percentiles){9, 4, 5};
+    summary.forward_ms = 1;
+    summary.backward_ms = 1.5;
+    summary.optimizer_ms = 0.5;
+    summary.data_ms = 0.125;
+    summary.samples_per_s = 16000;
+    summary.peak_rss_mb = 50;
+    summary.weights_hash = 0xabc;
+    return summary;
+}
+
+#define HEAD_OF_SMALL "stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 1 rank, cpu, fp32\n" \
+                      "  loss        2.5000 -> 0.2500\n"
+#define REST_OF_SMALL "  step        4.00 ms (median), 5.00 ms (95 %), 9.00 ms (first); 0 warm-up steps left out\n" \
+                      "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n" \
+                      "  speed       16000 samples/s\n" \
+                      "  memory      peak 50.0 MB per rank\n" \
+                      "  weights     0000000000000abc (hash)\n"
+
+static void test_a_small_summary(void **state)
+{
+    (void)state;
+    Summary summary = small_summary();
+    catch_stdout();
+    summary_print(&summary);
+    expect_printed(HEAD_OF_SMALL REST_OF_SMALL);
+    summary.steps_skipped = 1;
+    summary.loss_scale = 1;
+    catch_stdout();
+    summary_print(&summary);
+    expect_printed(HEAD_OF_SMALL "  skipped     1 of 30 steps, as a gradient was not finite\n" REST_OF_SMALL);
+}
+
+static void test_a_full_summary(void **state)
+{
+    (void)state;
+    Summary summary = small_summary();
+    summary.world_size = 3;
+    summary.precision = "fp16";
+    summary.tf32 = true;
+    summary.grad_dtype = "bf16";
+    summary.collectives_per_step = 6;
+    summary.bytes_per_step = 2.5e6;
+    summary.comm_ms = 2;
+    summary.exposed_comm_ms = 0.5;
+    summary.comm_share = 0.125;
+    summary.hidden_fraction = 0.75;
+    summary.wire_gbps = 10;
+    summary.wire_latency_us = 50;
+    summary.tokens_per_s = 512000;
+    summary.warmup_steps_excluded = 3;
+    summary.memory = (MemoryUse){1, 2, 3, 4, 5, 6};
+    summary_set_evaluation(&summary, 2 * M_LN2, 0.5, true);
+    summary.steps_skipped = 2;
+    summary.loss_scale = 1024;
+    summary.verify = (VerifyResult){"exact", 0.5, "fc1.weight", false};
+    catch_stdout();
+    summary_print(&summary);
+    expect_printed("stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 3 ranks, cpu, fp16 (TF32)\n"
+                   "  loss        2.5000 -> 0.2500; on unseen data 1.3863 nats, 2.0000 bits per byte, 50.00 % right\n"
+                   "  skipped     2 of 30 steps, as gradients overflowed; loss scale is 1024 now\n"
+                   "  step        4.00 ms (median), 5.00 ms (95 %), 9.00 ms (first); 3 warm-up steps left out\n"
+                   "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
+                   "  speed       16000 samples/s, 512000 tokens/s\n"
+                   "  all-reduce  6 per step, 2.500 MB in bf16, 2.00 ms in flight, 0.50 ms exposed "
+                   "(12.5 % of the step): 75 % hidden\n"
+                   "  link        emulated: 10 Gbit/s, 50 us\n"
+                   "  memory      peak 50.0 MB per rank: weights 1.0, rounded weights 2.0, gradients 3.0, "
+                   "optimizer 4.0, activations 5.0, before the model 6.0\n"
+                   "  weights     0000000000000abc (hash)\n"
+                   "  verify      exact: largest difference 0.5 in fc1.weight: FAILED\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_line_for_every_twentieth),
+        cmocka_unit_test(test_times_left),
+        cmocka_unit_test(test_on_a_terminal),
+        cmocka_unit_test(test_several_ranks),
+        cmocka_unit_test(test_a_small_summary),
+        cmocka_unit_test(test_a_full_summary),
+    };
+    return cmocka_run_group_tests_name("printed", tests, NULL, NULL);
+}

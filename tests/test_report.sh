@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# test_report.sh TRAIN [MPIEXEC]: what a run says about itself: the lines that it begins with, and the settings and sizes
+# in its summary, which follow from the flags. TRAIN: stage 4's. (The rest of the summary: test_stats.c, test_printed.c.)
+set -u
+train=$1 mpiexec=${2:-mpiexec}
+failures=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# run RANKS ARGUMENTS...: trains the toy model, of 740 parameters. In buckets each begins at a multiple of
+# 64 bytes: 784 numbers.
+run() {
+    local ranks=$1
+    shift
+    # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
+    timeout -k 2 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy "$@" --json "$work/json" \
+        >"$work/out" 2>"$work/err" || fail "$*: ended with status $?: $(head -n 3 "$work/err")"
+}
+
+# begins LINE...: the first lines, to the letter.
+begins() {
+    printf '%s\n' "$@" >"$work/expected"
+    head -n $# "$work/out" | sed 's/, cpu, OpenBLAS.*/, cpu/' | diff "$work/expected" - >"$work/diff" ||
+        fail "the first lines differ: $(cat "$work/diff")"
+}
+
+# says JQ-CONDITION...: of the summary.
+says() {
+    for condition in "$@"; do
+        jq -e "$condition" "$work/json" >/dev/null ||
+            fail "the summary does not fulfil $condition: $(jq -c "${condition%% *}" "$work/json")"
+    done
+}
+
+run 2 --steps 6 --batch-size 20 --accumulate 2 --optimizer adamw --wire 10,50 --first-bucket-mb 0.0009765625 \
+    --bucket-cap-mb 2 --allreduce ring --verify
+begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
+    'data: random numbers, 1000 samples; steps 0 to 5 of 20 samples in 2 micro-batch(es) per rank' \
+    'link: emulated, 10 Gbit/s and 50 us'
+says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' '.micro_batches == 12' \
+    '.precision == "fp32"' '.allreduce == "ring"' '.grad_dtype == "fp32"' '.first_bucket_mb == 0.0009765625' \
+    '.bucket_cap_mb == 2' '.wire.gbps == 10' '.wire.latency_us == 50' '.parameters == 740' '.buckets == 2' \
+    '.collectives_per_step == 2' '.bytes_per_step == 3136' '.memory.weights_mb == 0.00296' \
+    '.memory.gradients_mb == 0.003136' '.memory.optimizer_mb == 0.00592' '.memory.operands_mb == 0' '.threads == 1' \
+    '.verify.mode == "whole-batch"' '.verify.passed' '.tf32 == false' '.loss_scale == 1' '.join == null'
+
+run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --grad-dtype bf16 --momentum 0 \
+    --verify exact --allreduce ordered
+begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
+    'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
+    'own data: samples 205, 77 on ranks 0 to 1; steps of an epoch 11, 4; who has run out '"\
+shadows, sums are divided by the samples there are" \
+    'precision: operands of matrix products rounded to bfloat16 (emulated), sums in float32' \
+    'gradients: sent in bf16, added in float32 and in rank order by ordered'
+says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.grad_dtype == "bf16"' \
+    '.bytes_per_step == 1568' '.memory.gradients_mb == 0.004704' '.memory.optimizer_mb == 0' \
+    '.memory.operands_mb > 0' '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
+
+[ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
+echo "what a run says about itself is right"
