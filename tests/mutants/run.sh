@@ -21,7 +21,6 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 tree=$work/tree
 log=$work/log
-sanitizer= # of the mutant's build
 
 give_up() {
     echo "run.sh: $*" >&2
@@ -48,7 +47,6 @@ copy_tree() {
 
 # use_build SANITIZER: from now on what is built, and run, is built with it. "": without.
 use_build() {
-    sanitizer=$1
     build=$work/build$1
     [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" -DLOCKSTEP_CUDA=OFF \
         -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_SANITIZE="$1" >"$log" 2>&1 || {
