@@ -23,7 +23,6 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 tree=$work/tree
 log=$work/log
-sanitizer= # of the mutant's build
 
 give_up() {
     echo "run.sh: $*" >&2
@@ -37,7 +36,6 @@ field() {
 
 # use_build SANITIZER: from now on what is built, and run, is built with it. "": without.
 use_build() {
-    sanitizer=$1
     build=$work/build$1
     [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" \
         -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_SANITIZE="$1" >"$log" 2>&1 || {
