@@ -100,10 +100,10 @@ attack_processes() {
     start=$(milliseconds)
     "$mpiexec" -n 2 "$train" --model mlp-toy --steps $steps --save file --seed "$mark" >out 2>err || fail "no attack: $(cat err)"
     length=$(($(milliseconds) - start))
-    for i in $(seq "$kills"); do # half of them while the job starts
+    for ((i = 0; hits < kills; i++)); do # half of them while the job starts; some come when it has ended
         attack "${kinds[i % 5]}" $((i % 2 == 0 ? 1 + RANDOM % 200 : 1 + RANDOM % length)) 2>/dev/null # "Killed", says the shell
     done
-    echo "kills: $kills, of runs of $length ms; $hits found somebody to kill; $hangs hangs, $orphans with processes left"
+    echo "kills: $hits, in $i runs of $length ms; $hangs hangs, $orphans with processes left"
     left=$(in_shared_memory | wc -l)
     sleep 11
     "$mpiexec" -n 1 "$train" --model mlp-toy --steps 1 >out 2>err || fail "the next run: $(cat err)"
