@@ -27,7 +27,7 @@ children() {
     local process
     for process in "$@"; do
         cat "/proc/$process/task/$process/children"
-    done 2>/dev/null
+    done 2>/dev/null | tr ' ' '\n'
 }
 
 # left_running PROGRAM [WORD]: those of them that stay. mpiexec may return a moment before what it has killed is gone.

@@ -155,6 +155,13 @@ start_training() {
     done
 }
 
+await_first_step() {
+    for _ in $(seq 300); do
+        grep -q '^step 1/' "$work/out" && break
+        sleep 0.1
+    done
+}
+
 # hurt SIGNAL N PROCESS: sends it to rank N at a random moment. Each rank is two processes: itself (PROCESS is "tail":
 # the later one), and the parent that waits for it ("head"). Sets pid, and start, the time.
 hurt() {
@@ -198,6 +205,7 @@ kill_rank() {
 kill_launcher() {
     local name="kill -9 of the launcher" proxy left
     start_training
+    await_first_step
     launcher=$(children "$launcher") # not timeout's: it would end its child
     proxy=$(children "$launcher")
     # shellcheck disable=SC2086 # a number
@@ -214,10 +222,7 @@ kill_launcher() {
 stop_rank() {
     local name="kill -STOP of rank $1" pid start rank
     start_training --timeout "$timeout"
-    for _ in $(seq 300); do # a rank that does not come to MPI_Init has no time-out
-        grep -q '^step 1/' "$work/out" && break
-        sleep 0.1
-    done
+    await_first_step # a rank that does not come to MPI_Init has no time-out
     hurt STOP "$1" tail
     training_ended "$soon"
     for rank in $(seq 0 $((ranks - 1))); do
@@ -235,10 +240,7 @@ stop_rank() {
 suspend_all() {
     local name="kill -STOP of all ranks, then kill -CONT" left
     start_training --timeout 2
-    for _ in $(seq 300); do
-        grep -q '^step 1/' "$work/out" && break
-        sleep 0.1
-    done
+    await_first_step
     # shellcheck disable=SC2046 # a list of numbers, here and below
     kill -STOP $(processes "$train" "$mark")
     sleep 4

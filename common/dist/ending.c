@@ -39,9 +39,19 @@ static bool all_ranks_arrive(double seconds)
     }
 }
 
-/* The launcher ends everything at once, and may not have passed on our last line by then: it gets a moment. */
+static void exit_at_once(int signal_number)
+{
+    (void)signal_number;
+    _exit(job_status());
+}
+
+/* The launcher ends everything at once, and may not have passed on our last line by then: it gets a moment. MPI_Abort
+ * ends with exit(), where a library may hang: OpenBLAS waits there for its thread, and that one for memory. */
 static void abort_all(int status)
 {
+    job_set_status(status);
+    signal(SIGALRM, exit_at_once);
+    alarm(2);
     sleep_seconds(0.1);
     MPI_Abort(MPI_COMM_WORLD, status);
 }
