@@ -1,4 +1,4 @@
-/* test_model.c: the models by their sizes, their first weights and their depth. (What they compute: test_reference.c.) */
+/* test_model.c: the models by their sizes, their first weights and their depth. What they compute: test_reference.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_report.sh TRAIN [MPIEXEC]: what a run says about itself: the lines that it begins with, and the settings and sizes
-# in its summary, which follow from the flags. TRAIN: stage 4's. (The rest of the summary: test_stats.c, test_printed.c.)
+# test_report.sh TRAIN [MPIEXEC]: what a run says about itself: the lines that it begins with, and the settings and
+# sizes in its summary, which follow from the flags. TRAIN: stage 4's. (More of the summary: test_stats.c,
+# test_printed.c.)
 set -u
 train=$1 mpiexec=${2:-mpiexec}
 failures=0

@@ -2,8 +2,8 @@
 # random.sh: tries random mistakes in common/ and says how many the tests notice. See README.md.
 #
 # usage: tests/mutants/random.sh [--seed N] [--count N] [--again] [--check N]     --help: what these mean
-# Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one that
-# was interrupted go on. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
+# Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one
+# that was interrupted go on. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
