@@ -1,9 +1,11 @@
-/* test_model.c: the models by their sizes, their first weights and their depth. (What they compute: test_reference.c.) */
+/* test_model.c: the models by their sizes, their first weights (and the random numbers that these are) and their depth.
+ * What they compute: test_reference.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/rng.h"
 #include "device/device.h"
 #include "expect.h"
 #include "nn/model.h"
@@ -23,6 +25,23 @@ static int64_t parameters_of(const ModelSpec *spec)
     int64_t total = parameters_total(&model.parameters);
     model_free(&model);
     return total;
+}
+
+/* ---- random numbers ---- */
+
+/* The generator's first numbers from seed 1, computed from its authors' description. So a seed means the same weights
+ * and the same order of samples, in every version and on every machine. */
+static void test_random_numbers(void **state)
+{
+    (void)state;
+    Rng rng;
+    rng_seed(&rng, 1);
+    assert_true(rng_bits(&rng) == 0xb3f2af6d0fc710c5u);
+    assert_true(rng_bits(&rng) == 0x853b559647364ceau);
+    assert_true(rng_bits(&rng) == 0x92f89756082a4514u);
+    assert_true(rng_uniform(&rng) == 0.3913285732269287f);
+    assert_true(fabsf(rng_normal(&rng) - 0.9582971460957354f) <= 1e-7f);
+    assert_int_equal(rng_below(&rng, 1000), 286);
 }
 
 /* ---- sizes ---- */
@@ -176,6 +195,7 @@ int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_numbers),
         cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_first_weights_of_gpt),
         cmocka_unit_test(test_first_weights_of_mlp),

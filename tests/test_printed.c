@@ -84,11 +84,14 @@ static void test_times_left(void **state)
     step_at(&progress, 1, 100);
     step_at(&progress, 10.9, 101); /* no line: 9.9 s after the last one */
     step_at(&progress, 11, 102);   /* 5 s per step, 1997 to go */
+    step_at(&progress, 11, 198);   /* no line: 99 of 2000 */
+    step_at(&progress, 11, 199);   /* 5 %, at the same moment: 10 s for 99 steps, 1900 to go */
     step_at(&progress, 101, 1102); /* 100 s for 1002 steps, 997 to go */
     step_at(&progress, 401, 1302); /* 400 s for 1202 steps, 797 to go */
-    step_at(&progress, 401, 2098); /* at the same moment; 400 s for 1998 steps, 1 to go */
+    step_at(&progress, 401, 2098); /* at the same moment: 400 s for 1998 steps, 1 to go */
     expect_printed("step 101/2100, loss 1.5000, 30 tokens/s\n"
                    "step 103/2100, loss 1.5000, 6 tokens/s, 2 h 46 min left\n"
+                   "step 200/2100, loss 1.5000, 0 tokens/s, 3 min 12 s left\n"
                    "step 1103/2100, loss 1.5000, 0 tokens/s, 1 min 40 s left\n"
                    "step 1303/2100, loss 1.5000, 0 tokens/s, 4 min 25 s left\n"
                    "step 2099/2100, loss 1.5000, 0 tokens/s, 0 s left\n");
@@ -103,13 +106,13 @@ static void test_on_a_terminal(void **state)
     catch_stdout();
     progress_start(&progress, 0, 1000, "samples");
     progress.terminal = true;
-    step_at(&progress, 1, 0);
-    step_at(&progress, 1.09, 500); /* too soon, whatever was done */
-    step_at(&progress, 1.125, 501); /* 60 samples in 1/8 s */
+    step_at(&progress, 0, 0);
+    step_at(&progress, 0.09, 500); /* too soon, whatever was done */
+    step_at(&progress, 0.1, 501);  /* 60 samples in 0.1 s */
     progress_end(&progress);
     progress_end(&progress); /* nothing is left to end */
-    expect_printed("\rstep 1/1000, loss 1.5000, 30 samples/s\033[K"
-                   "\rstep 502/1000, loss 1.5000, 480 samples/s, 0 s left\033[K\n");
+    expect_printed("\rstep 1/1000, loss 1.5000, 0 samples/s\033[K"
+                   "\rstep 502/1000, loss 1.5000, 600 samples/s, 0 s left\033[K\n");
 }
 
 static void test_several_ranks(void **state)

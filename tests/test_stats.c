@@ -211,6 +211,9 @@ static void test_values_survive(void **unused)
     Summary summary = filled_summary();
     Stats stats = stats_of(24, false);
     for (long i = 0; i < stats.count; i++) {
+        stats.steps[i].seconds[PART_BACKWARD] = 0.5;
+        stats.steps[i].seconds[PART_OPTIMIZER] = 0.25;
+        stats.steps[i].seconds[PART_DATA] = 0.125;
         stats.steps[i].seconds[PART_COMM] = 4;
         stats.steps[i].seconds[PART_EXPOSED] = 1;
     }
@@ -222,6 +225,14 @@ static void test_values_survive(void **unused)
     expect_number("bytes_per_step", value_of(object, "bytes_per_step")->valuedouble, 12.5e9);
     expect_number("parameters", value_of(object, "parameters")->valuedouble, 124439808);
     expect_number("step_ms.p50", value_of(object, "step_ms.p50")->valuedouble, 14000);
+    expect_number("step_ms.first", value_of(object, "step_ms.first")->valuedouble, 1000);
+    expect_number("step_ms.p95", value_of(object, "step_ms.p95")->valuedouble, 23000);
+    expect_number("forward_ms", value_of(object, "forward_ms")->valuedouble, 1400);
+    expect_number("backward_ms", value_of(object, "backward_ms")->valuedouble, 500);
+    expect_number("optimizer_ms", value_of(object, "optimizer_ms")->valuedouble, 250);
+    expect_number("data_ms", value_of(object, "data_ms")->valuedouble, 125);
+    expect_number("comm_ms", value_of(object, "comm_ms")->valuedouble, 4000);
+    expect_number("exposed_comm_ms", value_of(object, "exposed_comm_ms")->valuedouble, 1000);
     expect_number("first_step_ms.forward", value_of(object, "first_step_ms.forward")->valuedouble, 100);
     expect_number("hidden_fraction", value_of(object, "hidden_fraction")->valuedouble, 0.75);
     expect_number("comm_share", value_of(object, "comm_share")->valuedouble, 1.0 / 14);
@@ -249,7 +260,11 @@ static void test_what_there_is_not_is_null(void **unused)
     static const char *const nulls[] = {"eval_accuracy", "final_loss", "bucket_cap_mb", "step_ms.p50", "data_ms",
                                         "hidden_fraction", "tokens_per_s", "memory.base_mb", "wire", "verify",
                                         "join", "rank_samples", "eval_bits_per_byte", "comm_share", "grad_dtype",
-                                        "first_bucket_mb"};
+                                        "first_bucket_mb", "eval_loss", "step_ms.first", "step_ms.p95", "forward_ms",
+                                        "backward_ms", "optimizer_ms", "comm_ms", "exposed_comm_ms",
+                                        "first_step_ms.step", "first_step_ms.exposed_comm", "samples_per_s",
+                                        "peak_rss_mb", "memory.weights_mb", "memory.operands_mb",
+                                        "memory.gradients_mb", "memory.optimizer_mb", "memory.activations_mb"};
     Summary summary = filled_summary();
     summary.wire_gbps = 0;
     summary.verify.mode = NULL;

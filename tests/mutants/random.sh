@@ -2,8 +2,8 @@
 # random.sh: tries random mistakes in common/ and says how many the tests notice. See README.md.
 #
 # usage: tests/mutants/random.sh [--seed N] [--count N] [--again] [--check N]     --help: what these mean
-# Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one that
-# was interrupted go on. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
+# Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one
+# that was interrupted go on. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -17,12 +17,18 @@ give_up() {
     exit 1
 }
 
-# build NAME CMAKE-ARGUMENT...: everything, into $work/NAME.
+# programs NAME: all but the CUDA emulator's.
+programs() {
+    ninja -C "$work/$1" -t targets all | sed -n 's/: C_EXECUTABLE.*//p' | grep -v cuda_emulator
+}
+
+# build NAME CMAKE-ARGUMENT...: all programs, into $work/NAME.
 build() {
     echo "building $1 ..."
     {
+        # shellcheck disable=SC2046
         cmake -G Ninja -S "$work/tree" -B "$work/$1" -DCMAKE_BUILD_TYPE=None -DLOCKSTEP_CUDA=OFF \
-            -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${@:2}" && ninja -C "$work/$1"
+            -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "${@:2}" && ninja -C "$work/$1" $(programs "$1")
     } >"$work/$1.log" 2>&1 || {
         tail -n 30 "$work/$1.log"
         give_up "$1 does not build"
