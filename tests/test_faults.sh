@@ -74,6 +74,7 @@ plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce 
 plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 gives its shared memory back instead'
 plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
 plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI cuts a message off
+plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
 plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
 plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
 plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'

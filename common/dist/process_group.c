@@ -104,6 +104,8 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
+    CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
+          operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
     watchdog_begin(pg->watchdog, collective);
     if (collective->background)
         device_event_wait(collective->ready);
