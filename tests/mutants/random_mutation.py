@@ -26,10 +26,9 @@ from mutant_builds import Build, Stopped, Worker, running
 WORKERS = 2
 # What is neither communication nor buckets does the same on 3 ranks and more as on 2, and in stages 2 and 3 as in 1 or 4.
 ABOUT_RANKS = ("common/dist/", "common/ddp/")
-MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*")
-# Under a sanitizer the quickest tests are tried, as long as they take so many seconds without one: a wrong access shows
-# wherever the line is executed.
-SANITIZED_SECONDS = 30
+MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*|bits")
+# The quickest tests, of so many seconds together, come first, then the same under the sanitizers, then the others.
+QUICK_SECONDS = 30
 SHOWN = {"killed": "killed", "address": "killed under the address sanitizer", "thread": "killed under the thread "
          "sanitizer", "SURVIVED": "survived", "equal": "same object code, another one was drawn",
          "uncompilable": "did not compile, another one was drawn"}
@@ -129,10 +128,14 @@ class Trial:
         seconds = {test: self.measured[test]["seconds"] for test in self.measured
                    if test in build.tests and self.programs(test, mutation) and
                    (mutation.path.startswith(ABOUT_RANKS) or not MORE_OF_THE_SAME.fullmatch(test))}
-        tests = sorted(seconds, key=lambda test: (seconds[test] + 0.1) / (kills[test] + 0.3))
-        if build.name == "plain":
-            return tests
-        return [test for i, test in enumerate(tests) if sum(seconds[t] for t in tests[:i]) < SANITIZED_SECONDS]
+        return sorted(seconds, key=lambda test: (seconds[test] + 0.1) / (kills[test] + 0.3))
+
+    def quick_and_others(self, tests):
+        quick, total = 0, 0
+        while quick < len(tests) and total < QUICK_SECONDS:
+            total += self.measured[tests[quick]]["seconds"]
+            quick += 1
+        return tests[:quick], tests[quick:]
 
     def fails(self, worker, test):
         """A test of several processes must fail twice, as it may have failed because the machine was busy."""
@@ -152,9 +155,9 @@ class Trial:
                 print(f"left out, as the unchanged tree fails it: {test} ({worker.build.name})", flush=True)
         return self.fails_unchanged[key]
 
-    def killer(self, worker, mutation):
-        """The first test that fails, or None."""
-        for test in self.in_order(worker.build, mutation):
+    def killer(self, worker, mutation, others):
+        """The first of the quick tests that fails, or of the others, or None."""
+        for test in self.quick_and_others(self.in_order(worker.build, mutation))[others]:
             for program in self.programs(test, mutation):
                 worker.link(program)
             if self.fails(worker, test) and not self.fails_anyway(worker, test):
@@ -165,17 +168,17 @@ class Trial:
 
     def judge(self, workers, mutation):
         """(verdict, test)"""
-        for build in self.builds:
-            worker = workers[build.name]
+        for name, others in (("plain", False), ("address", False), ("thread", False), ("plain", True)):
+            worker = workers[name]
             try:
                 verdict = worker.compile(mutation)
-                if verdict == "equal" and build.name != "plain":
+                if verdict == "equal" and name != "plain":
                     continue
                 if verdict:
                     return verdict, ""
-                test = self.killer(worker, mutation)
+                test = self.killer(worker, mutation, others)
                 if test:
-                    return "killed" if build.name == "plain" else build.name, test
+                    return "killed" if name == "plain" else name, test
             finally:
                 worker.clear()
         return "SURVIVED", ""
