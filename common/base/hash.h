@@ -11,8 +11,8 @@
 /* The hash of what `hash` covers followed by `bytes` bytes of data; begin with FNV1A_START. */
 uint64_t fnv1a(uint64_t hash, const void *data, size_t bytes);
 
-/* The CRC-32 of what `sum` covers followed by `bytes` bytes of data; begin with 0. data NULL: nothing follows. For whole
- * files: it takes a fifth of FNV-1a's time. */
+/* The CRC-32 of what `sum` covers followed by `bytes` bytes of data; begin with 0. data NULL: nothing follows. It takes
+ * a fifth of FNV-1a's time, and is meant for whole files. */
 uint32_t checksum(uint32_t sum, const void *data, size_t bytes);
 
 #endif

@@ -40,7 +40,8 @@ static bool is_mapped(const char *path)
     if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
         return true;
     for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
-        FILE *maps = fopen(all.gl_pathv[i], "r"); /* NULL: it has ended, or is another user's, who cannot map our file */
+        /* NULL: the process has ended, or is another user's, who cannot map our file. */
+        FILE *maps = fopen(all.gl_pathv[i], "r");
         while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
             mapped = strstr(line, path) != NULL;
         if (maps != NULL)

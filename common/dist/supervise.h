@@ -4,8 +4,9 @@
  * A rank that is killed (kill -9, out of memory, a crash) prints nothing, and the launcher ends the others before they
  * notice; all one learns is a process number. So each rank runs as the child of a small process that waits
  * for it. If the child ends by a signal, or exits without a word (a library that calls exit()), the parent names the
- * rank, tells the launcher to end the job, and ends. If the parent is killed, the system tells the child, which does the
- * same; if the launcher is killed, the system tells the parent, which ends its child and itself. Nothing is left behind.
+ * rank, tells the launcher to end the job, and ends. If the parent is killed, the system tells the child, which does
+ * the same; if the launcher is killed, the system tells the parent, which ends its child and itself. Nothing is left
+ * behind.
  */
 #ifndef LOCKSTEP_DIST_SUPERVISE_H
 #define LOCKSTEP_DIST_SUPERVISE_H

@@ -22,7 +22,8 @@ Watchdog *watchdog_start(ProcessGroup *pg);
 void watchdog_stop(Watchdog *watchdog);
 
 /* What the rank is doing now: it has called a collective (copied) and waits for its own device; what it sends is there,
- * and it waits for others; they have come, and it waits for the emulated link; the collective has ended. Any thread. watchdog NULL: does nothing. */
+ * and it waits for others; they have come, and it waits for the emulated link; the collective has ended. Any thread.
+ * watchdog NULL: does nothing. */
 void watchdog_begin(Watchdog *watchdog, const Collective *collective);
 void watchdog_ready(Watchdog *watchdog);
 void watchdog_link(Watchdog *watchdog);

@@ -2,8 +2,8 @@
  *
  * Interface: atomic_open(), atomic_write() as often as needed, atomic_commit(). Everything goes to a new
  * file, PATH.XXXXXX.tmp with letters that make the name unique, which takes PATH's place only when it is complete and
- * on the disk. A program that reads PATH meanwhile, or after a crash, finds the old file. Where two runs write one PATH,
- * the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then. (A
+ * on the disk. A program that reads PATH meanwhile, or after a crash, finds the old file. Where two runs write one
+ * PATH, the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then. (A
  * process that is killed while it writes leaves it.)
  * A link stays a link: the file that it leads to is replaced in the same way; a link that leads to nothing is refused.
  * The new file has the permissions of the old one.
@@ -27,8 +27,8 @@ typedef struct AtomicFile {
  * not after hours of it; on every rank or on one. Pipes are not opened for it. */
 void atomic_check_writable(const char *flag, const char *path);
 
-/* True if these are two paths to one file, whether it exists or not. Devices that take any number of outputs (/dev/null, a
- * terminal) never count as the same. */
+/* True if these are two paths to one file, whether it exists or not. Devices that take any number of outputs
+ * (/dev/null, a terminal) never count as the same. */
 bool atomic_same_file(const char *a, const char *b);
 
 void atomic_open(AtomicFile *file, const char *path);

@@ -156,7 +156,8 @@ void checkpoint_save(const char *path, const ParameterList *parameters, const Op
     }
     AtomicFile file;
     atomic_open(&file, path);
-    safetensors_write_header(&file, table.entries, table.count, state_to_metadata(state, optimizer->options.kind), hash);
+    cJSON *metadata = state_to_metadata(state, optimizer->options.kind);
+    safetensors_write_header(&file, table.entries, table.count, metadata, hash);
     for (int i = 0; i < table.count; i++) {
         atomic_write(&file, buffer, tensor_to_host(&table, i, buffer));
     }
@@ -340,7 +341,8 @@ static void check_tensors(const SafetensorsFile *file, const TensorTable *table,
 }
 
 /* step: the checkpoint's; no parameter has been updated more often. */
-static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, void *memory, long step)
+static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, void *memory,
+                        long step)
 {
     safetensors_read(file, entry, buffer);
     if (entry->dtype == DTYPE_F32) {

@@ -2,8 +2,9 @@
  *
  * Tensors of the file: every parameter under its own name (float32), and of the optimizer "optimizer.step.NAME" (int64,
  * the number of updates), "optimizer.m.NAME" and "optimizer.v.NAME" (AdamW) or "optimizer.momentum.NAME" (SGD).
- * Metadata: what CheckpointState holds, and a checksum of the whole file: a file whose bits have changed is refused. A file with parameters only, written by any other program, can be
- * resumed from as well: the optimizer then starts afresh.
+ * Metadata: what CheckpointState holds, and a checksum of the whole file: a file whose bits have changed is refused. A
+ * file with parameters only, written by any other program, can be resumed from as well: the optimizer then starts
+ * afresh.
  *
  * Order of data and learning rate follow from the step and the command line (the seed; under cosine also the number of
  * steps), so that no generator's state has to be stored.

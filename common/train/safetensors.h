@@ -51,7 +51,8 @@ void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry
 void safetensors_check_sum(const SafetensorsFile *file);
 
 /* Writes the length and the header of a file whose data will be the entries' bytes, in this order; the caller
- * writes those next. Takes over metadata, an object of strings, and adds the checksum. data_hash: fnv1a() of the data. */
+ * writes those next. Takes over metadata, an object of strings, and adds the checksum. data_hash: fnv1a() of the data.
+ */
 void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
                               uint64_t data_hash);
 

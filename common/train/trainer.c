@@ -314,7 +314,8 @@ int train(const Options *options, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     run_steps(&trainer);
     pg_set_measuring(pg, false);
-    if (options->save != NULL && pg_rank(pg) == 0) /* first of all outputs: if another fails, the training is not lost */
+    /* The first of all outputs: if another one fails, the training is not lost. */
+    if (options->save != NULL && pg_rank(pg) == 0)
         replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
     if (options->trace != NULL)
         trace_write(pg, options->trace);
