@@ -174,16 +174,18 @@ while read -r worth program ranks cases idea; do
     message="" got=$worth verdict=passed
     [ "$ranks" = - ] || [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
     for case in ${cases//+/ }; do
-        key="$program $ranks $case"
+        on=$ranks # or as many as stand before the case's own name
+        [[ $case != *:* ]] || on=${case%%:*} case=${case#*:}
+        key="$program $on $case"
         if [ $built = false ]; then
             results[$key]="does not build"
         elif [ $SECONDS -ge "$total_seconds" ]; then
             results[$key]=${results[$key]-"not run: the $total_seconds s for all cases were over"}
         elif [ -z "${results[$key]+set}" ]; then
-            results[$key]=$(run_case "$program" "$ranks" "$case")
+            results[$key]=$(run_case "$program" "$on" "$case")
         fi
         if [ -z "$message" ] && [ -n "${results[$key]}" ]; then
-            where="$program on $ranks ranks, $case"
+            where="$program on $on ranks, $case"
             where=${where/ on - ranks/}
             message="${where%, -}: ${results[$key]}"
         fi

@@ -117,8 +117,7 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
     Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pair->pg), step);
     ddp_before_backward(pair->ddp, loss);
     tape_backward(&pair->ranks.tape, loss, 1);
-    if (!pair->options.rebuild_buckets)
-        watch_expect_starts(&pair->watch, &pair->ranks.parameters, &pair->options, last);
+    watch_expect_starts(&pair->watch, &pair->ranks.parameters, &pair->options, last);
     ddp_after_backward(pair->ddp, gradient_scale(pair));
     if (last && pair->options.find_unused_parameters)
         expect_agreement(pair, before);
@@ -154,6 +153,8 @@ static void whole_step(BranchPair *pair, const BranchPlan *plans, long step)
 void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, const char *what)
 {
     branch_pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
+    if (pair->options.rebuild_buckets && pair->watch.planned == 0)
+        watch_follow_rank_0(&pair->watch);
     optimizer_step(&pair->ranks_optimizer, 0.02f);
     parameters_zero_gradients(&pair->ranks.parameters);
     whole_step(pair, plans, step);

@@ -36,8 +36,8 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options, int 
 void branch_pair_free(BranchPair *pair); /* fails if the stage, destroyed, still listens to the tape */
 
 /* This rank's forward and backward pass; last: with the synchronisation of the last micro-batch. Fails if a bucket was
- * started too early, too late or out of turn (unless buckets are rebuilt: then their plan is the stage's alone), and if
- * this rank has not agreed with the others on which parameters were used, where it has to. */
+ * started too early, too late or out of turn, and if this rank has not agreed with the others on which parameters were
+ * used, where it has to. */
 void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long step, bool last);
 
 /* A micro-batch before the last one of a step, on all ranks and in one process, on the samples that `step` names.

@@ -30,12 +30,13 @@ typedef struct Run {
 
 enum { SAMPLES = 8 };
 
-static Run *run_create(size_t first_cap, size_t cap)
+static Run *run_create(size_t first_cap, size_t cap, bool find_unused)
 {
     Run *run = alloc_or_fault(sizeof *run);
     run->options = toy_options("gpt");
     run->options.ddp.first_bucket_cap_bytes = first_cap;
     run->options.ddp.bucket_cap_bytes = cap;
+    run->options.ddp.find_unused_parameters = find_unused;
     run->dataset = toy_dataset(&run->options, 64);
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
     run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
@@ -56,13 +57,14 @@ static void run_free(Run *run)
     free(run);
 }
 
-static void backward(Run *run)
+/* last: of the step's micro-batches. */
+static void backward(Run *run, bool last)
 {
     int64_t indices[SAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7};
     dataset_get(&run->dataset, 0, indices, SAMPLES, run->inputs, run->targets);
     pg_reset_counters(pg);
     watch_forget(&run->watch);
-    ddp_before_forward(run->ddp, true);
+    ddp_before_forward(run->ddp, last);
     Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
     ddp_before_backward(run->ddp, loss);
     replica_backward(&run->replica, loss);
@@ -97,14 +99,14 @@ static void expect_start_before_ready(int from, const char *last_parameter)
 static void test_first_bucket_starts_during_backward(void **state)
 {
     (void)state;
-    Run *run = run_create(512, 4096);
+    Run *run = run_create(512, 4096, false);
     if (ddp_bucket_count(run->ddp) <= 3)
         fail_msg("ddp_bucket_count() is %d, but these gradients fill more than 3 buckets of %zu bytes: does "
                  "ddp_create() make buckets of the sizes in its options?", ddp_bucket_count(run->ddp),
                  run->options.ddp.bucket_cap_bytes);
     run->watch.hold_at = run->replica.model.parameters.count - 2;
     int from = timeline_length();
-    backward(run);
+    backward(run, true);
     if (run->watch.gave_up)
         fail_msg("no bucket was reduced although all but one gradient was ready: no all-reduce starts, or none makes "
                  "progress, before backward is over");
@@ -121,14 +123,16 @@ static void test_first_bucket_starts_during_backward(void **state)
 static void test_backward_goes_on_meanwhile(void **state)
 {
     (void)state;
-    Run *run = run_create(512, 4096);
-    for (int step = 0; step < 2; step++) {
-        run->watch.hold_rank_0 = true;
-        backward(run);
-        watch_backward_is_over(&run->watch);
-        ddp_after_backward(run->ddp, 1);
+    for (int find_unused = 0; find_unused < 2; find_unused++) {
+        Run *run = run_create(512, 4096, find_unused);
+        for (int micro_batch = 0; micro_batch < 3; micro_batch++) {
+            run->watch.hold_rank_0 = true;
+            backward(run, micro_batch > 0);
+            watch_backward_is_over(&run->watch);
+            ddp_after_backward(run->ddp, 1);
+        }
+        run_free(run);
     }
-    run_free(run);
 }
 
 /* ---- not too early, not too late ---- */
@@ -138,9 +142,9 @@ static void test_full_buckets_start_at_once(void **state)
     (void)state;
     const size_t caps[][2] = {{0, 0}, {512, 4096}, {1, 20000}, {1 << 30, 1 << 30}};
     for (int c = 0; c < 4; c++) {
-        Run *run = run_create(caps[c][0], caps[c][1]);
+        Run *run = run_create(caps[c][0], caps[c][1], false);
         for (int step = 0; step < 2; step++) {
-            backward(run);
+            backward(run, true);
             watch_expect_starts(&run->watch, &run->replica.model.parameters, &run->options.ddp, true);
             ddp_after_backward(run->ddp, 1);
         }

@@ -159,13 +159,20 @@ void watch_backward_is_over(Watch *watch)
 
 /* ---- what should have been started when ---- */
 
+void watch_follow_rank_0(Watch *watch)
+{
+    memcpy(watch->plan_order, watch->order, sizeof watch->order);
+    watch->planned = watch->count;
+    pg_broadcast(watch->pg, watch->plan_order, (size_t)watch->planned, DTYPE_I32, 0, "order that the test expects");
+}
+
 typedef struct Plan {
     int buckets;
     int bucket_of[MAX_EVENTS]; /* by parameter index; -1: frozen */
     int missing[MAX_EVENTS];   /* by bucket: gradients that are not complete */
 } Plan;
 
-static Plan plan_buckets(const ParameterList *parameters, const DdpOptions *options)
+static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, const DdpOptions *options)
 {
     Plan plan = {0};
     int order[MAX_EVENTS], bucket_of[MAX_EVENTS], trained = 0;
@@ -173,11 +180,14 @@ static Plan plan_buckets(const ParameterList *parameters, const DdpOptions *opti
     CHECK(parameters->count <= MAX_EVENTS, "more parameters than the test can hold");
     for (int i = parameters->count - 1; i >= 0; i--) {
         plan.bucket_of[i] = -1;
-        if (!parameters->items[i]->tensor.requires_grad)
-            continue;
-        sizes[trained] = (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
-        order[trained++] = i;
+        if (parameters->items[i]->tensor.requires_grad)
+            order[trained++] = i;
     }
+    CHECK(watch->planned == 0 || watch->planned == trained, "some trained parameters raised no event");
+    if (watch->planned > 0)
+        memcpy(order, watch->plan_order, sizeof order);
+    for (int i = 0; i < trained; i++)
+        sizes[i] = (size_t)tensor_count(&parameters->items[order[i]]->tensor) * sizeof(float);
     plan.buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
     for (int i = 0; i < trained; i++) {
         plan.bucket_of[order[i]] = bucket_of[i];
@@ -218,7 +228,7 @@ void watch_expect_starts(const Watch *watch, const ParameterList *parameters, co
     static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must "
                                       "be marked in ddp_before_backward(), or their bucket and all behind it wait for "
                                       "the end of backward";
-    Plan plan = plan_buckets(parameters, options);
+    Plan plan = plan_buckets(watch, parameters, options);
     bool raised[MAX_EVENTS] = {false};
     int unused = 0;
     for (int i = 0; i < watch->count; i++)

@@ -24,6 +24,8 @@ typedef struct Watch {
     int hold_at;   /* at this event, hold backward until a collective is done; -1: never */
     bool hold_rank_0; /* rank 0's first event lasts until all other ranks' backward passes are over */
     bool gave_up;  /* a hold did not end by itself */
+    int plan_order[MAX_EVENTS]; /* of the parameters in the buckets, after watch_follow_rank_0() */
+    int planned;                /* how many; 0: buckets are filled in the reverse order of registration */
 } Watch;
 
 /* Steps in between the tape and the stage that listens to it. Fails if none does. One at a time; collective. */
@@ -34,9 +36,12 @@ void watch_forget(Watch *watch); /* the events so far: before each ddp_before_fo
 /* With hold_rank_0: this rank's tape_backward() has returned. */
 void watch_backward_is_over(Watch *watch);
 
+/* The stage rebuilds its buckets now: from here on they are planned in the order of rank 0's events of the backward
+ * pass that is over. Every trained parameter must have raised one. Collective. */
+void watch_follow_rank_0(Watch *watch);
+
 /* Fails unless the stage has started each bucket as soon as it and all before it were full, and none before. A trained
- * parameter that raised no event counts as ready before backward. The plan is that of buckets_plan() in reverse order
- * of registration. last: of the step's micro-batches; in the others a stage may leave out what it starts. */
+ * parameter that raised no event counts as ready before backward. The plan is that of buckets_plan(). last: of the step's micro-batches; in the others a stage may leave out what it starts. */
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last);
 
 #endif
