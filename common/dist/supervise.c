@@ -171,8 +171,8 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL)
         return;
-    /* MPICH's launcher on this host. Where nobody has given us a connection to one, the parent may be a shell, which
-     * ends when it likes while its background jobs go on. */
+    /* Without a connection to MPICH's launcher, the parent may be a shell. A shell may end while its background jobs go
+     * on. */
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
     pid_t parent = getpid();

@@ -86,7 +86,7 @@ static int create_temporary(const char *place, char **name)
     *name = alloc_or_fault(size);
     snprintf(*name, size, "%s.XXXXXX" SUFFIX, place);
     int descriptor = mkstemps(*name, sizeof SUFFIX - 1);
-    if (descriptor < 0) { /* the name is nobody's, so that nobody deletes a file of that name */
+    if (descriptor < 0) { /* no file was made, so fail() must not delete one of that name */
         free(*name);
         *name = NULL;
     }
