@@ -128,8 +128,8 @@ const Flag flags[FLAG_COUNT] = {
 };
 
 /* note: per-rank
- * Ranks compare all flags but these (options_agree.c). So one that is new is compared, unless somebody finds a reason
- * why it does no harm where ranks differ in it. */
+ * Ranks compare all flags but these (options_agree.c). A new flag is compared, too. It gets a line here only if it does
+ * no harm that ranks differ in it. */
 const bool flag_is_per_rank[FLAG_COUNT] = {
     [FLAG_DATA] = true,   /* hosts may keep it in different places: what was read is compared */
     [FLAG_RESUME] = true, /* likewise */

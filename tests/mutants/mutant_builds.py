@@ -184,7 +184,7 @@ class Worker:
                 self.mutated[output] = str(mutant)
         return None if self.mutated else "equal"
 
-    def library(self, name):
+    def shared_library(self, name):
         """The library, with the mutant's objects in it if it has any."""
         objects = [mutant for output, mutant in self.mutated.items() if self.build.libraries.get(output) == name]
         copy = self.home / "objects" / Path(name).name
@@ -198,7 +198,7 @@ class Worker:
             return
         self.linked.add(program)
         words = [self.mutated.get(word, word) for word in self.build.links[program]]
-        words = [self.library(word) if word.endswith(".a") else word for word in words]
+        words = [self.shared_library(word) if word.endswith(".a") else word for word in words]
         assert words != self.build.links[program], f"{program} does not use the changed file"
         target = self.programs / program
         target.unlink()
