@@ -115,7 +115,9 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
     ddp_before_forward(pair->ddp, last);
     tape_begin(&pair->ranks.tape, true);
     Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pair->pg), step);
+    watch_before_backward(true);
     ddp_before_backward(pair->ddp, loss);
+    watch_before_backward(false);
     tape_backward(&pair->ranks.tape, loss, 1);
     watch_expect_starts(&pair->watch, &pair->ranks.parameters, &pair->options, last);
     ddp_after_backward(pair->ddp, gradient_scale(pair));

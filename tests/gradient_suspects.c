@@ -123,8 +123,8 @@ static const Suspect suspects[] = {
     {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
                                  "no_sync is for all micro-batches but the LAST"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
-                             "gradient, and the next micro-batch's all-reduce counted it once per rank. Use no_sync, "
-                             "or put early sums elsewhere"},
+                             "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after the "
+                             "LAST micro-batch, or put the earlier sums elsewhere"},
     {averaged_again_and_again, "a mean over the ranks that was summed and divided again with the next micro-batch: "
                                "no_sync is for all micro-batches but the LAST"},
     {NULL, "the LARGEST of the ranks' gradients, not their sum: REDUCE_MAX instead of REDUCE_SUM"},

@@ -1,9 +1,12 @@
 /* missing_gradient.c: trains the branching model, and in step 2 one branch is missing, on one rank or on all of them,
- * without find_unused_parameters. The fault that must follow is what test_missing_gradient.sh looks for.
+ * without find_unused_parameters; or one rank has another model from the start. The error that must follow is what
+ * test_missing_gradient.sh looks for.
  *
- * usage: missing_gradient RANK     the rank that leaves branch 3 out; -1: all of them do */
+ * usage: missing_gradient RANK               the rank that leaves branch 3 out; -1: all of them do
+ *        missing_gradient other-model RANK   the rank that has frozen the bias of branch 1 */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "branches.h"
@@ -28,14 +31,18 @@ int main(int argc, char **argv)
     job_set_program("missing_gradient");
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = 10});
     device_init(pg_local_rank(pg), 1);
-    int rank = pg_rank(pg), culprit = argc > 1 ? atoi(argv[1]) : -1;
+    int rank = pg_rank(pg), culprit = -1;
+    bool other_model = argc > 2 && strcmp(argv[1], "other-model") == 0 && atoi(argv[2]) == rank;
+    if (argc == 2)
+        culprit = atoi(argv[1]);
     Branches branches;
     DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32};
     BranchPlan plan = branches_plan(0);
     branches_create(&branches, 1);
+    branches.parameters.items[3]->tensor.requires_grad = !other_model;
     Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &options);
     for (long step = 0; step < 5; step++) {
-        plan.left_out[3] = step == 2 && (culprit < 0 || culprit == rank);
+        plan.left_out[3] = argc == 2 && step == 2 && (culprit < 0 || culprit == rank);
         take_step(ddp, &branches, &plan, rank, step);
         printf("rank %d has done step %ld\n", rank, step);
         fflush(stdout);

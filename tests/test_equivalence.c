@@ -188,8 +188,8 @@ static void test_nothing_is_under_way_after_backward(void **state)
         pair_ranks_gradient(pair);
         long done = pg_counters(pg).collectives, launched = pg->sequence - before;
         if (launched != ddp_bucket_count(pair->ddp) && pg_world_size(pg) > 1)
-            fail_msg("%ld all-reduces were started in a backward pass, but ddp_bucket_count() is %d: one for each "
-                     "bucket (stage 1: for each parameter; %s)", launched, ddp_bucket_count(pair->ddp), through_pg);
+            fail_msg("%ld collectives were called in a backward pass, but ddp_bucket_count() is %d: one all-reduce for "
+                     "each bucket (stage 1: for each parameter), and no barrier (%s)", launched, ddp_bucket_count(pair->ddp), through_pg);
         if (done != launched)
             fail_msg("%ld of %ld all-reduces were still under way when ddp_after_backward() returned: every bucket "
                      "needs its work_wait() before the optimizer may touch it", launched - done, launched);

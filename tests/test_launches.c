@@ -66,7 +66,9 @@ static void backward(Run *run, bool last)
     watch_forget(&run->watch);
     ddp_before_forward(run->ddp, last);
     Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    watch_before_backward(true);
     ddp_before_backward(run->ddp, loss);
+    watch_before_backward(false);
     replica_backward(&run->replica, loss);
 }
 

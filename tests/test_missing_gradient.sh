@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A parameter without a gradient, in a run that does not look for unused ones: a fault IN THAT STEP, on the rank that
-# lacks it, which names the parameter; and then all ranks end.
+# lacks it, which names the parameter; and then all ranks end. So does a rank that has another model end them, at once.
 #
 # usage: test_missing_gradient.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from missing_gradient.c
 set -u
@@ -33,7 +33,9 @@ check()
     elif [ "$status" -eq 0 ]; then
         fail "the run went on: a gradient that never came was not noticed"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
-        fail "no line 'fault: $expected'"
+        fail "the run ended, but not by a fault in step 2 that names branch3.weight and branch3.bias, on" \
+            "rank ${culprit/-1/0 or another}; usual cause: nothing checks after backward that every trained parameter" \
+            "has its gradient; what came: $(grep -a -m 1 'fault:\|error:' "$scratch/err")"
     elif [ "$culprit" -ge 0 ] && [ "$faults" -ne 1 ]; then
         fail "expected one fault, from the rank that lacks the gradient, got $faults"
     elif grep -a -q 'has done step [34]' "$scratch/out" || ! grep -a -q 'has done step 1' "$scratch/out"; then
@@ -44,11 +46,32 @@ check()
     fi
 }
 
+# The culprit has frozen a parameter that the others train.
+check_other_model()
+{
+    ranks=$1 culprit=$2
+    shift 2
+    timeout -k 5 "$limit" "$@" -n "$ranks" "$program" other-model "$culprit" >"$scratch/out" 2>"$scratch/err" </dev/null
+    status=$?
+    if ! grep -a -q '^missing_gradient: error: the ranks have different models: parameter 3 is branch1.bias' "$scratch/err"
+    then
+        echo "FAIL: $ranks ranks, of which rank $culprit has frozen branch1.bias: nothing says so" \
+            "(status $status, 124 means that it hung); usual cause: ddp_create() does not begin with" \
+            "replicas_check_same_model()"
+        failures=$((failures + 1))
+    elif [ "$status" -eq 0 ]; then
+        echo "FAIL: $ranks ranks, of which rank $culprit has frozen branch1.bias: the status is 0"
+        failures=$((failures + 1))
+    fi
+}
+
+check_other_model 2 1 "$@"
+check_other_model 3 0 "$@"
 for ranks in 1 2 3; do
     check "$ranks" -1 "$@"
 done
 check 2 0 "$@"
 check 2 1 "$@"
 check 3 2 "$@"
-echo "6 runs that had to end with the fault in step 2, $failures failure(s)"
+echo "8 runs that had to end with a message, $failures failure(s)"
 exit $((failures > 0))

@@ -17,6 +17,7 @@
 
 static int started;                      /* all-reduces, in this backward pass */
 static const Parameter *must_not_wait_in; /* this parameter's event is under way, and rank 0 is held; else NULL */
+static bool in_before_backward;           /* ddp_before_backward() is under way */
 
 /* While rank 0 is held nothing that this rank starts can be done, so a stage that waits now would wait for ever. */
 static void check_does_not_wait(const char *call)
@@ -27,10 +28,20 @@ static void check_does_not_wait(const char *call)
                  "ddp_after_backward() waits for them", job_rank(), call, must_not_wait_in->name);
 }
 
+/* Only what waits in every case is looked for: nothing here depends on which rank is faster. */
+static void check_before_backward_does_not_wait(const char *call)
+{
+    if (in_before_backward)
+        fail_msg("rank %d: %s was called in ddp_before_backward(), so that backward begins only when all ranks have come "
+                 "there: nothing is hidden meanwhile. A bucket of parameters that the loss does not depend on is started "
+                 "there, with pg_all_reduce_async(), and ddp_after_backward() waits for it", job_rank(), call);
+}
+
 Work *__real_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                  ReduceOp op, const char *carries);
 void __real_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
+void __real_pg_barrier(ProcessGroup *pg);
 void __real_work_wait(Work *work);
 
 Work *__wrap_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
@@ -45,13 +56,23 @@ void __wrap_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, siz
 {
     started++;
     check_does_not_wait("pg_all_reduce(), which blocks,");
+    check_before_backward_does_not_wait("pg_all_reduce(), which blocks,");
     __real_pg_all_reduce(pg, send, receive, count, dtype, op, carries);
+}
+
+void __wrap_pg_barrier(ProcessGroup *pg)
+{
+    check_does_not_wait("pg_barrier()");
+    check_before_backward_does_not_wait("pg_barrier()");
+    __real_pg_barrier(pg);
 }
 
 void __wrap_work_wait(Work *work)
 {
     if (work != NULL && !work_test(work))
         check_does_not_wait("work_wait()");
+    if (work != NULL && started > 0) /* of an earlier backward pass: a stage may wait as late as it likes */
+        check_before_backward_does_not_wait("work_wait()");
     __real_work_wait(work);
 }
 
@@ -145,6 +166,11 @@ void watch_forget(Watch *watch)
     memset(watch->gradient, 0, sizeof watch->gradient);
     watch->count = 0;
     started = 0;
+}
+
+void watch_before_backward(bool begins)
+{
+    in_before_backward = begins;
 }
 
 void watch_backward_is_over(Watch *watch)

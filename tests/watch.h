@@ -33,6 +33,9 @@ void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape);
 void watch_stop(Watch *watch);   /* steps out again, and forgets */
 void watch_forget(Watch *watch); /* the events so far: before each ddp_before_forward() */
 
+/* ddp_before_backward() is about to be called, or has returned. */
+void watch_before_backward(bool begins);
+
 /* With hold_rank_0: this rank's tape_backward() has returned. */
 void watch_backward_is_over(Watch *watch);
 

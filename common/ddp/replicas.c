@@ -136,5 +136,6 @@ void replicas_check_gradients(const ParameterList *parameters, const bool *ready
           "backward is over and no gradient-ready event was noted, of any of %d parameters: does ddp_create() listen "
           "to the tape, and does gradient_ready() call readiness_mark()?", trained);
     CHECK(missing == 0, "backward is over and %d parameter(s) got no gradient: %s. The loss does not depend on them; "
-                        "freeze them, or let --find-unused-parameters (stage 3 on) pass them over", missing, names);
+                        "freeze them, or use --find-unused-parameters (from stage 3 on), with which "
+                        "ddp_before_backward() marks them as ready in every micro-batch", missing, names);
 }
