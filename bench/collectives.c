@@ -20,7 +20,9 @@
 #include "base/clock.h"
 #include "collectives_options.h"
 #include "device/device.h"
-#include "train/atomic_file.h"
+#include "train/files/atomic_file.h"
+#include "train/gpu.h"
+#include "train/guard/guard.h"
 
 enum { MAX_CALLS = 200 };
 
@@ -217,14 +219,14 @@ static void make_buffers(const Settings *settings, size_t bytes)
         wants_nccl = wants_nccl || (settings->wanted[i] && contenders[i].on_device);
         wants_window = wants_window || (settings->wanted[i] && contenders[i].in_window);
     }
-    if (pg_has_nccl())
+    if (gpu_has_nccl())
         device_init(pg_local_rank(pg), 1);
     if (wants_nccl) {
-        pg_use_nccl(pg);
+        gpu_join_group(pg, true);
         on_device = device_alloc(bytes);
         CHECK(device_owns(on_device), "the GPU's buffer is not the GPU's: MPI would carry it, not NCCL");
     }
-    plain = pg_has_nccl() ? device_alloc_host(bytes) : device_alloc(bytes);
+    plain = gpu_has_nccl() ? device_alloc_host(bytes) : device_alloc(bytes);
     for (int i = 0; i < CONTENDERS; i++)
         if (settings->wanted[i])
             pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
@@ -238,7 +240,7 @@ static void free_buffers(void)
 {
     if (window != NULL && window != plain)
         pg_free_shared(pg, window);
-    if (pg_has_nccl())
+    if (gpu_has_nccl())
         device_free_host(plain);
     else
         device_free(plain);
@@ -247,10 +249,12 @@ static void free_buffers(void)
 
 int main(int argc, char **argv)
 {
-    job_set_program(pg_has_nccl() ? "collectives_cuda" : "collectives");
+    job_set_program(gpu_has_nccl() ? "collectives_cuda" : "collectives");
     pg_initialize(&argc, &argv);
+    guard_job();
     Settings settings = collectives_options(argc, argv);
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300});
+    guard_group(pg);
     if (settings.help) {
         if (pg_rank(pg) == 0)
             fputs(collectives_usage, stdout);

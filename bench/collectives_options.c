@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "train/gpu.h"
 
 const Contender contenders[CONTENDERS] = {
     {"MPI_Allreduce", ALLREDUCE_MPI, true, false, false},
@@ -65,7 +66,7 @@ static void parse_algorithms(Settings *settings, char *list)
             i++;
         if (i == CONTENDERS)
             die("--algorithms: there is no %s; --help lists them", text);
-        if (contenders[i].on_device && !pg_has_nccl())
+        if (contenders[i].on_device && !gpu_has_nccl())
             die("--algorithms: this program was built without NCCL; collectives_cuda has %s", text);
         settings->wanted[i] = true;
     }
@@ -101,7 +102,7 @@ Settings collectives_options(int argc, char **argv)
     double factor = 4;
     opterr = 0; /* we speak ourselves, once for all ranks */
     for (int i = 0; i < CONTENDERS; i++)
-        settings.wanted[i] = !contenders[i].on_device || pg_has_nccl();
+        settings.wanted[i] = !contenders[i].on_device || gpu_has_nccl();
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (option) {
         case 'm': low = parse_bytes("--min", optarg); break;

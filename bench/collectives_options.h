@@ -2,7 +2,7 @@
 #ifndef LOCKSTEP_BENCH_COLLECTIVES_OPTIONS_H
 #define LOCKSTEP_BENCH_COLLECTIVES_OPTIONS_H
 
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 enum { CONTENDERS = 9, MAX_SIZES = 40, MAX_SAMPLES = 1000 };
 

@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "train/replica.h"
-#include "train/stats.h"
+#include "train/report/stats.h"
 
 static void open_dataset(Dataset *dataset, const Options *options)
 {

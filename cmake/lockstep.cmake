@@ -30,7 +30,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 add_library(lockstep_flags INTERFACE)
 target_compile_features(lockstep_flags INTERFACE c_std_11)
 target_compile_definitions(lockstep_flags INTERFACE _GNU_SOURCE)
-target_include_directories(lockstep_flags INTERFACE ${LOCKSTEP_ROOT}/common)
+target_include_directories(lockstep_flags INTERFACE ${LOCKSTEP_ROOT}/common ${LOCKSTEP_ROOT})
 set(for_c # -fno-...: so that gcc vectorises; no value changes
     -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -fopenmp-simd -fno-math-errno -fno-trapping-math
     $<$<CONFIG:Release>:-O3>)
@@ -57,6 +57,10 @@ target_link_options(lockstep_flags INTERFACE ${sanitizers})
 
 if(NOT TARGET lockstep_common)
     add_subdirectory(${LOCKSTEP_ROOT}/common ${CMAKE_BINARY_DIR}/common)
+    add_subdirectory(${LOCKSTEP_ROOT}/train ${CMAKE_BINARY_DIR}/train)
+    if(LOCKSTEP_WITH_CUDA)
+        add_subdirectory(${LOCKSTEP_ROOT}/gpu ${CMAKE_BINARY_DIR}/gpu)
+    endif()
 endif()
 
 enable_testing()
@@ -71,7 +75,7 @@ function(lockstep_program number suffix)
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
     # For main.c and the tests, which do not take ddp.c's word for it: it may be a copy of another stage's.
     target_compile_definitions(${stage} PUBLIC LOCKSTEP_STAGE=${number})
-    add_executable(${program} ${LOCKSTEP_ROOT}/common/train/main.c)
+    add_executable(${program} ${LOCKSTEP_ROOT}/train/main.c)
     target_link_libraries(${program} PRIVATE ${stage} lockstep_train${suffix} ${stage})
     set_target_properties(${program} PROPERTIES OUTPUT_NAME train${suffix} RUNTIME_OUTPUT_DIRECTORY
                                                 ${CMAKE_CURRENT_BINARY_DIR})

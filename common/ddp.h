@@ -25,7 +25,7 @@
 #define LOCKSTEP_DDP_H
 
 #include "autograd/tape.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 typedef struct DdpOptions {
     size_t bucket_cap_bytes;       /* from stage 2 on */

@@ -44,7 +44,7 @@ all_files() {
 is_wanted() {
     local name=${1##*/}
     case $1 in
-    common/* | cmake/* | scripts/setup.sh | "$stage"/ddp.c | "$stage"/CMakeLists.txt) ;;
+    common/* | train/* | cmake/* | scripts/setup.sh | "$stage"/ddp.c | "$stage"/CMakeLists.txt) ;;
     CMakePresets.json | .clang-format | .gitignore | LICENSE*) ;;
     notes/stage[0-9].md) [ "${name:5:1}" -le "$number" ] || return 1 ;;
     notes/*) ;;

@@ -18,7 +18,7 @@ value() {
 text_flags() {
     # shellcheck disable=SC2154 # whoever sources this has set it
     if [ ! -r /usr/share/doc/jargon-text/jargon.txt.gz ]; then
-        cat "$repository"/common/*/*.[ch] "$repository"/notes/*.md >"$1/sources.txt"
+        cat "$repository"/common/*/*.[ch] "$repository"/train/*.[ch] "$repository"/notes/*.md >"$1/sources.txt"
         echo "--data $1/sources.txt"
     fi
 }

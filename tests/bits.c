@@ -13,9 +13,10 @@
 #include "data/loader.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "dist/group.h" /* to switch the algorithm */
+#include "comm/group.h" /* to switch the algorithm */
 #include "mpi_main.h"
 #include "toy_data.h"
+#include "train/guard/guard.h"
 #include "train/verify.h"
 
 enum { SAMPLES = 120, STEPS = 5, CAPS = 5 };
@@ -136,8 +137,10 @@ int main(int argc, char **argv)
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
     job_set_program("bits");
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
                                            .debug_collectives = true}); /* a stage under test may call anything */
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
     FILE *file = writes ? fopen(argv[1], "w") : NULL;

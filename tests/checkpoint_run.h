@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_TESTS_CHECKPOINT_RUN_H
 #define LOCKSTEP_TESTS_CHECKPOINT_RUN_H
 
-#include "train/checkpoint.h"
+#include "train/files/checkpoint.h"
 
 enum { MATRIX = 6, VECTOR = 3, VALUES = MATRIX + VECTOR };
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "train/safetensors.h"
+#include "train/files/safetensors.h"
 
 /* The largest difference so far, and where ("": there is none). */
 typedef struct Worst {

@@ -14,8 +14,9 @@
 #include "base/clock.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "dist/process_group.h"
-#include "dist/supervise.h"
+#include "comm/process_group.h"
+#include "train/guard/guard.h"
+#include "train/guard/supervise.h"
 
 #define STEPS 5
 #define BAD_STEP 2
@@ -168,6 +169,7 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
     } else if (strcmp(how, "leave") == 0) { /* as a rank that runs out of data */
         pg_free_shared(pg, gradient);
         pg_destroy(pg);
+    guard_end();
         exit(0);
     } else if (strcmp(how, "exit") == 0) /* as a library does that has found a mistake */
         exit(atoi(argument));
@@ -220,10 +222,12 @@ int main(int argc, char **argv)
     if (strcmp(how, "early") == 0)
         die_early(where);
     pg_initialize(&argc, &argv);
+    guard_job();
     const bool late_free = strcmp(how, "late_free") == 0, in_windows = late_free || strcmp(where, "shm") == 0;
     ProcessGroupOptions options = {.algorithm = in_windows ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = TIMEOUT,
                                    .debug_collectives = strcmp(where, "debug") == 0};
     ProcessGroup *pg = pg_create(&options);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     float *gradient = pg_alloc_shared(pg, 2 * ELEMENTS * sizeof *gradient);
     bool bad = pg_rank(pg) == pg_world_size(pg) - 1;
@@ -251,5 +255,6 @@ int main(int argc, char **argv)
     pg_free_shared(pg, gradient);
     finalize_hangs = bad && strcmp(how, "finalize") == 0;
     pg_destroy(pg);
+    guard_end();
     return 0;
 }

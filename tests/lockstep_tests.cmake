@@ -159,7 +159,7 @@ function(lockstep_stage_tests number)
     # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks
     # at is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
     lockstep_stage_program(${number} not_finite)
-    target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/common/train/main.c)
+    target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/train/main.c)
     target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)
     set(labels "stage${number};faults")
     if(number EQUAL 2 OR number EQUAL 3)

@@ -12,6 +12,7 @@
 #include "branches.h"
 #include "ddp.h"
 #include "device/device.h"
+#include "train/guard/guard.h"
 
 static void take_step(Ddp *ddp, Branches *branches, const BranchPlan *plan, int rank, long step)
 {
@@ -28,8 +29,10 @@ static void take_step(Ddp *ddp, Branches *branches, const BranchPlan *plan, int 
 int main(int argc, char **argv)
 {
     pg_initialize(&argc, &argv);
+    guard_job();
     job_set_program("missing_gradient");
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = 10});
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     int rank = pg_rank(pg), culprit = -1;
     bool other_model = argc > 2 && strcmp(argv[1], "other-model") == 0 && atoi(argv[2]) == rank;

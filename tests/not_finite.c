@@ -1,4 +1,4 @@
-/* not_finite.c: `train` (common/train/main.c), in which one batch of one rank is bad. Run by test_not_finite.sh.
+/* not_finite.c: `train` (train/main.c), in which one batch of one rank is bad. Run by test_not_finite.sh.
  *
  * PLANT in the environment says what happens in step 3: "loss": an input is NaN. "gradient": backward overflows, though
  * the loss does not. "sum": the gradients of all ranks are so large that only their sum overflows. PLANT_RANK: on which

@@ -16,11 +16,12 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "device/device.h"
-#include "dist/allreduce.h"
+#include "comm/allreduce.h"
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
 #include "tensor/half.h"
+#include "train/guard/guard.h"
 
 #ifdef LARGE
 static const size_t counts[] = {(size_t)4 << 20};
@@ -382,7 +383,9 @@ int main(int argc, char **argv)
         wanted += is_wanted(a);
     CHECK(wanted > 0, "there is no algorithm %s", only);
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
+    guard_group(pg);
     tests_run_as_rank(pg_rank(pg));
     size_t largest = 600000;
     for (int c = 0; c < COUNTS; c++)

@@ -8,9 +8,11 @@
 #include "base/rng.h"
 #include "base/timeline.h"
 #include "device/device.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "train/guard/guard.h"
+#include "train/report/phases.h"
 
 enum { WORKS = 40 };
 
@@ -153,6 +155,7 @@ static void test_counters_and_timeline(void **state)
     int before = timeline_events(&events);
     pg_reset_counters(pg);
     timeline_enable();
+    phases_observe(pg);
     for (int i = 0; i < 4; i++) {
         buffer[i] = buffer_of(13);
         works[i] = pg_all_reduce_async(pg, buffer[i], buffer[i], count_of(13), DTYPE_F32, REDUCE_SUM, names[i]);
@@ -182,7 +185,9 @@ int main(int argc, char **argv)
     /* ordered: the sanitizer sees all of it */
     ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);

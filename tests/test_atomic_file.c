@@ -10,7 +10,7 @@
 
 #include "checkpoint_run.h"
 #include "expect.h"
-#include "train/atomic_file.h"
+#include "train/files/atomic_file.h"
 
 static void expect_no_temporary_file(void)
 {

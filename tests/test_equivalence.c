@@ -11,12 +11,13 @@
 #include "base/check.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "dist/group.h" /* to count what is under way, and to slow it down */
-#include "dist/shared_memory.h"
+#include "comm/group.h" /* to count what is under way, and to slow it down */
+#include "comm/shared_memory.h"
 #include "gradient_suspects.h"
 #include "mpi_main.h"
 #include "toy_data.h"
 #include "training_pair.h"
+#include "train/guard/guard.h"
 
 static ProcessGroup *pg;
 
@@ -390,7 +391,9 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("mlp");
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options.group);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("equivalence", tests, NULL, NULL);

@@ -13,6 +13,8 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
+#include "train/guard/guard.h"
+#include "train/report/phases.h"
 #include "train/replica.h"
 
 static ProcessGroup *pg;
@@ -165,9 +167,12 @@ int main(int argc, char **argv)
     ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
                                    .debug_collectives = true};
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     timeline_enable();
+    phases_observe(pg);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("launches", tests, NULL, NULL);
     pg_destroy(pg);

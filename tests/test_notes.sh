@@ -33,7 +33,7 @@ fail() {
     done
 } | sort >"$work/documents"
 
-for directory in common tests scripts cmake bench course stage[0-9]_*; do
+for directory in common train gpu tests scripts cmake bench course stage[0-9]_*; do
     [ -d "$directory" ] && find "$directory" -type d -name 'build*' -prune -o -type f \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' -o -name '*.cmake' \
         -o -name CMakeLists.txt \) -print

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "expect.h"
-#include "train/options.h"
+#include "train/cli/options.h"
 
 #define MAX_WORDS 16
 

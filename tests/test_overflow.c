@@ -10,6 +10,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
+#include "train/guard/guard.h"
 #include "train/replica.h"
 
 enum { SAMPLES = 6 };
@@ -145,7 +146,9 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("mlp-toy");
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options.group);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("overflow", tests, NULL, NULL);

@@ -12,6 +12,8 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "train/guard/guard.h"
+#include "train/report/phases.h"
 
 static ProcessGroup *pg;
 
@@ -300,9 +302,12 @@ int main(int argc, char **argv)
     ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
                                    .debug_collectives = true};
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     timeline_enable();
+    phases_observe(pg);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("overlap", tests, NULL, NULL);
     pg_destroy(pg);

@@ -6,8 +6,8 @@
 
 #include "base/check.h"
 #include "expect.h"
-#include "train/progress.h"
-#include "train/summary.h"
+#include "train/report/progress.h"
+#include "train/report/summary.h"
 
 /* ---- a clock that the test sets ---- */
 

@@ -7,11 +7,12 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "device/device.h"
-#include "dist/group.h" /* to switch the algorithm between tests */
+#include "comm/group.h" /* to switch the algorithm between tests */
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
 #include "tensor/half.h"
+#include "train/guard/guard.h"
 
 static ProcessGroup *pg;
 
@@ -343,7 +344,9 @@ int main(int argc, char **argv)
     };
     job_set_program("test_process_group");
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout()});
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("process group", tests, NULL, NULL);

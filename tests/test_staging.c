@@ -11,9 +11,11 @@
 
 #include "base/check.h"
 #include "device/device.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "gpu/staging.h"
+#include "train/guard/guard.h"
 
 enum { COUNT = 3000, MAX_RANKS = 8, ROOM = MAX_RANKS * COUNT };
 
@@ -206,9 +208,12 @@ int main(int argc, char **argv)
     device_address = mmap(NULL, 2 * ROOM * sizeof(float), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     real_memory = alloc_or_fault(2 * ROOM * sizeof(float));
     pg_initialize(&argc, &argv);
+    guard_job();
     CHECK(device_address != MAP_FAILED, "mmap gave no addresses");
     /* With the calls compared, so that host memory goes through the group in between. */
     pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout(), .debug_collectives = true});
+    guard_group(pg);
+    staging_use(pg);
     CHECK(pg_world_size(pg) <= MAX_RANKS, "this test has room for %d ranks", MAX_RANKS);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("staging", tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "expect.h"
-#include "train/summary.h"
+#include "train/report/summary.h"
 
 /* ---- stats ---- */
 

@@ -13,6 +13,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
+#include "train/guard/guard.h"
 #include "train/verify.h"
 
 static ProcessGroup *pg;
@@ -209,7 +210,9 @@ int main(int argc, char **argv)
     };
     Options options = toy_options("mlp-toy");
     pg_initialize(&argc, &argv);
+    guard_job();
     pg = pg_create(&options.group);
+    guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("verify", tests, NULL, NULL);

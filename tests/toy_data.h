@@ -2,7 +2,7 @@
 #ifndef LOCKSTEP_TESTS_TOY_DATA_H
 #define LOCKSTEP_TESTS_TOY_DATA_H
 
-#include "train/options.h"
+#include "train/cli/options.h"
 
 /* What is trained: name is "mlp-toy" (regression, 10-20-20-5), "mlp" (images of 64 pixels, 64-48-32-10) or "gpt"
  * (2 layers, 2 heads, width 32, context 16). SGD, learning rate 0.05, no momentum, batch 24. */

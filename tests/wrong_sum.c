@@ -2,7 +2,7 @@
  * every buffer comes out wrong. test_collectives.sh sees that this is noticed. */
 #include <string.h>
 
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 void __real_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);

@@ -35,7 +35,7 @@ void job_before_abort(void (*action)(void));
 /* note: accounted-for
  * How a process ends is accounted for once it has printed an error, or has come to the regular end of its work. An end
  * that is not looks the same from outside: a library calls exit(0) or exit(1). So who watches the process from there
- * (dist/supervise.c) is told: `action` is called each time, in any thread, also in a signal's handler. */
+ * (train/guard/supervise.c) is told: `action` is called each time, in any thread, also in a signal's handler. */
 void job_when_accounted_for(void (*action)(void));
 void job_end_is_accounted_for(void);
 

@@ -1,7 +1,7 @@
 /* timeline.h: what this rank did when, kept in memory until the trace is written.
  *
  * Interface: timeline_enable() once; then timeline_add() from any thread. While it is off, timeline_add()
- * costs one test. train/trace.c gathers the ranks' timelines and writes them as a Chrome trace.
+ * costs one test. train/report/trace.c gathers the ranks' timelines and writes them as a Chrome trace.
  */
 #ifndef LOCKSTEP_BASE_TIMELINE_H
 #define LOCKSTEP_BASE_TIMELINE_H

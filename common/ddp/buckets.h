@@ -7,7 +7,7 @@
 #define LOCKSTEP_DDP_BUCKETS_H
 
 #include "autograd/parameter.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */

@@ -5,7 +5,7 @@
 #define LOCKSTEP_DDP_READINESS_H
 
 #include "autograd/tape.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 typedef struct Readiness {
     bool *ready; /* by parameter index: its gradient is complete in this backward pass; owned */

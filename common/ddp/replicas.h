@@ -3,7 +3,7 @@
 #define LOCKSTEP_DDP_REPLICAS_H
 
 #include "autograd/parameter.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 
 /* Compares a text of lines "NAME is VALUE" on all ranks. Where they differ, the run ends with one message (status 2):
  * problem, the first line that differs as rank 0 and the first other rank have it, and advice. The texts may differ in

@@ -1,4 +1,4 @@
-/* emulated_mma.h: the instructions that common/device/device_cuda_mma.h has for the GPU; mma.cpp does the work. */
+/* emulated_mma.h: the instructions that gpu/device_cuda_mma.h has for the GPU; mma.cpp does the work. */
 #ifndef LOCKSTEP_TESTS_EMULATED_MMA_H
 #define LOCKSTEP_TESTS_EMULATED_MMA_H
 

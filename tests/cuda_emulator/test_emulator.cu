@@ -2,7 +2,7 @@
  * is there to find? (Memory, matrix products: test_emulator_memory.cu.) */
 #include "test_emulator.h"
 
-#include "device/device_cuda_mma.h"
+#include "gpu/device_cuda_mma.h"
 
 #include <cuda_pipeline.h>
 

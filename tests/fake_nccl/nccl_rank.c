@@ -11,8 +11,11 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/device.h"
-#include "dist/process_group.h"
+#include "comm/process_group.h"
 #include "tensor/half.h"
+#include "gpu/pg_nccl.h"
+#include "train/guard/guard.h"
+#include "train/report/phases.h"
 
 enum { COUNT = 1000 };
 
@@ -149,11 +152,14 @@ int main(int argc, char **argv)
     device_memory = alloc_or_fault(64 * COUNT * sizeof *device_memory);
     job_set_program("nccl_rank");
     pg_initialize(&argc, &argv);
+    guard_job();
     bool all_come = argc < 3; /* else the missing rank is to be missed by NCCL, not when the calls are compared */
     pg = pg_create(&(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
+    guard_group(pg);
     CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");
+    phases_observe(pg);
     pg_use_nccl(pg);
-    CHECK(pg_has_nccl() && strcmp(pg_backend(pg), "nccl") == 0, "the backend is %s", pg_backend(pg));
+    CHECK(strcmp(pg_backend(pg), "nccl") == 0, "the backend is %s", pg_backend(pg));
     every_operation();
     asynchronous();
     if (!all_come && atoi(argv[2]) == pg_rank(pg))

@@ -129,7 +129,7 @@ class Build:
         dependencies = subprocess.run(["ninja", "-t", "deps"], cwd=self.directory, check=True, text=True,
                                       stdout=subprocess.PIPE).stdout
         users = {block.split(":")[0] for block in dependencies.split("\n\n") if source in block.split()}
-        return [one for file, entries in self.compile.items() if "/common/" in file
+        return [one for file, entries in self.compile.items() if "/common/" in file or "/train/" in file
                 for one in entries if one[0] in users]
 
 
@@ -177,7 +177,7 @@ class Worker:
             mutant.parent.mkdir()
             words = [str(source) if word == str(original) else word for word in command]
             words[words.index("-o") + 1] = str(mutant)
-            words[1:1] = ["-I", str(self.home / "objects" / "common"), "-iquote", str(original.parent), "-w"]
+            words[1:1] = ["-I", str(self.home / "objects" / "common"), "-I", str(self.home / "objects"), "-iquote", str(original.parent), "-w"]
             if subprocess.run(words, cwd=self.build.directory, stderr=subprocess.DEVNULL).returncode != 0:
                 return "uncompilable"
             if mutant.read_bytes() != (self.build.directory / output).read_bytes():

@@ -1,4 +1,4 @@
-"""mutations.py: draws random mistakes in the code of common/: one change of one place in a function's body.
+"""mutations.py: draws random mistakes in the code of common/ and train/: one change of one place in a function's body.
 
 To list the operators, see OPERATORS. To draw, see draw(): the same seed and source give the same sequence.
 """
@@ -139,7 +139,7 @@ def draw(root, seed):
     these lines, a random change of it."""
     root = Path(root)
     lines = []
-    for file in sorted(root.glob("common/**/*.[ch]")):
+    for file in sorted(file for room in ("common", "train") for file in root.glob(f"{room}/**/*.[ch]")):
         path = str(file.relative_to(root))
         if not NOT_ON_A_CPU.search(path):
             lines += [mutations for _, mutations in sorted(places(root, path).items())]

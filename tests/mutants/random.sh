@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# random.sh: tries random mistakes in common/ and says how many the tests notice. See README.md.
+# random.sh: tries random mistakes in common/ and train/, and says how many the tests notice. See README.md.
 #
 # usage: tests/mutants/random.sh [--seed N] [--count N] [--again] [--check N]     --help: what these mean
 # Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one
@@ -46,8 +46,8 @@ update_tree() {
     rm -rf "$work/new"
     copy_tree "$root" "$work/new" || give_up "could not copy the tree"
     mkdir -p "$work/tree"
-    # Other code in common/ means other mutants: results of the old ones are put aside.
-    diff -rq "$work/new/common" "$work/tree/common" >/dev/null 2>&1 ||
+    # Other code there means other mutants: results of the old ones are put aside.
+    { diff -rq "$work/new/common" "$work/tree/common" && diff -rq "$work/new/train" "$work/tree/train"; } >/dev/null 2>&1 ||
         for results in "$work"/results-*.tsv; do [ ! -e "$results" ] || mv "$results" "$results.old"; done
     diff -rq -x mutants "$work/new" "$work/tree" >/dev/null || rm -f "$work/built" "$work"/*.json
     (cd "$work/new" && find . -type f) | while IFS= read -r file; do

@@ -1,4 +1,4 @@
-"""random_mutation.py: tries random mistakes in common/ against the tests. random.sh has prepared the directory:
+"""random_mutation.py: tries random mistakes in common/ and train/ against the tests. random.sh has prepared the directory:
 
     tree/                      the source, which is never edited
     plain/ address/ thread/    built from it: without a sanitizer, and with one
@@ -25,7 +25,7 @@ from mutant_builds import Build, Stopped, Worker, running
 
 WORKERS = 2
 # What is neither communication nor buckets does the same on 3 ranks and more as on 2, and in stages 2 and 3 as in 1 or 4.
-ABOUT_RANKS = ("common/dist/", "common/ddp/")
+ABOUT_RANKS = ("common/comm/", "common/ddp/")
 MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*|bits")
 # The quickest tests, of so many seconds together, come first, then the same under the sanitizers, then the others.
 QUICK_SECONDS = 30
@@ -88,12 +88,12 @@ def measure(work):
 
 
 def name_functions(work, program, addresses):
-    """address -> (path, number of the function in the file), for functions of common/."""
+    """address -> (path, number of the function in the file), for functions of common/ and train/."""
     lines = subprocess.run(["addr2line", "-e", str(program)], input="\n".join(map(hex, addresses)), check=True,
                            text=True, stdout=subprocess.PIPE).stdout.splitlines()
     found = {}
     for address, place in zip(addresses, lines):
-        match = re.match(rf"{re.escape(str(work / 'tree'))}/(common/[^:]*):(\d+)", place)
+        match = re.match(rf"{re.escape(str(work / 'tree'))}/((?:common|train)/[^:]*):(\d+)", place)
         if match:
             text = (work / "tree" / match.group(1)).read_text()
             ends = [text.count("\n", 0, end) for _, end in mutations.function_bodies(mutations.mask(text))]
@@ -259,7 +259,7 @@ def check(trial, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="random.sh", description="How many random mistakes in common/ do the tests "
+    parser = argparse.ArgumentParser(prog="random.sh", description="How many random mistakes in common/ and train/ do the tests "
                                      "notice? README.md says what is tried.")
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help="which mutants (default: 1)")

@@ -1,0 +1,41 @@
+/* allreduce.h: inside comm/ only: the all-reduce algorithms. pg_mpi.c has the table of them.
+ *
+ *   mpi                 allreduce_mpi.c       the library's own MPI_Iallreduce
+ *   root                allreduce_root.c      all parts to rank 0, the sum back
+ *   ring                allreduce_ring.c      chunks travel round the ring
+ *   recursive-doubling  allreduce_doubling.c  pairs at distance 1, 2, 4, ...
+ *   ordered             allreduce_ordered.c   the owner of a chunk adds all parts of it in rank order
+ *   shm                 allreduce_shm.c       the same, without messages, in memory that all ranks see
+ *
+ * What each costs and when it wins: notes/allreduce.md.
+ *
+ * Interface: an algorithm gets a Collective whose `receive` it fills with the sum (or maximum) over all ranks' `send`;
+ * the two may be one buffer. Fewer elements than ranks may come; never 0 elements, and never one rank alone (but mpi).
+ */
+#ifndef LOCKSTEP_COMM_ALLREDUCE_H
+#define LOCKSTEP_COMM_ALLREDUCE_H
+
+#include "comm/messages.h"
+
+/* ---- the algorithms, one file each ---- */
+void all_reduce_mpi(ProcessGroup *pg, const Collective *collective);
+void all_reduce_root(ProcessGroup *pg, const Collective *collective);
+void all_reduce_ring(ProcessGroup *pg, const Collective *collective);
+void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collective);
+void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective);
+void all_reduce_ordered(ProcessGroup *pg, const Collective *collective);
+void all_reduce_ordered_small(ProcessGroup *pg, const Collective *collective);
+void all_reduce_shm(ProcessGroup *pg, const Collective *collective);
+
+/* ---- combine.c ---- */
+bool is_half(DType dtype); /* 16 bits */
+
+/* out = a op b; out may be a or b. Not for 16-bit types. */
+void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
+
+/* Every one of `totals` = parts[0] op parts[1] op ..., in this order; at least two parts. A total may be one of the parts.
+ * 16-bit types are added in float32 and rounded once. */
+void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
+                   DType dtype, ReduceOp op);
+
+#endif

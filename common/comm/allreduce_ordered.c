@@ -1,0 +1,103 @@
+/* allreduce_ordered.c: rank c owns chunk c of the buffer, and adds all ranks' parts of it in rank order.
+ *
+ * note: ordered
+ *   1. every rank sends each owner its part of the owner's chunk
+ *   2. the owner adds the parts IN RANK ORDER, element by element
+ *   3. every owner sends its finished chunk to all
+ * Each rank sends and receives 2(N-1)/N of the buffer, which is the least an all-reduce can do, but in N-1 messages at
+ * once, to all others, where a ring only ever speaks to two neighbours. And as each element is always
+ * part0 + part1 + part2 + ..., the result is the same bits however a gradient is cut into buckets, and the same bits as
+ * one process that adds the same parts in the same order.
+ */
+#include "comm/allreduce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* Step 1: collects every rank's part of this rank's chunk in parts (world_size, my_count). */
+static void exchange_parts(ProcessGroup *pg, const Collective *c, unsigned char *parts, MPI_Request *requests)
+{
+    int N = pg->world_size, pending = 0;
+    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
+    const unsigned char *send = c->send;
+    for (int rank = 0; rank < N; rank++) {
+        const unsigned char *chunk = send + chunk_start(c->count, N, rank) * size;
+        unsigned char *part = parts + (size_t)rank * my_count * size;
+        if (rank == pg->rank) {
+            memcpy(part, chunk, my_count * size);
+            continue;
+        }
+        start_receive(pg, c, part, my_count, rank, TAG_PART, requests, &pending);
+        start_send(pg, c, chunk, chunk_count(c->count, N, rank), rank, TAG_PART, requests, &pending);
+    }
+    wait_for_messages(pg, c, pending, requests);
+}
+
+/* Step 2: the sum of the parts, into its place in receive. All parts have left `send`, which may be the same buffer. */
+static void add_parts(ProcessGroup *pg, const Collective *c, const unsigned char *parts)
+{
+    int N = pg->world_size;
+    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
+    const void **part = alloc_or_fault((size_t)N * sizeof *part);
+    for (int rank = 0; rank < N; rank++)
+        part[rank] = parts + (size_t)rank * my_count * size;
+    void *total = (unsigned char *)c->receive + chunk_start(c->count, N, pg->rank) * size;
+    combine_parts(&total, 1, part, N, my_count, c->dtype, c->op);
+    free(part);
+}
+
+/* Step 3: every owner's finished chunk goes to all, into its place in receive. */
+static void exchange_results(ProcessGroup *pg, const Collective *c, MPI_Request *requests)
+{
+    int N = pg->world_size, pending = 0;
+    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
+    unsigned char *receive = c->receive;
+    const unsigned char *mine = receive + chunk_start(c->count, N, pg->rank) * size;
+    for (int rank = 0; rank < N; rank++) {
+        if (rank == pg->rank)
+            continue;
+        start_receive(pg, c, receive + chunk_start(c->count, N, rank) * size, chunk_count(c->count, N, rank), rank,
+                      TAG_RESULT, requests, &pending);
+        start_send(pg, c, mine, my_count, rank, TAG_RESULT, requests, &pending);
+    }
+    wait_for_messages(pg, c, pending, requests);
+}
+
+void all_reduce_ordered(ProcessGroup *pg, const Collective *c)
+{
+    size_t my_bytes = chunk_count(c->count, pg->world_size, pg->rank) * dtype_size(c->dtype);
+    unsigned char *parts = group_scratch(pg, (size_t)pg->world_size * my_bytes);
+    MPI_Request *requests = alloc_or_fault(2 * (size_t)pg->world_size * sizeof *requests);
+    exchange_parts(pg, c, parts, requests);
+    add_parts(pg, c, parts);
+    exchange_results(pg, c, requests);
+    free(requests);
+}
+
+/* note: ordered-small
+ * Where latency costs more than bytes: every rank gets all that everyone has, and adds all parts for itself. The same
+ * additions in the same order, so the same bits. The parts come by Bruck's all-gather (Bruck et al. 1997): in each step a
+ * rank receives as many parts as it has, from the rank that begins where its own end. So they double, and log2(N) steps,
+ * rounded up, are enough, for any N. */
+void all_reduce_ordered_small(ProcessGroup *pg, const Collective *c)
+{
+    int N = pg->world_size;
+    size_t bytes = c->count * dtype_size(c->dtype);
+    unsigned char *parts = group_scratch(pg, (size_t)N * bytes); /* part i is that of rank pg->rank + i, modulo N */
+    memcpy(parts, c->send, bytes);
+    for (int have = 1; have < N; have *= 2) {
+        int more = have < N - have ? have : N - have, pending = 0;
+        int to = (pg->rank - have + N) % N, from = (pg->rank + have) % N;
+        MPI_Request requests[2];
+        start_receive(pg, c, parts + (size_t)have * bytes, (size_t)more * c->count, from, TAG_PART, requests, &pending);
+        start_send(pg, c, parts, (size_t)more * c->count, to, TAG_PART, requests, &pending);
+        wait_for_messages(pg, c, pending, requests);
+    }
+    const void **part = alloc_or_fault((size_t)N * sizeof *part);
+    for (int rank = 0; rank < N; rank++)
+        part[rank] = parts + (size_t)((rank - pg->rank + N) % N) * bytes;
+    combine_parts(&c->receive, 1, part, N, c->count, c->dtype, c->op);
+    free(part);
+}

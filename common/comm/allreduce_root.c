@@ -1,0 +1,52 @@
+/* allreduce_root.c: everything to one rank, and the sum back.
+ *
+ * note: root
+ * What "gather the gradients on one device, add them there" costs: first all N-1 parts come in through rank 0's link,
+ * then all N-1 copies of the sum go out, 2(N-1) n bytes one after the other, where each rank of a ring sends 2(N-1)/N n
+ * while it receives as much; and while rank 0 adds, all others wait.
+ * It is here to be measured. (It adds in rank order, as the ordered algorithm does, so its bits are the same.)
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/allreduce.h"
+
+/* Rank 0: collects the parts, adds them, and sends the sum to all. */
+static void add_and_send(ProcessGroup *pg, const Collective *c)
+{
+    int N = pg->world_size, pending = 0;
+    size_t bytes = c->count * dtype_size(c->dtype);
+    unsigned char *scratch = group_scratch(pg, (size_t)(N - 1) * bytes);
+    MPI_Request *requests = alloc_or_fault((size_t)N * sizeof *requests);
+    const void **parts = alloc_or_fault((size_t)N * sizeof *parts);
+    parts[0] = c->send;
+    for (int rank = 1; rank < N; rank++) {
+        unsigned char *part = scratch + (size_t)(rank - 1) * bytes;
+        parts[rank] = part;
+        start_receive(pg, c, part, c->count, rank, TAG_PART, requests, &pending);
+    }
+    wait_for_messages(pg, c, pending, requests);
+    combine_parts(&c->receive, 1, parts, N, c->count, c->dtype, c->op);
+    pending = 0;
+    for (int rank = 1; rank < N; rank++)
+        start_send(pg, c, c->receive, c->count, rank, TAG_RESULT, requests, &pending);
+    wait_for_messages(pg, c, pending, requests);
+    free(parts);
+    free(requests);
+}
+
+void all_reduce_root(ProcessGroup *pg, const Collective *c)
+{
+    if (pg->rank == 0) {
+        add_and_send(pg, c);
+        return;
+    }
+    MPI_Request request = MPI_REQUEST_NULL;
+    int pending = 0;
+    start_send(pg, c, c->send, c->count, 0, TAG_PART, &request, &pending);
+    wait_for_messages(pg, c, pending, &request);
+    pending = 0;
+    start_receive(pg, c, c->receive, c->count, 0, TAG_RESULT, &request, &pending);
+    wait_for_messages(pg, c, pending, &request);
+}

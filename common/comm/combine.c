@@ -1,0 +1,108 @@
+/* combine.c: the arithmetic of an all-reduce: the sum or maximum of the parts that several ranks have of a buffer. */
+#include "base/check.h"
+#include "comm/allreduce.h"
+#include "tensor/half.h"
+
+/* combine_parts() works block by block, so that a running total stays in the fastest cache. (2 KB of float32: a quarter
+ * faster than 4 KB, where memcpy() takes another way.) */
+#define BLOCK_ELEMENTS 512
+#define BLOCK_BYTES (BLOCK_ELEMENTS * sizeof(double))
+
+bool is_half(DType dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+}
+
+/* In all four: out may be a or b. The simd pragma says so to the compiler: element i depends on elements i alone. */
+
+static void combine_f32(float *out, const float *a, const float *b, size_t count, ReduceOp op)
+{
+    if (op == REDUCE_SUM) {
+#pragma omp simd
+        for (size_t i = 0; i < count; i++)
+            out[i] = a[i] + b[i];
+        return;
+    }
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN on any rank stays visible */
+}
+
+static void combine_f64(double *out, const double *a, const double *b, size_t count, ReduceOp op)
+{
+    if (op == REDUCE_SUM) {
+#pragma omp simd
+        for (size_t i = 0; i < count; i++)
+            out[i] = a[i] + b[i];
+        return;
+    }
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i];
+}
+
+static void combine_i32(int32_t *out, const int32_t *a, const int32_t *b, size_t count, ReduceOp op)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        out[i] = op == REDUCE_SUM ? a[i] + b[i] : b[i] > a[i] ? b[i] : a[i];
+}
+
+static void combine_i64(int64_t *out, const int64_t *a, const int64_t *b, size_t count, ReduceOp op)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        out[i] = op == REDUCE_SUM ? a[i] + b[i] : b[i] > a[i] ? b[i] : a[i];
+}
+
+void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op)
+{
+    switch (dtype) {
+    case DTYPE_F32: combine_f32(out, a, b, count, op); return;
+    case DTYPE_F64: combine_f64(out, a, b, count, op); return;
+    case DTYPE_I32: combine_i32(out, a, b, count, op); return;
+    case DTYPE_I64: combine_i64(out, a, b, count, op); return;
+    case DTYPE_BF16:
+    case DTYPE_F16: break;
+    }
+    FAULT("%s is added by combine_parts(), in float32", dtype_name(dtype));
+}
+
+/* One block: sum = parts[0] op parts[1] op ..., each from byte `offset` on. */
+static void combine_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t count, DType dtype,
+                          ReduceOp op)
+{
+    const unsigned char *first = parts[0], *second = parts[1];
+    combine(sum, first + offset, second + offset, count, dtype, op);
+    for (int part = 2; part < part_count; part++)
+        combine(sum, sum, (const unsigned char *)parts[part] + offset, count, dtype, op);
+}
+
+/* The same for 16-bit elements: they are added in float32 and rounded once, at the end. */
+static void combine_half_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t count,
+                               DType dtype, ReduceOp op)
+{
+    float total[BLOCK_ELEMENTS], part_values[BLOCK_ELEMENTS];
+    half_to_floats(total, (const unsigned char *)parts[0] + offset, dtype, (int64_t)count);
+    for (int part = 1; part < part_count; part++) {
+        half_to_floats(part_values, (const unsigned char *)parts[part] + offset, dtype, (int64_t)count);
+        combine_f32(total, total, part_values, count, op);
+    }
+    half_from_floats(sum, total, dtype, (int64_t)count);
+}
+
+void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
+                   DType dtype, ReduceOp op)
+{
+    _Alignas(64) unsigned char sum[BLOCK_BYTES];
+    for (size_t start = 0; start < count; start += BLOCK_ELEMENTS) {
+        size_t elements = count - start < BLOCK_ELEMENTS ? count - start : BLOCK_ELEMENTS;
+        size_t offset = start * dtype_size(dtype);
+        if (is_half(dtype))
+            combine_half_block(sum, parts, part_count, offset, elements, dtype, op);
+        else
+            combine_block(sum, parts, part_count, offset, elements, dtype, op);
+        for (int i = 0; i < total_count; i++)
+            memcpy((unsigned char *)totals[i] + offset, sum, elements * dtype_size(dtype));
+    }
+}

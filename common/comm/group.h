@@ -1,0 +1,74 @@
+/* group.h: inside comm/ only: what a process group is made of.
+ *
+ *   process_group.c  the interface: numbering, order, counting
+ *   work.c           carrying a collective out; the communication thread and its queue; the emulated link
+ *   observer.h       what others may register to look on
+ *   pg_mpi.c         the backend: carries one collective out over MPI
+ *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
+ *   messages.c       sending, receiving and waiting for them
+ *   combine.c        the additions
+ *   shared_memory.c  memory that all ranks of a host see
+ */
+#ifndef LOCKSTEP_COMM_GROUP_H
+#define LOCKSTEP_COMM_GROUP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "comm/observer.h"
+
+/* How a group's collectives are carried out: the only thing that differs between MPI and NCCL. */
+typedef struct Backend {
+    const char *name;
+    void (*run)(ProcessGroup *pg, const Collective *collective); /* returns when it is done on this rank */
+    void (*close)(ProcessGroup *pg);                             /* collective; ends the job's connection */
+} Backend;
+
+typedef struct Worker Worker; /* work.c */
+enum { MOST_OBSERVERS = 4 };
+
+struct ProcessGroup {
+    int rank, world_size, local_rank;
+    ProcessGroupOptions options;
+    const Backend *backend;
+    void *state;     /* the backend's own */
+    struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
+    Worker *worker;  /* NULL until the first asynchronous collective */
+    atomic_bool training_waits; /* the training thread stands still for the communication thread */
+    GroupObserver observers[MOST_OBSERVERS];
+    int observer_count;
+    long sequence;   /* of the next collective */
+    bool measuring;  /* counting and emulating the link */
+    pthread_mutex_t lock; /* guards counters */
+    CommCounters counters;
+};
+
+/* Adds to the time that the training thread stood still for communication. */
+void group_add_exposed(ProcessGroup *pg, double seconds);
+/* Counts a collective that has been carried out in so many seconds. */
+void group_count(ProcessGroup *pg, const Collective *collective, double seconds);
+
+/* ---- what observers are told ---- */
+void group_tell_called(ProcessGroup *pg, const Collective *collective);
+void group_tell_ready(ProcessGroup *pg, const Collective *collective);
+void group_tell_carried(ProcessGroup *pg, const Collective *collective);
+void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end);
+void group_tell_leaving(ProcessGroup *pg);
+void group_tell_closing(ProcessGroup *pg);
+
+/* ---- work.c ---- */
+
+/* Runs the collective on the calling thread, no faster than the emulated link, and writes down how long it took. */
+void group_carry_out(ProcessGroup *pg, const Collective *collective);
+
+void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
+/* A fault, which says what the caller is about to do, if a work has not been given to work_wait(): the communication
+ * thread may still use its buffers. Also where all of them happen to be done: that would differ from run to run. */
+void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
+void worker_stop(ProcessGroup *pg);
+
+/* ---- pg_mpi.c ---- */
+void pg_mpi_open(ProcessGroup *pg);
+void pg_mpi_prepare(ProcessGroup *pg); /* gets ready for the algorithm in the options; collective */
+
+#endif

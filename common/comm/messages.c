@@ -1,0 +1,134 @@
+/* messages.c: what every algorithm is made of: chunks, sends, receives, and waiting for them.
+ *
+ * note: waiting
+ * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
+ * in a communication thread it takes the core from the computation that it should hide behind. The loop
+ * here spins for some microseconds if every rank has a core, then yields some times, and then sleeps between tests; in
+ * the background it sleeps at once, as long as there is a computation to leave the core to.
+ */
+#include "comm/messages.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#define SPIN 20e-6                    /* seconds; foreground, and a core for every rank */
+#define YIELDS_BEFORE_SLEEP 2000      /* foreground: some ms on an idle machine */
+#define SHORTEST_SLEEP 20e-6          /* seconds */
+#define LONGEST_SLEEP 200e-6
+
+void check_mpi(int code, const char *call, const char *file, int line)
+{
+    if (code == MPI_SUCCESS)
+        return;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0, class = MPI_SUCCESS;
+    MPI_Error_string(code, text, &length);
+    text[strcspn(text, "\n")] = '\0'; /* what follows is MPI's own stack */
+    MPI_Error_class(code, &class);
+    fault_at(file, line, "%s failed: %s%s", call, text,
+             class == MPI_ERR_TRUNCATE ? ": a rank has sent more than this one expects, so the ranks are in different "
+                                         "collectives; --debug-collectives names the first one that differs" : "");
+}
+
+/* ---- chunks ---- */
+
+size_t chunk_start(size_t count, int chunks, int chunk)
+{
+    size_t blocks = (count + 31) / 32;
+    size_t start = blocks * (size_t)chunk / (size_t)chunks * 32;
+    return start < count ? start : count;
+}
+
+size_t chunk_count(size_t count, int chunks, int chunk)
+{
+    return chunk_start(count, chunks, chunk + 1) - chunk_start(count, chunks, chunk);
+}
+
+/* ---- messages ---- */
+
+void start_send(ProcessGroup *pg, const Collective *c, const void *elements, size_t count, int to, int tag,
+                MPI_Request *requests, int *pending)
+{
+    if (count > 0)
+        CHECK_MPI(MPI_Isend(elements, (int)count, mpi_datatype(c->dtype), to, tag, group_communicator(pg),
+                            &requests[(*pending)++]));
+}
+
+void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t count, int from, int tag,
+                   MPI_Request *requests, int *pending)
+{
+    if (count > 0)
+        CHECK_MPI(MPI_Irecv(elements, (int)count, mpi_datatype(c->dtype), from, tag, group_communicator(pg),
+                            &requests[(*pending)++]));
+}
+
+/* ---- waiting ---- */
+
+void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting)
+{
+    const MpiState *state = pg->state;
+    double now = now_seconds();
+    bool in_background = collective->background && !atomic_load(&pg->training_waits);
+    if (waiting->start == 0)
+        *waiting = (Waiting){.start = now, .pause = SHORTEST_SLEEP};
+    if (!in_background && state->core_per_rank && now - waiting->start < SPIN)
+        return;
+    if (!in_background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
+        sched_yield();
+        return;
+    }
+    sleep_seconds(waiting->pause);
+    waiting->pause = waiting->pause * 1.5 < LONGEST_SLEEP ? waiting->pause * 1.5 : LONGEST_SLEEP;
+}
+
+void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
+{
+    Waiting waiting = {0};
+    for (int finished = 0; finished < count;) {
+        int done = 0; /* whichever request is tested, MPI gets on with all of them */
+        CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
+        finished += done;
+        if (!done)
+            wait_a_moment(pg, collective, &waiting);
+    }
+}
+
+/* ---- the group's own ---- */
+
+void *group_scratch(ProcessGroup *pg, size_t bytes)
+{
+    MpiState *state = pg->state;
+    if (state->scratch == NULL || bytes > state->scratch_bytes) {
+        free(state->scratch);
+        state->scratch = alloc_or_fault(bytes);
+        state->scratch_bytes = bytes;
+    }
+    return state->scratch;
+}
+
+MPI_Comm group_communicator(const ProcessGroup *pg)
+{
+    return ((const MpiState *)pg->state)->comm;
+}
+
+MPI_Datatype mpi_datatype(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return MPI_FLOAT;
+    case DTYPE_F64: return MPI_DOUBLE;
+    case DTYPE_I32: return MPI_INT32_T;
+    case DTYPE_I64: return MPI_INT64_T;
+    case DTYPE_BF16:
+    case DTYPE_F16: return MPI_UINT16_T; /* to be moved, not added: MPI has no 16-bit floating point */
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
+
+MPI_Op mpi_op(ReduceOp op)
+{
+    return op == REDUCE_SUM ? MPI_SUM : MPI_MAX;
+}

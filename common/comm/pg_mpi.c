@@ -1,0 +1,165 @@
+/* pg_mpi.c: the MPI backend: starts MPI, carries collectives out over it, and ends it. Every collective is started with
+ * MPI's non-blocking call and then waited for in a loop of our own: messages.c. */
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/allreduce.h"
+#include "comm/shared_memory.h"
+
+/* ---- the job ---- */
+
+static void abort_all(int status)
+{
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+void pg_initialize(int *argc, char ***argv)
+{
+    int provided = 0, rank = 0, world_size = 1;
+    CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
+    CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library was built without MPI_THREAD_MULTIPLE, which the "
+                                           "communication thread needs");
+    CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+    CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
+    CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
+    job_set((Job){.rank = rank, .world_size = world_size, .abort_all = abort_all});
+}
+
+/* ---- carrying a collective out ---- */
+
+/* Starts the collective with MPI's own call and waits for it. */
+static void run_by_mpi(ProcessGroup *pg, const Collective *c)
+{
+    CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
+          c->carries, INT_MAX, c->count);
+    MPI_Comm comm = group_communicator(pg);
+    MPI_Datatype type = mpi_datatype(c->dtype);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int count = (int)c->count;
+    switch (c->operation) {
+    case OP_BARRIER: CHECK_MPI(MPI_Ibarrier(comm, &request)); break;
+    case OP_BROADCAST: CHECK_MPI(MPI_Ibcast(c->receive, count, type, c->root, comm, &request)); break;
+    case OP_ALL_REDUCE: FAULT("run() has a table for it");
+    case OP_ALL_GATHER: CHECK_MPI(MPI_Iallgather(c->send, count, type, c->receive, count, type, comm, &request)); break;
+    case OP_REDUCE_SCATTER:
+        CHECK(!is_half(c->dtype), "reduce_scatter does not add %s", dtype_name(c->dtype));
+        CHECK_MPI(MPI_Ireduce_scatter_block(c->send, c->receive, count, type, mpi_op(c->op), comm, &request));
+        break;
+    }
+    wait_for_messages(pg, c, 1, &request);
+}
+
+/* ---- all-reduce: which algorithm ---- */
+
+/* note: segments
+ * A long buffer is reduced segment after segment, so that what one step of an algorithm has written is still in the
+ * cache when the next one reads it, and scratch memory stays small. On a real network a segment must be long enough to
+ * be worth its latency. */
+#define SEGMENT_BYTES ((size_t)2 << 20)
+
+typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
+
+/* A new algorithm is a file and a row. */
+static const struct {
+    Algorithm run;
+    size_t small_bytes;  /* up to here `run_small` is faster: fewer messages, more bytes */
+    Algorithm run_small;
+    bool segments;       /* it gets one segment after the other; false: the whole buffer */
+} algorithms[] = {
+    [ALLREDUCE_MPI] = {all_reduce_mpi, 0, NULL, false},
+    [ALLREDUCE_ROOT] = {all_reduce_root, 0, NULL, true},
+    [ALLREDUCE_RING] = {all_reduce_ring, 0, NULL, false},
+    [ALLREDUCE_DOUBLING] = {all_reduce_halving_doubling, (size_t)16 << 10, all_reduce_recursive_doubling, true},
+    [ALLREDUCE_ORDERED] = {all_reduce_ordered, (size_t)4 << 10, all_reduce_ordered_small, true},
+    [ALLREDUCE_SHM] = {all_reduce_shm, 0, NULL, false},
+};
+
+/* note: half-precision-sums
+ * A 16-bit partial sum would be rounded at every hop, and lose what is small beside it: 256 + 1 + 1 + 1 + 1 is 256 in
+ * bf16. The algorithms that collect all PARTS in one place add them in float32 and round once. Those that pass partial
+ * SUMS on would have to send them as float32, so 16-bit types take the ordered algorithm instead: it sends no more
+ * bytes than a ring. (MPI has no 16-bit floating point at all.) */
+AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
+{
+    bool passes_sums_on = wanted == ALLREDUCE_MPI || wanted == ALLREDUCE_RING || wanted == ALLREDUCE_DOUBLING;
+    return is_half(dtype) && passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+}
+
+static void run(ProcessGroup *pg, const Collective *c)
+{
+    if (c->operation != OP_ALL_REDUCE) {
+        run_by_mpi(pg, c);
+        return;
+    }
+    AllReduceAlgorithm chosen = all_reduce_algorithm(pg->options.algorithm, c->dtype);
+    size_t size = dtype_size(c->dtype), bytes = c->count * size;
+    if (chosen != ALLREDUCE_MPI && (pg->world_size == 1 || bytes == 0)) {
+        if (c->send != c->receive && bytes > 0)
+            memcpy(c->receive, c->send, bytes);
+        return;
+    }
+    bool small = algorithms[chosen].run_small != NULL && bytes <= algorithms[chosen].small_bytes;
+    Algorithm algorithm = small ? algorithms[chosen].run_small : algorithms[chosen].run;
+    size_t segment = algorithms[chosen].segments ? SEGMENT_BYTES / size : c->count, start = 0;
+    do {
+        Collective part = *c;
+        part.send = (const unsigned char *)c->send + start * size;
+        part.receive = (unsigned char *)c->receive + start * size;
+        part.count = c->count - start < segment ? c->count - start : segment;
+        algorithm(pg, &part);
+        start += segment;
+    } while (start < c->count);
+}
+
+/* All ranks have met before: see pg_destroy(). */
+static void close_mpi(ProcessGroup *pg)
+{
+    MpiState *state = pg->state;
+    group_tell_closing(pg);
+    shared_memory_close(pg);
+    free(state->scratch);
+    MPI_Comm_free(&state->comm);
+    free(state);
+    MPI_Finalize();
+}
+
+static const Backend mpi_backend = {"mpi", run, close_mpi};
+
+/* Cores that this process may run on. */
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void pg_mpi_open(ProcessGroup *pg)
+{
+    MpiState *state = alloc_or_fault(sizeof *state);
+    MPI_Comm host;
+    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm));
+    CHECK_MPI(MPI_Comm_rank(state->comm, &pg->rank));
+    CHECK_MPI(MPI_Comm_size(state->comm, &pg->world_size));
+    CHECK_MPI(MPI_Comm_split_type(state->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
+    int host_size = 0;
+    CHECK_MPI(MPI_Comm_rank(host, &pg->local_rank));
+    CHECK_MPI(MPI_Comm_size(host, &host_size));
+    state->one_host = host_size == pg->world_size;
+    state->core_per_rank = host_size <= cores();
+    CHECK_MPI(MPI_Comm_free(&host));
+    pg->state = state;
+    pg->backend = &mpi_backend;
+    pg_mpi_prepare(pg);
+}
+
+void pg_mpi_prepare(ProcessGroup *pg)
+{
+    const MpiState *state = pg->state;
+    if (pg->options.algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
+        return;
+    if (!state->one_host)
+        die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
+    shared_memory_open(pg);
+}

@@ -1,0 +1,227 @@
+/* process_group.c: the interface: numbers the collectives, keeps them in order, and counts what they cost. */
+#include "comm/process_group.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/group.h"
+
+ProcessGroup *pg_create(const ProcessGroupOptions *options)
+{
+    ProcessGroup *pg = alloc_or_fault(sizeof *pg);
+    pg->options = *options;
+    pg->measuring = true;
+    pthread_mutex_init(&pg->lock, NULL);
+    pg_mpi_open(pg);
+    return pg;
+}
+
+void pg_destroy(ProcessGroup *pg)
+{
+    worker_check_all_waited_for(pg, "this rank leaves the group");
+    worker_stop(pg);
+    group_tell_leaving(pg);
+    pg->backend->close(pg);
+    pthread_mutex_destroy(&pg->lock);
+    free(pg);
+}
+
+int pg_rank(const ProcessGroup *pg)
+{
+    return pg->rank;
+}
+
+int pg_world_size(const ProcessGroup *pg)
+{
+    return pg->world_size;
+}
+
+int pg_local_rank(const ProcessGroup *pg)
+{
+    return pg->local_rank;
+}
+
+const char *pg_backend(const ProcessGroup *pg)
+{
+    return pg->backend->name;
+}
+
+void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options)
+{
+    worker_drain(pg);
+    pg->options = *options;
+    pg_mpi_prepare(pg);
+}
+
+void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm)
+{
+    ProcessGroupOptions options = pg->options;
+    options.algorithm = algorithm;
+    pg_set_options(pg, &options);
+}
+
+const char *operation_name(Operation operation)
+{
+    static const char *const names[] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};
+    return names[operation];
+}
+
+size_t collective_bytes(const ProcessGroup *pg, const Collective *collective)
+{
+    size_t bytes = collective->count * dtype_size(collective->dtype);
+    bool per_rank = collective->operation == OP_ALL_GATHER || collective->operation == OP_REDUCE_SCATTER;
+    return per_rank ? bytes * (size_t)pg->world_size : bytes;
+}
+
+/* ---- observers ---- */
+
+void pg_observe(ProcessGroup *pg, const GroupObserver *observer)
+{
+    worker_drain(pg);
+    CHECK(pg->observer_count < MOST_OBSERVERS, "a group has %d observers at most", MOST_OBSERVERS);
+    pg->observers[pg->observer_count++] = *observer;
+}
+
+void group_tell_called(ProcessGroup *pg, const Collective *collective)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].called != NULL)
+            pg->observers[i].called(pg->observers[i].self, collective);
+}
+
+void group_tell_ready(ProcessGroup *pg, const Collective *collective)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].ready != NULL)
+            pg->observers[i].ready(pg->observers[i].self, collective);
+}
+
+void group_tell_carried(ProcessGroup *pg, const Collective *collective)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].carried != NULL)
+            pg->observers[i].carried(pg->observers[i].self, collective);
+}
+
+void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].done != NULL)
+            pg->observers[i].done(pg->observers[i].self, collective, start, end);
+}
+
+void group_tell_leaving(ProcessGroup *pg)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].leaving != NULL)
+            pg->observers[i].leaving(pg->observers[i].self);
+}
+
+void group_tell_closing(ProcessGroup *pg)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].closing != NULL)
+            pg->observers[i].closing(pg->observers[i].self);
+}
+
+/* ---- counting ---- */
+
+void group_count(ProcessGroup *pg, const Collective *collective, double seconds)
+{
+    int64_t bytes = (int64_t)collective_bytes(pg, collective);
+    bool out_of_place = collective->operation == OP_ALL_REDUCE && collective->send != collective->receive;
+    pthread_mutex_lock(&pg->lock);
+    pg->counters.collectives++;
+    pg->counters.bytes += bytes;
+    if (out_of_place && bytes > pg->counters.out_of_place)
+        pg->counters.out_of_place = bytes;
+    pg->counters.in_flight += seconds;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+void group_add_exposed(ProcessGroup *pg, double seconds)
+{
+    if (!pg->measuring)
+        return;
+    pthread_mutex_lock(&pg->lock);
+    pg->counters.exposed += seconds;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+/* ---- blocking collectives ---- */
+
+/* A blocking collective runs on the caller's thread, after whatever the communication thread still has to do: the
+ * order of calls is the order on the wire, on every rank. */
+static void run_blocking(ProcessGroup *pg, Collective collective)
+{
+    double start = now_seconds();
+    worker_drain(pg);
+    collective.sequence = pg->sequence++;
+    group_carry_out(pg, &collective);
+    group_add_exposed(pg, now_seconds() - start);
+}
+
+void pg_barrier(ProcessGroup *pg)
+{
+    run_blocking(pg, (Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = ""});
+}
+
+void pg_barrier_without_timeout(ProcessGroup *pg)
+{
+    run_blocking(pg, (Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = "", .patient = true});
+}
+
+void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)
+{
+    run_blocking(pg, (Collective){.operation = OP_BROADCAST, .send = buffer, .receive = buffer, .count = count,
+                                  .dtype = dtype, .root = root, .carries = carries});
+}
+
+void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                   const char *carries)
+{
+    run_blocking(pg, (Collective){.operation = OP_ALL_REDUCE, .send = send, .receive = receive, .count = count,
+                                  .dtype = dtype, .op = op, .carries = carries});
+}
+
+void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries)
+{
+    run_blocking(pg, (Collective){.operation = OP_ALL_GATHER, .send = send, .receive = receive, .count = count,
+                                  .dtype = dtype, .carries = carries});
+}
+
+void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                       const char *carries)
+{
+    run_blocking(pg, (Collective){.operation = OP_REDUCE_SCATTER, .send = send, .receive = receive, .count = count,
+                                  .dtype = dtype, .op = op, .carries = carries});
+}
+
+/* ---- accounting ---- */
+
+CommCounters pg_counters(ProcessGroup *pg)
+{
+    pthread_mutex_lock(&pg->lock);
+    CommCounters counters = pg->counters;
+    pthread_mutex_unlock(&pg->lock);
+    return counters;
+}
+
+void pg_reset_counters(ProcessGroup *pg)
+{
+    pthread_mutex_lock(&pg->lock);
+    pg->counters = (CommCounters){0};
+    pthread_mutex_unlock(&pg->lock);
+}
+
+void pg_set_measuring(ProcessGroup *pg, bool on)
+{
+    worker_drain(pg);
+    pg->measuring = on;
+}
+
+bool pg_is_measuring(const ProcessGroup *pg)
+{
+    return pg->measuring;
+}

@@ -1,0 +1,206 @@
+/* shared_memory.c: windows that all ranks of one host see, and meetings there without a message. */
+#include "comm/shared_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/messages.h"
+#include "device/device.h"
+
+#define PAGE_BYTES 4096
+#define QUICK_LOOKS 100 /* well under a microsecond: before a look at the clock */
+
+static void check_same_call(const Collective *c, Announcement mine, int rank, Announcement theirs)
+{
+    CHECK(!theirs.frees || mine.frees,
+          "all_reduce number %ld (%s): rank %d gives its shared memory back instead: did it run out of data before the "
+          "others?", c->sequence, c->carries, rank);
+    CHECK(!mine.frees || theirs.frees,
+          "this rank gives its shared memory back, but rank %d has come to an all_reduce of %zu elements: did this rank "
+          "run out of data before the others?", rank, theirs.count);
+    CHECK(theirs.count == mine.count && theirs.dtype == mine.dtype,
+          "all_reduce number %ld: this rank brings %zu elements of %s (%s), but rank %d brings %zu of %s: all ranks "
+          "must call the same collectives in the same order", c->sequence, mine.count, dtype_name(c->dtype),
+          c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
+    CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
+          "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: "
+          "all ranks must lay their buffers out alike", operation_name(c->operation), c->sequence, c->carries, rank);
+}
+
+void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)
+{
+    SharedMemory *shared = pg->shared;
+    int slot = (int)(shared->calls++ % 2);
+    shared->mailboxes[pg->rank]->announced[slot] = mine;
+    shared_meet(pg, collective);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        check_same_call(collective, mine, rank, shared->mailboxes[rank]->announced[slot]);
+}
+
+/* Making and freeing a window are collective: observers shall see who does not come. Ends with end_meeting(). */
+static Collective begin_meeting(ProcessGroup *pg, const char *what)
+{
+    const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+                                   .sequence = pg->sequence++};
+    group_tell_called(pg, &collective);
+    group_tell_ready(pg, &collective); /* nothing has to be computed for it */
+    return collective;
+}
+
+static void end_meeting(ProcessGroup *pg, const Collective *collective, double start)
+{
+    group_tell_carried(pg, collective);
+    group_tell_done(pg, collective, start, now_seconds());
+}
+
+/* note: room-for-windows
+ * A window is a file in /dev/shm that all ranks map. Its pages are taken when they are first written to, and where none
+ * is left, the write ends the process (SIGBUS). MPI does not ask before, and a container's /dev/shm often has 64 MB. */
+static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
+{
+    const size_t mebibyte = (size_t)1 << 20;
+    struct statvfs system;
+    size_t needed = bytes_per_rank * (size_t)pg->world_size;
+    if (statvfs("/dev/shm", &system) != 0 || system.f_blocks == 0)
+        return; /* unknown, or without a limit */
+    size_t there = system.f_bavail * system.f_frsize;
+    if (needed > there)
+        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into /dev/shm, which has %zu MiB left, and "
+            "more may follow; make it larger (docker: --shm-size) or choose ordered",
+            (needed + mebibyte - 1) / mebibyte, there / mebibyte);
+}
+
+/* Every rank gives `bytes`; its own part is zeroed, and so is everybody's on return. Collective. */
+static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
+{
+    SharedWindow *window = alloc_or_fault(sizeof *window);
+    void *mine = NULL;
+    window->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
+    window->number = pg->shared->windows_made++;
+    window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
+    /* A page more than needed: Open MPI's parts begin anywhere. All processes map whole pages, so a part's place within
+     * its page, and with it the next boundary of 64 bytes, is the same for all of them. */
+    check_room(pg, window->bytes + PAGE_BYTES);
+    const double start = now_seconds();
+    const Collective meeting = begin_meeting(pg, "making shared memory");
+    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
+                                      &mine, &window->window));
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        MPI_Aint size = 0;
+        int unit = 0;
+        unsigned char *part = NULL;
+        CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &part));
+        window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
+    }
+    memset(window->parts[pg->rank], 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* whoever looks next at what is left sees all of this taken */
+    end_meeting(pg, &meeting, start);
+    window->next = pg->shared->windows;
+    pg->shared->windows = window;
+    return window;
+}
+
+static void window_free(SharedWindow *window)
+{
+    MPI_Win_free(&window->window);
+    free(window->parts);
+    free(window);
+}
+
+void shared_memory_open(ProcessGroup *pg)
+{
+    pg->shared = alloc_or_fault(sizeof *pg->shared);
+    const SharedWindow *window = window_create(pg, sizeof(Mailbox));
+    pg->shared->mailboxes = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->mailboxes);
+    pg->shared->parts = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->parts);
+    pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
+}
+
+void shared_memory_close(ProcessGroup *pg)
+{
+    if (pg->shared == NULL)
+        return;
+    while (pg->shared->windows != NULL) {
+        SharedWindow *window = pg->shared->windows;
+        pg->shared->windows = window->next;
+        window_free(window);
+    }
+    free(pg->shared->mailboxes);
+    free(pg->shared->parts);
+    free(pg->shared->totals);
+    free(pg->shared);
+    pg->shared = NULL;
+}
+
+void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
+{
+    if (pg == NULL || pg->shared == NULL || bytes == 0)
+        return device_alloc(bytes);
+    worker_drain(pg); /* nobody else walks through the list of windows now */
+    return window_create(pg, bytes)->parts[pg->rank];
+}
+
+void pg_free_shared(ProcessGroup *pg, void *memory)
+{
+    if (pg != NULL)
+        worker_check_all_waited_for(pg, "this rank gives memory back");
+    if (pg == NULL || pg->shared == NULL) {
+        device_free(memory);
+        return;
+    }
+    SharedWindow **link = &pg->shared->windows;
+    while (*link != NULL && (*link)->parts[pg->rank] != memory)
+        link = &(*link)->next;
+    SharedWindow *window = *link;
+    if (window == NULL) { /* as bytes == 0 gives it */
+        device_free(memory);
+        return;
+    }
+    *link = window->next;
+    const double start = now_seconds();
+    const Collective give_back = begin_meeting(pg, "giving shared memory back");
+    shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
+    window_free(window);
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* nobody has it any more: check_room() counts what is left */
+    end_meeting(pg, &give_back, start);
+}
+
+const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes)
+{
+    uintptr_t begin = (uintptr_t)memory;
+    for (const SharedWindow *window = shared->windows; window != NULL; window = window->next) {
+        uintptr_t part = (uintptr_t)window->parts[rank];
+        if (window->number > 0 && begin >= part && begin + bytes <= part + window->bytes)
+            return window;
+    }
+    return NULL;
+}
+
+/* Looks some times, and then as wait_a_moment() says. */
+static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long meeting)
+{
+    const Mailbox *mailbox = pg->shared->mailboxes[rank];
+    for (int look = 0; look < QUICK_LOOKS; look++)
+        if (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) >= meeting)
+            return;
+    Waiting waiting = {0};
+    while (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) < meeting)
+        wait_a_moment(pg, collective, &waiting);
+}
+
+/* note: meeting
+ * A barrier without a message: each rank counts its own arrivals where all can see them, and looks at everyone else's.
+ * Release and acquire make what a rank wrote before it came visible to whoever has seen it come. */
+void shared_meet(ProcessGroup *pg, const Collective *collective)
+{
+    long meeting = ++pg->shared->meetings;
+    atomic_store_explicit(&pg->shared->mailboxes[pg->rank]->arrived, meeting, memory_order_release);
+    for (int rank = 0; rank < pg->world_size; rank++)
+        if (rank != pg->rank)
+            wait_until_arrived(pg, collective, rank, meeting);
+}

@@ -1,0 +1,219 @@
+/* work.c: carrying a collective out; and asynchronous ones: a communication thread and its queue.
+ *
+ * note: communication-thread
+ * MPI's non-blocking collectives do not move while nobody calls MPI: a call that starts an all-reduce and a wait
+ * after the computation hides nothing. So a thread of our own carries each collective out while the training
+ * thread computes. It takes the queue strictly in order, one collective at a time, so that all ranks
+ * carry out the same sequence.
+ *
+ * Who touches what: the training thread fills a Work before it hands it over under the lock; the communication
+ * thread owns it until it sets `done` under the lock; then it is the training thread's again.
+ */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/group.h"
+#include "device/device.h"
+
+struct Work {
+    ProcessGroup *pg;
+    Collective collective;
+    bool done;
+    bool waited_for; /* the caller has given it up: it lies among the spare ones */
+    Work *next;      /* in the queue, or among the spare ones */
+};
+
+struct Worker {
+    pthread_t thread;
+    pthread_mutex_t lock;        /* guards all below */
+    pthread_cond_t work_arrived; /* for the communication thread */
+    pthread_cond_t work_done;    /* for the training thread */
+    Work *first, *last;          /* not yet carried out; the first may be under way */
+    Work *spare;                 /* waited for; kept for later all-reduces, so that a second work_wait() meets a Work */
+    long not_waited_for;         /* works that the caller has not given to work_wait() yet */
+    bool stop;
+};
+
+#define MOST_WORKS 100000 /* that a caller may start before it waits: no model has as many parameters */
+
+/* ---- carrying a collective out ---- */
+
+/* note: emulated-link
+ * Seconds that a ring over the emulated link needs: N-1 steps of 1/N of the bytes each for a reduce-scatter or
+ * an all-gather, and an all-reduce is one after the other. A broadcast goes along the ring in small pieces, so that
+ * all ranks pass it on at the same time; but each of them must receive all of it. */
+static double link_seconds(const ProcessGroup *pg, const Collective *collective)
+{
+    if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
+        return 0;
+    double steps = (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2.0 : 1.0);
+    double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
+    double bytes = (double)collective_bytes(pg, collective);
+    double share = collective->operation == OP_BROADCAST ? 1 : steps / pg->world_size; /* that goes over each link */
+    return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
+}
+
+void group_carry_out(ProcessGroup *pg, const Collective *collective)
+{
+    CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
+          operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
+    group_tell_called(pg, collective);
+    if (collective->background)
+        device_event_wait(collective->ready);
+    device_synchronize(); /* what is sent has been computed: from here on, this rank has come, and waits for others */
+    group_tell_ready(pg, collective);
+    double start = now_seconds(); /* from here on, time is communication's, real or emulated */
+    pg->backend->run(pg, collective);
+    group_tell_carried(pg, collective);
+    if (pg->measuring)
+        sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
+    double end = now_seconds();
+    if (pg->measuring)
+        group_count(pg, collective, end - start);
+    group_tell_done(pg, collective, start, end);
+}
+
+/* ---- the communication thread ---- */
+
+static void *communicate(void *argument)
+{
+    ProcessGroup *pg = argument;
+    Worker *worker = pg->worker;
+    device_init_thread();
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        while (worker->first == NULL && !worker->stop)
+            pthread_cond_wait(&worker->work_arrived, &worker->lock);
+        if (worker->first == NULL)
+            break;
+        Work *work = worker->first;
+        pthread_mutex_unlock(&worker->lock);
+        group_carry_out(pg, &work->collective);
+        pthread_mutex_lock(&worker->lock);
+        worker->first = work->next;
+        work->done = true;
+        pthread_cond_broadcast(&worker->work_done);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+static void start_worker(ProcessGroup *pg)
+{
+    Worker *worker = alloc_or_fault(sizeof *worker);
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->work_arrived, NULL);
+    pthread_cond_init(&worker->work_done, NULL);
+    pg->worker = worker;
+    CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
+}
+
+Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                          const char *carries)
+{
+    if (pg->worker == NULL)
+        start_worker(pg);
+    Worker *worker = pg->worker;
+    const Collective collective = {.operation = OP_ALL_REDUCE, .send = send, .receive = receive, .count = count,
+                                   .dtype = dtype, .op = op, .carries = carries, .sequence = pg->sequence++,
+                                   .ready = device_event_record(), .background = true};
+    pthread_mutex_lock(&worker->lock);
+    Work *work = worker->spare;
+    if (work != NULL)
+        worker->spare = work->next;
+    else
+        work = alloc_or_fault(sizeof *work);
+    *work = (Work){.pg = pg, .collective = collective};
+    worker->not_waited_for++;
+    CHECK(worker->not_waited_for <= MOST_WORKS,
+          "more than %d all-reduces have been started that nobody has waited for (the last one: %s): does the loop "
+          "that starts them ever stop?", MOST_WORKS, carries);
+    if (worker->first == NULL)
+        worker->first = work;
+    else
+        worker->last->next = work;
+    worker->last = work;
+    pthread_cond_signal(&worker->work_arrived);
+    pthread_mutex_unlock(&worker->lock);
+    return work;
+}
+
+/* A bucket whose all-reduce was never started has no work. (waited_for is the caller's thread's alone.) */
+static void check_started(const Work *work, const char *function)
+{
+    CHECK(work != NULL, "%s(NULL): this all-reduce was never started; does launch_full_buckets() start every bucket in "
+          "every backward pass, and does ddp_before_backward() set back what it counts with?", function);
+    CHECK(!work->waited_for, "%s(): all-reduce number %ld has had its work_wait() before, which has freed the handle: "
+          "each pg_all_reduce_async() needs exactly one", function, work->collective.sequence);
+}
+
+bool work_test(Work *work)
+{
+    check_started(work, "work_test");
+    pthread_mutex_lock(&work->pg->worker->lock);
+    bool done = work->done;
+    pthread_mutex_unlock(&work->pg->worker->lock);
+    return done;
+}
+
+void work_wait(Work *work)
+{
+    check_started(work, "work_wait");
+    Worker *worker = work->pg->worker;
+    double start = now_seconds();
+    atomic_store(&work->pg->training_waits, true); /* its core is free now: no reason for the other to sleep */
+    pthread_mutex_lock(&worker->lock);
+    while (!work->done)
+        pthread_cond_wait(&worker->work_done, &worker->lock);
+    worker->not_waited_for--;
+    work->waited_for = true;
+    work->next = worker->spare;
+    worker->spare = work;
+    pthread_mutex_unlock(&worker->lock);
+    atomic_store(&work->pg->training_waits, false);
+    group_add_exposed(work->pg, now_seconds() - start);
+}
+
+void worker_drain(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    while (worker->first != NULL)
+        pthread_cond_wait(&worker->work_done, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void worker_check_all_waited_for(ProcessGroup *pg, const char *what)
+{
+    if (pg->worker == NULL)
+        return;
+    pthread_mutex_lock(&pg->worker->lock);
+    long left = pg->worker->not_waited_for;
+    pthread_mutex_unlock(&pg->worker->lock);
+    CHECK(left == 0, "%s while %ld all-reduce(s) may be under way: every pg_all_reduce_async() needs its work_wait() "
+          "(in ddp_after_backward())", what, left);
+}
+
+void worker_stop(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    if (worker == NULL)
+        return;
+    pthread_mutex_lock(&worker->lock);
+    worker->stop = true;
+    pthread_cond_signal(&worker->work_arrived);
+    pthread_mutex_unlock(&worker->lock);
+    pthread_join(worker->thread, NULL);
+    pthread_mutex_destroy(&worker->lock);
+    pthread_cond_destroy(&worker->work_arrived);
+    pthread_cond_destroy(&worker->work_done);
+    for (Work *work = worker->spare, *next; work != NULL; work = next) {
+        next = work->next;
+        free(work);
+    }
+    free(worker);
+    pg->worker = NULL;
+}

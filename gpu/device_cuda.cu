@@ -1,0 +1,399 @@
+/* device_cuda.cu: the kernels on an NVIDIA GPU, first part: the device, memory, element-wise operations, operands.
+ * (Linear: device_cuda_layers.cu. Layernorm, embedding: device_cuda_layernorm.cu. Attention: device_cuda_attention.cu.
+ * Losses, optimizers, rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) How they are written: device_cuda.h
+ */
+#include "gpu/device_cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the device ---- */
+
+static int device_number = 0; /* among the devices that this process sees */
+static char description[320] = "cuda";
+static char identity[64] = "";
+static bool tf32_allowed = false;
+
+/* What usually helps, or "". */
+static const char *hint_for(cudaError_t status)
+{
+    switch (status) {
+    case cudaErrorMemoryAllocation:
+        return "; the GPU's memory is full: try a smaller --batch-size, or --accumulate in stage 4";
+    case cudaErrorNoKernelImageForDevice:
+        return "; this program was built for other GPUs: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+    case cudaErrorInsufficientDriver:
+        return "; the driver is older than this CUDA: nvidia-smi shows which CUDA it supports";
+    case cudaErrorIllegalAddress: case cudaErrorMisalignedAddress:
+        return "; a kernel, perhaps an earlier one, read or wrote where it must not: compute-sanitizer says which";
+    case cudaErrorLaunchFailure: case cudaErrorLaunchTimeout:
+        return "; it may come from an earlier kernel: CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it";
+    default:
+        return "";
+    }
+}
+
+static const char *hint_for_cublas(cublasStatus_t status)
+{
+    const bool in_a_kernel = status == CUBLAS_STATUS_EXECUTION_FAILED || status == CUBLAS_STATUS_INTERNAL_ERROR;
+    if (status == CUBLAS_STATUS_NOT_INITIALIZED)
+        return "; cuBLAS could not start: the GPU's memory may be full, or cuBLAS and the driver do not match";
+    if (status == CUBLAS_STATUS_ALLOC_FAILED)
+        return hint_for(cudaErrorMemoryAllocation);
+    return in_a_kernel ? hint_for(cudaErrorLaunchFailure) : "";
+}
+
+void check_cuda(cudaError_t status, const char *call, const char *file, int line)
+{
+    if (status != cudaSuccess)
+        fault_at(file, line, "CUDA: %s: %s (%s)%s", call, cudaGetErrorString(status), cudaGetErrorName(status),
+                 hint_for(status));
+}
+
+void check_cublas(cublasStatus_t status, const char *call, const char *file, int line)
+{
+    if (status != CUBLAS_STATUS_SUCCESS)
+        fault_at(file, line, "cuBLAS: %s: %s (%s)%s", call, cublasGetStatusString(status), cublasGetStatusName(status),
+                 hint_for_cublas(status));
+}
+
+void device_init(int local_rank, int threads)
+{
+    (void)threads; /* only the CPU has BLAS threads */
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status != cudaSuccess || devices == 0)
+        die("no CUDA device (%s): `nvidia-smi` must list one and CUDA_VISIBLE_DEVICES must not hide it; the CPU "
+            "program is `train`", status != cudaSuccess ? cudaGetErrorString(status) : "the driver finds none");
+    device_number = local_rank % devices;
+    device_init_thread();
+
+    cudaDeviceProp properties;
+    CHECK_CUDA(cudaGetDeviceProperties(&properties, device_number));
+    snprintf(description, sizeof description, "cuda, %s, compute capability %d.%d", properties.name, properties.major,
+             properties.minor);
+    for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)
+        snprintf(identity + 2 * i, sizeof identity - 2 * i, "%02x", (unsigned char)properties.uuid.bytes[i]);
+}
+
+void device_init_thread(void)
+{
+    CHECK_CUDA(cudaSetDevice(device_number));
+}
+
+const char *device_name(void)
+{
+    return "cuda";
+}
+
+const char *device_description(void)
+{
+    return description;
+}
+
+const char *device_identity(void)
+{
+    return identity;
+}
+
+void device_allow_tf32(bool allow)
+{
+    int major = 0;
+    CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_number));
+    if (allow && major < 8)
+        die("--tf32: this GPU has none (%s; TF32 came with 8.0); leave the flag out", description);
+    tf32_allowed = allow;
+}
+
+bool cuda_tf32_allowed(void)
+{
+    return tf32_allowed;
+}
+
+void device_synchronize(void)
+{
+    CHECK_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
+}
+
+/* A DeviceEvent is a cudaEvent_t by another name. */
+DeviceEvent *device_event_record(void)
+{
+    cudaEvent_t event;
+    CHECK_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    CHECK_CUDA(cudaEventRecord(event, cudaStreamPerThread));
+    return (DeviceEvent *)event;
+}
+
+void device_event_wait(DeviceEvent *event)
+{
+    CHECK_CUDA(cudaStreamWaitEvent(cudaStreamPerThread, (cudaEvent_t)event, 0)); /* the GPU waits, not this thread */
+    CHECK_CUDA(cudaEventDestroy((cudaEvent_t)event)); /* CUDA keeps it until it is no longer needed */
+}
+
+/* ---- memory ---- */
+
+void *device_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    CHECK_CUDA(cudaMalloc(&memory, bytes > 0 ? bytes : 1)); /* aligned to 256 bytes at least */
+    CHECK_CUDA(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread));
+    device_synchronize(); /* zeros for every thread, not for this one only */
+    return memory;
+}
+
+void device_free(void *memory)
+{
+    CHECK_CUDA(cudaFree(memory)); /* waits for the work that may still use it */
+}
+
+/* The two copies between host and device return when they are done, as the caller may read or reuse `host` at once. */
+void device_to_host(void *host, const void *device, size_t bytes)
+{
+    CHECK_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
+    device_synchronize();
+}
+
+void device_from_host(void *device, const void *host, size_t bytes)
+{
+    CHECK_CUDA(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, cudaStreamPerThread));
+    device_synchronize();
+}
+
+void device_copy(void *to, const void *from, size_t bytes)
+{
+    CHECK_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cudaStreamPerThread));
+}
+
+void device_zero(void *memory, size_t bytes)
+{
+    CHECK_CUDA(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread));
+}
+
+bool device_owns(const void *memory)
+{
+    if (memory == NULL)
+        return false;
+    cudaPointerAttributes attributes;
+    CHECK_CUDA(cudaPointerGetAttributes(&attributes, memory));
+    return attributes.type == cudaMemoryTypeDevice;
+}
+
+/* Pinned: the system never moves it, so that the GPU copies by itself, and at full speed. */
+void *device_alloc_host(size_t bytes)
+{
+    void *memory = NULL;
+    CHECK_CUDA(cudaMallocHost(&memory, bytes > 0 ? bytes : 1));
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+void device_free_host(void *memory)
+{
+    CHECK_CUDA(cudaFreeHost(memory));
+}
+
+void *cuda_scratch(size_t bytes)
+{
+    static void *scratch = NULL; /* never freed: it serves until the process ends */
+    static size_t size = 0;
+    if (bytes > size) {
+        CHECK_CUDA(cudaFree(scratch));
+        CHECK_CUDA(cudaMalloc(&scratch, bytes));
+        size = bytes;
+    }
+    return scratch;
+}
+
+/* ---- gradients ---- */
+
+void device_contribute(Gradient to, const float *x, int64_t n)
+{
+    if (to.add)
+        device_accumulate(to.values, x, n);
+    else if (to.dtype != DTYPE_F32)
+        device_operand(to.values, x, to.dtype, n);
+    else
+        device_copy(to.values, x, (size_t)n * sizeof *x);
+}
+
+/* ---- element-wise: each thread takes four neighbours ---- */
+
+static __global__ void add_kernel(float *out, const float *a, const float *b, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> sum = load_four(a, i, n);
+    const Four<float> other = load_four(b, i, n);
+    for (int k = 0; k < 4; k++)
+        sum.at[k] += other.at[k];
+    store_four(out, i, n, sum);
+}
+
+void device_add(float *out, const float *a, const float *b, int64_t n)
+{
+    if (n == 0)
+        return; /* CUDA refuses a launch of no blocks */
+    add_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(out, a, b, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+void device_accumulate(float *out, const float *x, int64_t n)
+{
+    device_add(out, out, x, n);
+}
+
+static __global__ void fill_kernel(float *x, float value, int64_t n)
+{
+    const int64_t i = first_of_four();
+    store_four(x, i, n, Four<float>{{value, value, value, value}});
+}
+
+void device_fill(float *x, float value, int64_t n)
+{
+    if (n == 0)
+        return;
+    fill_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, value, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void scale_kernel(float *x, float factor, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] *= factor;
+    store_four(x, i, n, four);
+}
+
+void device_scale(float *x, float factor, int64_t n)
+{
+    if (n == 0)
+        return;
+    scale_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, factor, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void scale_by_kernel(float *x, const float *factor, int64_t n)
+{
+    const int64_t i = first_of_four();
+    const float by = *factor;
+    if (by == 1)
+        return; /* all threads alike */
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] *= by;
+    store_four(x, i, n, four);
+}
+
+void device_scale_by(float *x, const float *factor, int64_t n)
+{
+    if (n == 0)
+        return;
+    scale_by_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(x, factor, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void round_kernel(float *out, const float *x, DType precision, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] = nearest(four.at[k], precision);
+    store_four(out, i, n, four);
+}
+
+void device_round(float *out, const float *x, DType precision, int64_t n)
+{
+    if (n == 0)
+        return;
+    round_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(out, x, precision, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void relu_forward_kernel(float *out, const float *x, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] = four.at[k] < 0 ? 0 : four.at[k]; /* written so that NaN stays NaN */
+    store_four(out, i, n, four);
+}
+
+void device_relu_forward(float *out, const float *x, int64_t n)
+{
+    if (n == 0)
+        return;
+    relu_forward_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(out, x, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void relu_backward_kernel(Gradient dx, const float *x, const float *dout, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> sum = four_so_far(dx, i, n);
+    const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
+    for (int k = 0; k < 4; k++) {
+        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
+        sum.at[k] += in.at[k] > 0 ? d.at[k] : 0;
+    }
+    store_four(dx.values, i, n, sum);
+}
+
+void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
+{
+    if (n == 0)
+        return;
+    relu_backward_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(dx, x, dout, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void gelu_forward_kernel(float *out, const float *x, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> four = load_four(x, i, n);
+    for (int k = 0; k < 4; k++)
+        four.at[k] = gelu(four.at[k]);
+    store_four(out, i, n, four);
+}
+
+void device_gelu_forward(float *out, const float *x, int64_t n)
+{
+    if (n == 0)
+        return;
+    gelu_forward_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(out, x, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+static __global__ void gelu_backward_kernel(Gradient dx, const float *x, const float *dout, int64_t n)
+{
+    const int64_t i = first_of_four();
+    Four<float> sum = four_so_far(dx, i, n);
+    const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
+    for (int k = 0; k < 4; k++) {
+        /* forward: out = gelu(x) */
+        sum.at[k] += d.at[k] * gelu_derivative(in.at[k]);
+    }
+    store_four(dx.values, i, n, sum);
+}
+
+void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n)
+{
+    if (n == 0)
+        return;
+    gelu_backward_kernel<<<blocks_of_fours(n), THREADS, 0, cudaStreamPerThread>>>(dx, x, dout, n);
+    CHECK_CUDA(cudaGetLastError());
+}
+
+/* ---- operands ---- */
+
+size_t device_operand_bytes(DType precision, int64_t n)
+{
+    return (size_t)n * (precision == DTYPE_F32 ? 4 : 2);
+}
+
+void device_operand(void *operand, const float *x, DType precision, int64_t n)
+{
+    if (precision == DTYPE_F32)
+        device_copy(operand, x, (size_t)n * sizeof *x);
+    else
+        device_to_half(operand, x, precision, n);
+}

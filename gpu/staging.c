@@ -1,0 +1,104 @@
+/* staging.c: over the host and back.
+ *
+ * note: staging
+ * MPI, as the distributions build it, reads host memory only. So what lies in device memory is copied into pinned host
+ * memory (which the GPU reads and writes by itself, at full speed), sent from there, and what has arrived is copied
+ * back. Two copies over PCIe and an addition on the CPU: slow beside NCCL, but it asks nothing of the hardware. Two
+ * ranks can share one GPU this way, which NCCL refuses, and every all-reduce algorithm written for the CPU serves GPUs,
+ * too: --allreduce ordered gives the same bits here as there.
+ *
+ * Both copies are done when they return. So when a collective is done its result lies in device memory, for whichever
+ * thread looks next.
+ */
+#include "gpu/staging.h"
+
+#include "comm/group.h"
+#include "device/device.h"
+
+/* Host memory that stands for device memory while a collective is under way; kept for the next one. */
+static struct {
+    const Backend *inner;
+    void *send, *receive; /* device_alloc_host(); owned */
+    size_t send_bytes, receive_bytes;
+} staging;
+
+/* Does the collective send or receive device memory? */
+static bool is_needed(const Collective *collective)
+{
+    return device_owns(collective->send) || device_owns(collective->receive);
+}
+
+/* Bytes of the two buffers: one of them holds a part per rank in the operations that spread or collect. */
+static size_t bytes_sent(const ProcessGroup *pg, const Collective *c)
+{
+    size_t bytes = c->count * dtype_size(c->dtype);
+    return c->operation == OP_REDUCE_SCATTER ? bytes * (size_t)pg->world_size : bytes;
+}
+
+static size_t bytes_received(const ProcessGroup *pg, const Collective *c)
+{
+    size_t bytes = c->count * dtype_size(c->dtype);
+    return c->operation == OP_ALL_GATHER ? bytes * (size_t)pg->world_size : bytes;
+}
+
+/* Makes *memory at least `bytes` large; what it held is gone. */
+static void *grow(void **memory, size_t *size, size_t bytes)
+{
+    if (*memory == NULL || bytes > *size) {
+        if (*memory != NULL)
+            device_free_host(*memory);
+        *memory = device_alloc_host(bytes);
+        *size = bytes;
+    }
+    return *memory;
+}
+
+static void run_staged(ProcessGroup *pg, const Collective *collective)
+{
+    Collective on_host = *collective;
+    bool in_place = collective->send == collective->receive;
+    bool copy_back = device_owns(collective->receive);
+    if (copy_back)
+        on_host.receive = grow(&staging.receive, &staging.receive_bytes, bytes_received(pg, collective));
+    if (device_owns(collective->send)) {
+        size_t bytes = bytes_sent(pg, collective);
+        void *copy = in_place ? on_host.receive : grow(&staging.send, &staging.send_bytes, bytes);
+        if (collective->operation != OP_BROADCAST || collective->root == pg->rank) {
+            device_range_begin("copy to host");
+            device_to_host(copy, collective->send, bytes);
+            device_range_end();
+        }
+        on_host.send = copy;
+    }
+    staging.inner->run(pg, &on_host);
+    if (copy_back) {
+        device_range_begin("copy to device");
+        device_from_host(collective->receive, on_host.receive, bytes_received(pg, collective));
+        device_range_end();
+    }
+}
+
+static void run(ProcessGroup *pg, const Collective *collective)
+{
+    if (is_needed(collective))
+        run_staged(pg, collective);
+    else
+        staging.inner->run(pg, collective);
+}
+
+static void close(ProcessGroup *pg)
+{
+    if (staging.send != NULL)
+        device_free_host(staging.send);
+    if (staging.receive != NULL)
+        device_free_host(staging.receive);
+    staging.inner->close(pg);
+}
+
+void staging_use(ProcessGroup *pg)
+{
+    static Backend backend = {.run = run, .close = close};
+    staging.inner = pg->backend;
+    backend.name = pg->backend->name;
+    pg->backend = &backend;
+}

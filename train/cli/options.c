@@ -1,0 +1,250 @@
+/* options.c: reads the command line. Four steps, in the order of the functions: the words of argv become a text per
+ * flag; defaults fill the gaps; texts become values; what no flag can tell alone is checked (options_check.c). */
+#include "train/cli/options.h"
+
+#include <getopt.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "device/device.h"
+#include "train/cli/options_flags.h"
+#include "train/gpu.h"
+
+/* getopt_long() returns this plus the flag's number, so that it never looks like one of its signs '?' and ':'. */
+#define FLAG_BASE 256
+
+/* "[exact]": the word that may follow the flag, or not. */
+static bool value_is_optional(FlagId id)
+{
+    return flags[id].argument != NULL && flags[id].argument[0] == '[';
+}
+
+static void describe_for_getopt(struct option *list)
+{
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        bool has_value = flags[id].argument != NULL || flags[id].choices != NULL;
+        int has_arg = value_is_optional((FlagId)id) ? optional_argument : has_value ? required_argument : no_argument;
+        list[id] = (struct option){.name = flags[id].name, .has_arg = has_arg, .val = FLAG_BASE + id};
+    }
+    list[FLAG_COUNT] = (struct option){0};
+}
+
+/* `word` is no flag. Says why, as well as can be told. */
+static _Noreturn void refuse_word(const char *word)
+{
+    int length = (int)strcspn(word, "=");
+    if (strncmp(word, "--", 2) != 0)
+        die("'%s': not a flag; flags are whole words after two dashes, and --help lists them", word);
+    for (int id = 0; id < FLAG_COUNT && length > 2; id++)
+        if (strncmp(flags[id].name, word + 2, (size_t)length - 2) == 0)
+            die("%.*s: no such flag; flags cannot be shortened: is it --%s?", length, word, flags[id].name);
+    die("%.*s: no such flag; --help lists all", length, word);
+}
+
+/* Is the flag that getopt_long() found the one that was typed? It takes "--mod" for "--model". */
+static bool is_spelled_out(const char *word, const char *name)
+{
+    size_t length = strcspn(word, "=");
+    return length == strlen(name) + 2 && strncmp(word + 2, name, strlen(name)) == 0;
+}
+
+/* The value that belongs to a flag just read: "" for a flag without one. `word`: where the flag stood. */
+static const char *value_of(FlagId id, const char *word, int argc, char **argv)
+{
+    bool next_is_a_word = optind < argc && argv[optind][0] != '-';
+    if (value_is_optional(id) && optarg == NULL && next_is_a_word)
+        return argv[optind++]; /* getopt_long() knows optional values only after '=' */
+    if (optarg == NULL)
+        return "";
+    if (optarg[0] == '\0')
+        die("--%s: its value is empty", flags[id].name);
+    if (strchr(word, '=') == NULL && strncmp(optarg, "--", 2) == 0)
+        die("--%s: needs a value, but %s follows", flags[id].name, optarg);
+    return optarg;
+}
+
+/* Fills values->text and ->given. Returns false if --help was among the flags. */
+static bool read_words(FlagValues *values, int argc, char **argv, int stage)
+{
+    struct option list[FLAG_COUNT + 1];
+    describe_for_getopt(list);
+    opterr = 0;
+    optind = 1;
+    while (optind < argc) {
+        const char *word = argv[optind];
+        int found = getopt_long(argc, argv, "+:", list, NULL);
+        if (found == -1)
+            refuse_word(optind < argc ? argv[optind] : word);
+        bool failed = found == '?' || found == ':';
+        int number = (failed ? optopt : found) - FLAG_BASE;
+        if (number < 0 || !is_spelled_out(word, flags[number].name))
+            refuse_word(word);
+        const Flag *flag = &flags[number];
+        if (found == '?')
+            die("--%s: takes no value", flag->name);
+        if (stage < flag->stage)
+            die("--%s: stage %d (%s) has no %s: take %s", flag->name, stage, stage_name(stage), flag->feature,
+                stage_directory(flag->stage));
+        if (found == ':')
+            die("--%s: needs a value", flag->name);
+        if (number == FLAG_HELP)
+            return false;
+        values->text[number] = value_of((FlagId)number, word, argc, argv);
+        values->given[number] = true;
+    }
+    return true;
+}
+
+/* Gives every flag that was not typed its default. The model decides on most, the optimizer on some. */
+static void fill_defaults(FlagValues *values)
+{
+    for (int id = 0; id < FLAG_COUNT; id++)
+        if (!values->given[id])
+            values->text[id] = flags[id].default_value;
+    if (!values->given[FLAG_DEVICE])
+        values->text[FLAG_DEVICE] = device_name();
+    if (!values->given[FLAG_LOSS_SCALE] && choice(values, FLAG_GRAD_DTYPE)->value == DTYPE_F16)
+        values->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
+    if (!values->given[FLAG_BACKEND])
+        values->text[FLAG_BACKEND] = gpu_has_nccl() && !values->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
+
+    int model = choice(values, FLAG_MODEL)->value;
+    if (!values->given[FLAG_OPTIMIZER])
+        values->text[FLAG_OPTIMIZER] = flag_model_default(FLAG_OPTIMIZER, model, OPTIMIZER_SGD);
+    OptimizerKind optimizer = (OptimizerKind)choice(values, FLAG_OPTIMIZER)->value;
+    bool length_given = values->given[FLAG_STEPS] || values->given[FLAG_EPOCHS];
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        if (values->text[id] == NULL && !(length_given && (id == FLAG_STEPS || id == FLAG_EPOCHS)))
+            values->text[id] = flag_model_default((FlagId)id, model, optimizer);
+    }
+}
+
+/* The model's shape: its own, with the sizes that were typed. */
+static void fill_model(Options *options, const FlagValues *values)
+{
+    const Choice *model = choice(values, FLAG_MODEL);
+    CHECK(model_spec_by_name(model->name, &options->model), "nn/ has no model named %s", model->name);
+    options->dataset = model_defaults[model->value].dataset;
+    options->data = values->text[FLAG_DATA];
+
+    if (values->given[FLAG_HIDDEN]) {
+        long hidden1 = 0, hidden2 = 0;
+        whole_number_pair(values, FLAG_HIDDEN, &hidden1, &hidden2);
+        options->model.mlp.hidden1 = (int)hidden1;
+        options->model.mlp.hidden2 = (int)hidden2;
+    }
+    options->model.mlp.activation = (Activation)choice(values, FLAG_ACTIVATION)->value;
+    if (values->given[FLAG_LAYERS])
+        options->model.gpt.layers = (int)whole_number(values, FLAG_LAYERS);
+    if (values->given[FLAG_HEADS])
+        options->model.gpt.heads = (int)whole_number(values, FLAG_HEADS);
+    if (values->given[FLAG_WIDTH])
+        options->model.gpt.width = (int)whole_number(values, FLAG_WIDTH);
+    if (values->given[FLAG_CONTEXT])
+        options->model.gpt.context = (int)whole_number(values, FLAG_CONTEXT);
+}
+
+static void fill_training(Options *options, const FlagValues *values)
+{
+    options->steps = whole_number(values, FLAG_STEPS);
+    options->epochs = whole_number(values, FLAG_EPOCHS);
+    options->batch_size = whole_number(values, FLAG_BATCH_SIZE);
+    options->accumulate = (int)whole_number(values, FLAG_ACCUMULATE);
+    options->seed = (uint64_t)whole_number(values, FLAG_SEED);
+    options->drop_last = values->given[FLAG_DROP_LAST];
+    options->rank_samples_count = whole_number_list(values, FLAG_RANK_SAMPLES, options->rank_samples,
+                                                    OPTIONS_MAX_RANKS);
+    if (values->given[FLAG_JOIN]) {
+        bool bare = values->text[FLAG_JOIN][0] == '\0';
+        options->join = bare ? JOIN_ACTUAL : (JoinMode)choice(values, FLAG_JOIN)->value;
+    }
+    options->same_seed = values->given[FLAG_SAME_INIT];
+
+    options->lr = (float)real_number(values, FLAG_LR);
+    options->lr_schedule = (LrSchedule)choice(values, FLAG_LR_SCHEDULE)->value;
+    options->warmup_steps = whole_number(values, FLAG_WARMUP_STEPS);
+    options->warmup_given = values->given[FLAG_WARMUP_STEPS];
+    options->optimizer.kind = (OptimizerKind)choice(values, FLAG_OPTIMIZER)->value;
+    options->optimizer.momentum = (float)real_number(values, FLAG_MOMENTUM);
+    options->optimizer.beta1 = 0.9f;
+    options->optimizer.beta2 = 0.95f;
+    options->optimizer.eps = 1e-8f;
+    options->optimizer.weight_decay = (float)real_number(values, FLAG_WEIGHT_DECAY);
+    options->clip_grad_norm = real_number(values, FLAG_CLIP_GRAD_NORM);
+    options->precision = (DType)choice(values, FLAG_PRECISION)->value;
+    options->tf32 = values->given[FLAG_TF32];
+    options->initial_loss_scale = (float)real_number(values, FLAG_LOSS_SCALE);
+}
+
+static void fill_communication(Options *options, const FlagValues *values)
+{
+    const double mebibyte = 1024 * 1024;
+    options->device = choice(values, FLAG_DEVICE)->name;
+    options->share_gpu = values->given[FLAG_SHARE_GPU];
+    options->threads = (int)whole_number(values, FLAG_THREADS);
+    options->backend = choice(values, FLAG_BACKEND)->name;
+    options->allreduce = strcmp(options->backend, "nccl") == 0 ? "nccl" : choice(values, FLAG_ALLREDUCE)->name;
+    options->group.algorithm = (AllReduceAlgorithm)choice(values, FLAG_ALLREDUCE)->value;
+    options->group.timeout = real_number(values, FLAG_TIMEOUT);
+    options->group.debug_collectives = values->given[FLAG_DEBUG_COLLECTIVES];
+    options->on_nan = (OnNan)choice(values, FLAG_ON_NAN)->value;
+    if (values->given[FLAG_WIRE]) {
+        double microseconds = 0;
+        real_number_pair(values, FLAG_WIRE, &options->group.wire_gbps, &microseconds);
+        options->group.wire_latency = microseconds * 1e-6;
+    }
+    options->ddp.bucket_cap_bytes = (size_t)(real_number(values, FLAG_BUCKET_CAP_MB) * mebibyte);
+    options->ddp.first_bucket_cap_bytes = (size_t)(real_number(values, FLAG_FIRST_BUCKET_MB) * mebibyte);
+    options->ddp.rebuild_buckets = values->given[FLAG_REBUILD_BUCKETS];
+    options->ddp.find_unused_parameters = values->given[FLAG_FIND_UNUSED_PARAMETERS];
+    options->ddp.grad_dtype = (DType)choice(values, FLAG_GRAD_DTYPE)->value;
+}
+
+static void fill_checks_and_files(Options *options, const FlagValues *values)
+{
+    if (values->given[FLAG_VERIFY]) {
+        bool bare = values->text[FLAG_VERIFY][0] == '\0';
+        options->verify = bare ? VERIFY_WHOLE_BATCH : (VerifyMode)choice(values, FLAG_VERIFY)->value;
+    }
+    options->check_every = whole_number(values, FLAG_CHECK_EVERY);
+    options->eval_samples = whole_number(values, FLAG_EVAL_SAMPLES);
+    options->save = values->text[FLAG_SAVE];
+    options->save_every = whole_number(values, FLAG_SAVE_EVERY);
+    options->resume = values->text[FLAG_RESUME];
+    options->generate = whole_number(values, FLAG_GENERATE);
+    options->trace = values->text[FLAG_TRACE];
+    options->json = values->text[FLAG_JSON];
+}
+
+const int64_t *options_rank_samples(const Options *options)
+{
+    return options->rank_samples_count > 0 ? options->rank_samples : NULL;
+}
+
+uint32_t options_rank_samples_fingerprint(const Options *options)
+{
+    size_t bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
+    return bytes > 0 ? (uint32_t)(fnv1a(FNV1A_START, options->rank_samples, bytes) >> 32) : 0;
+}
+
+bool options_parse(Options *options, int argc, char **argv, int stage)
+{
+    FlagValues values = {0};
+    memset(options, 0, sizeof *options);
+    if (!read_words(&values, argc, argv, stage)) {
+        if (job_rank() == 0)
+            options_print_help(stage);
+        return false;
+    }
+    fill_defaults(&values);
+    fill_model(options, &values);
+    fill_training(options, &values);
+    fill_communication(options, &values);
+    fill_checks_and_files(options, &values);
+    for (int id = 0; id < FLAG_COUNT; id++)
+        options->typed[id] = values.given[id] ? values.text[id] : NULL;
+    options_check_flags(options, &values, stage);
+    options_check_files(options);
+    return true;
+}

@@ -1,0 +1,192 @@
+/* options_check.c: mistakes that show only when flags are seen together, or when one looks at the disk or at the
+ * number of ranks. All of them are found before training starts: an hour of it should not end in a typing error. */
+#include "train/cli/options_flags.h"
+#include "train/gpu.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "train/files/atomic_file.h"
+
+#define LOWEST_WIRE_GBPS 1e-6 /* with less, the GPT's gradients would be under way for days */
+
+/* The sizes of a GPT are not sizes of an MLP. */
+static void check_model(const Options *options, const FlagValues *values)
+{
+    static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE};
+    const char *model = options->model.name;
+    if (options->model.kind == MODEL_GPT) {
+        if (values->given[FLAG_HIDDEN])
+            die("--hidden: model %s has none; --model mlp and mlp-toy do (%s has --width)", model, model);
+        if (values->given[FLAG_ACTIVATION])
+            die("--activation: not for model %s, which is built with GELU; --model mlp and mlp-toy have it", model);
+        if (options->model.gpt.width % options->model.gpt.heads != 0)
+            die("--heads: %d heads cannot share a width of %d evenly; choose a --width that is a multiple",
+                options->model.gpt.heads, options->model.gpt.width);
+        if (options->generate > 0 && options->model.gpt.vocabulary > 256)
+            die("--generate: writes bytes, and %s has a vocabulary of %d tokens; --model gpt can", model,
+                options->model.gpt.vocabulary);
+        return;
+    }
+    for (size_t i = 0; i < sizeof gpt_sizes / sizeof gpt_sizes[0]; i++)
+        if (values->given[gpt_sizes[i]])
+            die("--%s: not for model %s; --model gpt and gpt2 have it", flags[gpt_sizes[i]].name, model);
+    if (options->dataset == DATASET_RANDOM && options->data != NULL)
+        die("--data: model %s trains on random numbers; --model mlp, gpt and gpt2 read files", model);
+}
+
+static void check_training(const Options *options, const FlagValues *values, int stage)
+{
+    if (values->given[FLAG_STEPS] && values->given[FLAG_EPOCHS])
+        die("--epochs: not together with --steps; give one of them");
+    if (options->warmup_given && options->steps > 0 && options->warmup_steps > options->steps)
+        die("--warmup-steps: %ld are more than the %ld steps of the run (--steps)", options->warmup_steps,
+            options->steps);
+    if (options->drop_last && options->join != JOIN_NONE)
+        die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data, and none "
+            "is left to shadow");
+    if (values->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
+        die("--momentum: only --optimizer sgd has it");
+    if (options->precision != DTYPE_F32 && stage < 4)
+        die("--precision: stage %d (%s) computes in fp32; %s has %s", stage, stage_name(stage), stage_directory(4),
+            values->text[FLAG_PRECISION]);
+    if (values->given[FLAG_LOSS_SCALE] && options->precision != DTYPE_F16)
+        die("--loss-scale: only --precision fp16 needs it");
+}
+
+static void check_device(const Options *options, const FlagValues *values)
+{
+    if (strcmp(options->device, device_name()) != 0)
+        die("--device: this program computes on the %s; train is the CPU program, train_cuda the CUDA program",
+            device_name());
+    bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
+    if (options->share_gpu && !cuda)
+        die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
+    if (options->tf32 && !cuda)
+        die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
+    if (options->tf32 && options->precision != DTYPE_F32)
+        die("--tf32: is about matrix products in fp32, and --precision %s leaves none; give one of the two",
+            values->text[FLAG_PRECISION]);
+    if (nccl && !cuda)
+        die("--backend: nccl carries GPU memory only and needs train_cuda; give mpi");
+    if (nccl && !gpu_has_nccl())
+        die("--backend: this program was built without NCCL; give mpi");
+    if (nccl && options->share_gpu)
+        die("--share-gpu: NCCL needs a GPU for every rank; ranks that share one need --backend mpi");
+    if (nccl && options->group.algorithm != ALLREDUCE_MPI)
+        die("--allreduce: NCCL adds in its own way; for %s give --backend mpi as well", values->text[FLAG_ALLREDUCE]);
+    if (cuda && options->group.algorithm == ALLREDUCE_SHM)
+        die("--allreduce: shm adds in memory that all ranks of a host see, but train_cuda's gradients lie on the GPU; "
+            "ordered gives the same sums");
+}
+
+void options_check_flags(const Options *options, const FlagValues *values, int stage)
+{
+    check_model(options, values);
+    check_training(options, values, stage);
+    check_device(options, values);
+    if (values->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)
+        die("--wire: the bandwidth must be at least %g gigabit per second, which is 1 kbit/s (the latency may be 0)",
+            LOWEST_WIRE_GBPS);
+    if (values->given[FLAG_SAVE_EVERY] && options->save == NULL)
+        die("--save-every: needs --save FILE to know where to");
+}
+
+typedef struct Output {
+    const char *flag, *path;
+} Output;
+
+/* --save may go on in the file of --resume: it has been read by then, unless --verify reads it again. */
+static void check_resume(const Options *options, const Output *outputs, int count)
+{
+    struct stat status;
+    if (stat(options->resume, &status) != 0 || access(options->resume, R_OK) != 0)
+        die("--resume: cannot read %s: %s", options->resume, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        die("--resume: %s is not a file; give one that --save wrote", options->resume);
+    for (int i = 0; i < count; i++) {
+        const Output *output = &outputs[i];
+        if (output->path == NULL || !atomic_same_file(output->path, options->resume))
+            continue;
+        if (strcmp(output->flag, "--save") != 0)
+            die("%s: %s is the file of --resume, and would replace the checkpoint; name another one", output->flag,
+                output->path);
+        if (options->verify != VERIFY_NONE)
+            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one",
+                output->path);
+    }
+}
+
+/* --data is a text file, or a directory with MNIST's four files, gzipped or not. */
+static void check_not_data(const Options *options, const Output *output)
+{
+    static const char *const names[] = {"", "/train-images-idx3-ubyte", "/train-labels-idx1-ubyte",
+                                        "/t10k-images-idx3-ubyte", "/t10k-labels-idx1-ubyte"};
+    char path[PATH_MAX];
+    for (size_t i = 0; i < 2 * (sizeof names / sizeof *names) - 1; i++) {
+        snprintf(path, sizeof path, "%s%s%s", options->data, names[(i + 1) / 2], i > 0 && i % 2 == 0 ? ".gz" : "");
+        if (atomic_same_file(output->path, path))
+            die("%s: %s is a file of --data, and would replace it; name another one", output->flag, output->path);
+    }
+}
+
+/* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. What
+ * counts is where a path leads, for a file has many names: s, ./s, and links to it. */
+void options_check_files(const Options *options)
+{
+    const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json}};
+    const int count = sizeof outputs / sizeof outputs[0];
+    for (int i = 0; i < count; i++) {
+        if (outputs[i].path == NULL)
+            continue;
+        atomic_check_writable(outputs[i].flag, outputs[i].path);
+        for (int j = 0; j < i; j++)
+            if (outputs[j].path != NULL && atomic_same_file(outputs[i].path, outputs[j].path))
+                die("%s: %s is also the file of %s; name two files", outputs[i].flag, outputs[i].path,
+                    outputs[j].flag);
+        if (options->data != NULL)
+            check_not_data(options, &outputs[i]);
+    }
+    if (options->resume != NULL)
+        check_resume(options, outputs, count);
+}
+
+static void check_rank_samples(const Options *options, int world_size)
+{
+    int64_t all = 0;
+    for (int rank = 0; rank < options->rank_samples_count; rank++)
+        all += options->rank_samples[rank];
+    if (options->rank_samples_count != world_size)
+        die("--rank-samples: has %d number(s) for %d rank(s); give one for each rank", options->rank_samples_count,
+            world_size);
+    if (all == 0)
+        die("--rank-samples: no rank has any sample; give one of them at least 1");
+    if (options->batch_size % world_size != 0)
+        die("--batch-size: with --rank-samples every rank takes equally many samples per step, and %lld is no multiple "
+            "of %d ranks; give %lld", (long long)options->batch_size, world_size,
+            (long long)(options->batch_size / world_size + 1) * world_size);
+}
+
+void options_check_world(const Options *options, int world_size)
+{
+    int64_t least = (int64_t)world_size * options->accumulate;
+    if (options->batch_size < least)
+        die("--batch-size: %lld samples are too few for %d ranks with --accumulate %d; give at least %lld",
+            (long long)options->batch_size, world_size, options->accumulate, (long long)least);
+    if (options->rank_samples_count > 0)
+        check_rank_samples(options, world_size);
+    if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
+        die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
+    bool nccl = strcmp(options->backend, "nccl") == 0;
+    AllReduceAlgorithm algorithm = all_reduce_algorithm(options->group.algorithm, options->ddp.grad_dtype);
+    bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
+    if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
+        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: the others add in another order",
+            world_size, nccl ? ", with --backend mpi" : "");
+}

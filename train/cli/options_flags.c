@@ -1,0 +1,169 @@
+/* options_flags.c: every flag and every default of the command line, as tables. */
+#include "train/cli/options_flags.h"
+
+#include <stddef.h>
+
+/* All defaults that depend on the model. Where steps are few, warm-up is shortened: see replica.c.
+ * "0" switches warm-up and clipping off, and makes evaluation use all samples. */
+const ModelDefaults model_defaults[MODEL_COUNT] = {
+    {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
+     .lr_schedule = "cosine", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
+     .sgd_lr = "0.02", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
+    {.model = "mlp-toy", .dataset = DATASET_RANDOM, .epochs = "10", .batch_size = "100", .optimizer = "sgd",
+     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
+     .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
+     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
+    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2800", .batch_size = "8", .optimizer = "adamw",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
+     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "1.4e-3", .adamw_weight_decay = "0.1"},
+    {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
+     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
+     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
+     .adamw_lr = "6e-4", .adamw_weight_decay = "0.1"},
+};
+
+static const Choice models[] = {{"mlp", 0}, {"mlp-toy", 1}, {"gpt", 2}, {"gpt2", 3}, {NULL, 0}};
+static const Choice activations[] = {{"gelu", ACTIVATION_GELU}, {"relu", ACTIVATION_RELU}, {NULL, 0}};
+static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
+static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
+static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
+static const Choice devices[] = {{"cpu", 0}, {"cuda", 1}, {NULL, 0}};
+static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
+static const Choice algorithms[] = {
+    {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
+    {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT}, {"shm", ALLREDUCE_SHM}, {NULL, 0}};
+static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
+static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
+static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
+
+/* name, argument, choices, default, low, high, stage, feature, help */
+const Flag flags[FLAG_COUNT] = {
+    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
+    [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
+    [FLAG_ACTIVATION] = {"activation", NULL, activations, "gelu", 0, 0, 1, NULL,
+                         "mlp, mlp-toy: between the layers; with relu, rounding may grow (notes/equality.md)"},
+    [FLAG_LAYERS] = {"layers", "N", NULL, NULL, 1, GPT_MAX_LAYERS, 1, NULL, "gpt, gpt2: number of blocks"},
+    [FLAG_HEADS] = {"heads", "N", NULL, NULL, 1, 256, 1, NULL, "gpt, gpt2: attention heads; must divide the width"},
+    [FLAG_WIDTH] = {"width", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: channels"},
+    [FLAG_CONTEXT] = {"context", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: tokens in a sample"},
+    [FLAG_DATA] = {"data", "PATH", NULL, NULL, 0, 0, 1, NULL,
+                   "mlp: directory of MNIST-format files; gpt: a text (default: Debian's data packages)"},
+
+    [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ..."},
+    [FLAG_EPOCHS] = {"epochs", "N", NULL, NULL, 1, 1e6, 1, NULL, "... this many times through the data"},
+    [FLAG_BATCH_SIZE] = {"batch-size", "GLOBAL", NULL, NULL, 1, 1e9, 1, NULL,
+                         "samples per step: all ranks and micro-batches together"},
+    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 1, NULL, "micro-batches per step"},
+    [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "leave samples out, not double some, where the ranks cannot share evenly"},
+    [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
+                           "samples that each rank has of its own, as from files of unequal length"},
+    [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
+                   "ranks out of data shadow the others; initial: divide by the full batch even then"},
+    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "of weights and shuffling"},
+    [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "every rank draws its first weights from seed, not from seed + rank"},
+
+    [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8"},
+    [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate"},
+    [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
+                          "cosine: down to a tenth at the last step"},
+    [FLAG_WARMUP_STEPS] = {"warmup-steps", "N", NULL, NULL, 0, 1e9, 1, NULL,
+                           "the learning rate rises over these (default: a tenth of the run if that is less)"},
+    [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only"},
+    [FLAG_WEIGHT_DECAY] = {"weight-decay", "X", NULL, NULL, 0, 100, 1, NULL,
+                           "sgd: added to the gradient; adamw: decoupled, matrices only"},
+    [FLAG_CLIP_GRAD_NORM] = {"clip-grad-norm", "X", NULL, NULL, 0, 1e9, 1, NULL,
+                             "scale gradients down to this norm (0: never)"},
+    [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
+                        "of matrix products (bf16, fp16: stage 4 only)"},
+    [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
+                   "train_cuda: fp32 matrix products on tensor cores, which round what they multiply to TF32"},
+    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
+                         "the first scale, with --precision fp16 (and --grad-dtype fp16: " LOSS_SCALE_FP16_ON_THE_WIRE
+                         ")"},
+
+    [FLAG_DEVICE] = {"device", NULL, devices, NULL, 0, 0, 1, NULL, "the program decides: train or train_cuda"},
+    [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "train_cuda: several ranks may compute on one GPU (with --backend mpi)"},
+    [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
+    [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
+                      "who carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
+    [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
+                        "ordered, shm (one host), root: sums in rank order, the same bits in every stage"},
+    [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
+                   "emulate a slower network: gigabit per second, microseconds per message"},
+    [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
+                      "a collective that takes longer, also by --wire, ends the run"},
+    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "25", 0, 1e6, 2, "buckets",
+                            "a bucket is closed at this size, in MiB (0: one for each parameter)"},
+    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
+                              "the same for the first bucket alone"},
+    [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
+                              "after step 1, fill buckets in the order in which gradients became ready"},
+    [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,
+                                     "search for unused parameters", "allow parameters that a step does not use"},
+    [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, precisions, "fp32", 0, 0, 4, "gradients in half precision",
+                         "what gradients are sent as"},
+
+    [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
+                     "compare with one process on whole batches; exact: with ordered shards, to the bit"},
+    [FLAG_CHECK_EVERY] = {"check-every", "K", NULL, "0", 0, 1e9, 1, NULL,
+                          "compare the ranks' weights every K steps (0: only at the end)"},
+    [FLAG_EVAL_SAMPLES] = {"eval-samples", "N", NULL, NULL, 0, 1e9, 1, NULL,
+                           "held-out samples to evaluate at the end (0: all)"},
+    [FLAG_DEBUG_COLLECTIVES] = {"debug-collectives", NULL, NULL, NULL, 0, 0, 1, NULL,
+                                "compare, before each collective, what the ranks are about to do"},
+    [FLAG_ON_NAN] = {"on-nan", NULL, on_nan, "stop", 0, 0, 1, NULL,
+                     "what to do when a loss or gradient is not finite (fp16 always skips)"},
+    [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
+    [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
+    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote"},
+    [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt: print N bytes of text at the end"},
+    [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace)"},
+    [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
+    [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
+};
+
+/* note: per-rank
+ * Ranks compare all flags but these (options_agree.c). A new flag is compared, too. It gets a line here only if it does
+ * no harm that ranks differ in it. */
+const bool flag_is_per_rank[FLAG_COUNT] = {
+    [FLAG_DATA] = true,   /* hosts may keep it in different places: what was read is compared */
+    [FLAG_RESUME] = true, /* likewise */
+};
+
+const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
+{
+    const ModelDefaults *defaults = &model_defaults[model];
+    bool adamw = optimizer == OPTIMIZER_ADAMW;
+    switch (flag) {
+    case FLAG_STEPS: return defaults->steps;
+    case FLAG_EPOCHS: return defaults->epochs;
+    case FLAG_BATCH_SIZE: return defaults->batch_size;
+    case FLAG_OPTIMIZER: return defaults->optimizer;
+    case FLAG_LR_SCHEDULE: return defaults->lr_schedule;
+    case FLAG_WARMUP_STEPS: return defaults->warmup_steps;
+    case FLAG_CLIP_GRAD_NORM: return defaults->clip_grad_norm;
+    case FLAG_EVAL_SAMPLES: return defaults->eval_samples;
+    case FLAG_LR: return adamw ? defaults->adamw_lr : defaults->sgd_lr;
+    case FLAG_MOMENTUM: return adamw ? NULL : defaults->sgd_momentum;
+    case FLAG_WEIGHT_DECAY: return adamw ? defaults->adamw_weight_decay : defaults->sgd_weight_decay;
+    default: return NULL;
+    }
+}
+
+static const char *const stage_directories[] = {"stage1_naive", "stage2_bucketed", "stage3_overlap",
+                                                "stage4_accumulation"};
+
+const char *stage_directory(int stage)
+{
+    return stage_directories[stage - 1];
+}
+
+const char *stage_name(int stage)
+{
+    return stage_directories[stage - 1] + sizeof "stage1_" - 1;
+}

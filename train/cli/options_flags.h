@@ -1,0 +1,98 @@
+/* options_flags.h: the table of all flags, shared by the files that read (options.c), check (options_check.c) and
+ * explain (options_help.c) the command line. Nobody else includes it.
+ *
+ * A new flag: add a name to FlagId and a line to flags[] (options_flags.c), then read it in options.c.
+ * Defaults are text and go the same way as what the user typed, so --help cannot print another default than the
+ * one that is used.
+ */
+#ifndef LOCKSTEP_TRAIN_OPTIONS_FLAGS_H
+#define LOCKSTEP_TRAIN_OPTIONS_FLAGS_H
+
+#include "train/cli/options.h"
+
+typedef enum FlagId {
+    /* what is trained, on which data */
+    FLAG_MODEL, FLAG_HIDDEN, FLAG_ACTIVATION, FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_DATA,
+    /* how long, in which batches */
+    FLAG_STEPS, FLAG_EPOCHS, FLAG_BATCH_SIZE, FLAG_ACCUMULATE, FLAG_DROP_LAST, FLAG_RANK_SAMPLES, FLAG_JOIN,
+    FLAG_SEED, FLAG_SAME_INIT,
+    /* the update */
+    FLAG_OPTIMIZER, FLAG_LR, FLAG_LR_SCHEDULE, FLAG_WARMUP_STEPS, FLAG_MOMENTUM, FLAG_WEIGHT_DECAY,
+    FLAG_CLIP_GRAD_NORM, FLAG_PRECISION, FLAG_TF32, FLAG_LOSS_SCALE,
+    /* ranks and what they send each other */
+    FLAG_DEVICE, FLAG_SHARE_GPU, FLAG_THREADS, FLAG_BACKEND, FLAG_ALLREDUCE, FLAG_WIRE, FLAG_TIMEOUT, FLAG_BUCKET_CAP_MB,
+    FLAG_FIRST_BUCKET_MB, FLAG_REBUILD_BUCKETS, FLAG_FIND_UNUSED_PARAMETERS, FLAG_GRAD_DTYPE,
+    /* checks and files */
+    FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_DEBUG_COLLECTIVES, FLAG_ON_NAN, FLAG_EVAL_SAMPLES, FLAG_SAVE, FLAG_SAVE_EVERY, FLAG_RESUME, FLAG_GENERATE,
+    FLAG_TRACE, FLAG_JSON, FLAG_HELP,
+    FLAG_COUNT
+} FlagId;
+_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "a flag more than Options has room for");
+
+/* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. */
+typedef struct Choice {
+    const char *name;
+    int value;
+} Choice;
+
+typedef struct Flag {
+    const char *name;          /* without the dashes */
+    const char *argument;      /* how --help names its value; NULL: it has none, or `choices` are the names */
+    const Choice *choices;     /* the words it accepts; NULL: any text, or a number */
+    const char *default_value; /* NULL: none, or it depends on the model */
+    double low, high;          /* numbers: the range, both ends included */
+    int stage;                 /* the first stage that has it */
+    const char *feature;       /* what earlier stages lack: "stage 1 (naive) has no ..."; NULL if stage is 1 */
+    const char *help;
+} Flag;
+
+extern const Flag flags[FLAG_COUNT];
+extern const bool flag_is_per_rank[FLAG_COUNT]; /* ranks may have different values */
+
+/* note: scale-on-the-wire
+ * The default of --loss-scale with --grad-dtype fp16. What travels is the gradient of a SUM of losses: as many times
+ * larger than that of their mean as the global batch has samples or tokens, and fp16 ends at 65504. */
+#define LOSS_SCALE_FP16_ON_THE_WIRE "16"
+
+/* What --model chooses besides the shape. All are texts, read like the user's; NULL: none. */
+typedef struct ModelDefaults {
+    const char *model;
+    DatasetKind dataset;
+    const char *steps, *epochs; /* exactly one of them */
+    const char *batch_size, *optimizer, *lr_schedule, *warmup_steps, *clip_grad_norm, *eval_samples;
+    const char *sgd_lr, *sgd_momentum, *sgd_weight_decay; /* with --optimizer sgd */
+    const char *adamw_lr, *adamw_weight_decay;            /* with --optimizer adamw */
+} ModelDefaults;
+
+#define MODEL_COUNT 4
+extern const ModelDefaults model_defaults[MODEL_COUNT]; /* indexed by the values of --model's choices */
+
+/* What a model (index into model_defaults) trains with unless told otherwise; NULL: nothing. */
+const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer);
+
+/* The values in force, by flag: what the user typed, else the default, else NULL. */
+typedef struct FlagValues {
+    const char *text[FLAG_COUNT];
+    bool given[FLAG_COUNT]; /* typed by the user */
+} FlagValues;
+
+const char *stage_directory(int stage); /* "stage1_naive" */
+const char *stage_name(int stage);      /* "naive" */
+
+/* options_values.c: a flag's text as a value; die()s, naming the flag, where it is not one. */
+long whole_number(const FlagValues *values, FlagId flag); /* 0 if the flag has no value */
+double real_number(const FlagValues *values, FlagId flag);
+void whole_number_pair(const FlagValues *values, FlagId flag, long *first, long *second);
+/* Numbers with commas between them, `room` at most; returns how many, 0 if the flag has no value. */
+int whole_number_list(const FlagValues *values, FlagId flag, int64_t *numbers, int room);
+void real_number_pair(const FlagValues *values, FlagId flag, double *first, double *second);
+const Choice *choice(const FlagValues *values, FlagId flag);
+
+/* options_help.c */
+void options_print_help(int stage);
+
+/* options_check.c: what no flag can tell alone. */
+void options_check_flags(const Options *options, const FlagValues *values, int stage);
+void options_check_files(const Options *options);
+
+#endif

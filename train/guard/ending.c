@@ -1,0 +1,195 @@
+/* ending.c: how the ranks of a job end together: implements ending.h and alarm.h. */
+#include "train/guard/ending.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "train/guard/alarm.h"
+#include "comm/messages.h"
+#include "train/guard/supervise.h"
+
+/* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
+static MPI_Comm ending_comm;
+
+enum { TAG_ALARM = 1, TAG_DEPARTURE };
+
+/* die() ends MPI while the watchdog still runs: it must not look for messages any more. */
+static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
+static bool mpi_has_ended; /* guarded by `receiving` */
+
+static int departures; /* other ranks that have said that they leave */
+
+/* ---- MPI's part of base/check.h ---- */
+
+static bool all_ranks_arrive(double seconds)
+{
+    MPI_Request request;
+    int done = 0;
+    double deadline = now_seconds() + seconds;
+    MPI_Ibarrier(ending_comm, &request);
+    for (;;) {
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done || now_seconds() > deadline)
+            return done;
+        sleep_seconds(1e-3);
+    }
+}
+
+static void exit_at_once(int signal_number)
+{
+    (void)signal_number;
+    _exit(job_status());
+}
+
+/* The launcher ends everything at once, and may not have passed on our last line by then: it gets a moment. MPI_Abort
+ * ends with exit(), where a library may hang: OpenBLAS waits there for its thread, and that one for memory. */
+static void abort_all(int status)
+{
+    job_set_status(status);
+    signal(SIGALRM, exit_at_once);
+    alarm(2);
+    sleep_seconds(0.1);
+    MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+/* note: finalize
+ * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in
+ * the launcher's barrier, does not take them any more. All ranks have met before, and have nothing left to do, so this
+ * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
+ * others. So this one says it, as MPI_Finalize would. */
+static void leave_anyway(int signal_number)
+{
+    static const char note[] = "note: MPI has not ended within 10 s; nothing is left to do, so this rank leaves\n";
+    (void)signal_number;
+    ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
+    (void)written;
+    launcher_tell("cmd=finalize\n");
+    sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
+    job_end_is_accounted_for();
+    _exit(job_status());
+}
+
+static void begin_to_end(void)
+{
+    signal(SIGALRM, leave_anyway);
+    alarm(10);
+}
+
+static void finalize(void)
+{
+    begin_to_end();
+    MPI_Finalize();
+    ending_close();
+}
+
+/* die()'s way out. */
+static void leave(void)
+{
+    pthread_mutex_lock(&receiving);
+    mpi_has_ended = true;
+    pthread_mutex_unlock(&receiving);
+    finalize();
+}
+
+/* ---- alarms and departures ---- */
+
+void alarm_raise(ProcessGroup *pg, Alarm alarm)
+{
+    static long overdue[2]; /* there until MPI has sent it; nobody raises two alarms */
+    overdue[0] = alarm.sequence;
+    overdue[1] = alarm.fingerprint;
+    pthread_mutex_lock(&receiving);
+    for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
+        MPI_Request request;
+        if (rank != pg->rank && MPI_Isend(overdue, 2, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
+            MPI_Request_free(&request);
+    }
+    pthread_mutex_unlock(&receiving);
+}
+
+/* Receives a message of this kind and of `count` numbers, if there is one. Never waits. */
+static bool receive_if_there(int tag, int *source, long *numbers, int count)
+{
+    int waiting = 0;
+    MPI_Status status;
+    pthread_mutex_lock(&receiving);
+    bool received = !mpi_has_ended &&
+                    MPI_Iprobe(MPI_ANY_SOURCE, tag, ending_comm, &waiting, &status) == MPI_SUCCESS && waiting &&
+                    MPI_Recv(numbers, count, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) ==
+                        MPI_SUCCESS;
+    pthread_mutex_unlock(&receiving);
+    if (received)
+        *source = status.MPI_SOURCE;
+    return received;
+}
+
+bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm)
+{
+    (void)pg;
+    long overdue[2] = {0};
+    bool raised = receive_if_there(TAG_ALARM, rank, overdue, 2);
+    *alarm = (Alarm){.sequence = overdue[0], .fingerprint = overdue[1]};
+    return raised;
+}
+
+void departure_announce(ProcessGroup *pg)
+{
+    static long collectives; /* there until MPI has sent it */
+    collectives = pg->sequence;
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        MPI_Request request;
+        if (rank != pg->rank) {
+            CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, ending_comm, &request));
+            CHECK_MPI(MPI_Request_free(&request));
+        }
+    }
+}
+
+bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
+{
+    (void)pg;
+    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives, 1);
+    departures += announced;
+    return announced;
+}
+
+void departures_await(ProcessGroup *pg)
+{
+    int rank;
+    long collectives;
+    while (departures < pg->world_size - 1)
+        if (!departure_was_announced(pg, &rank, &collectives))
+            sleep_seconds(1e-3);
+}
+
+/* ---- the way into a job, and out of it ---- */
+
+void ending_open(void)
+{
+    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_comm));
+    job_set((Job){job_rank(), job_world_size(), all_ranks_arrive, leave, abort_all});
+}
+
+/* The group is about to end MPI. */
+static void close_with_group(void *self)
+{
+    (void)self;
+    begin_to_end();
+    MPI_Comm_free(&ending_comm);
+    job_set((Job){.rank = job_rank(), .world_size = job_world_size()});
+}
+
+void ending_observe(ProcessGroup *pg)
+{
+    pg_observe(pg, &(GroupObserver){.closing = close_with_group});
+}
+
+void ending_close(void)
+{
+    alarm(0);
+    job_end_is_accounted_for();
+}

@@ -1,0 +1,187 @@
+/* supervise.c: a parent for each rank. */
+#include "train/guard/supervise.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+
+#define LEFTOVER_SECONDS 10 /* a file that is younger may be another job's, which starts just now */
+
+/* This process's rank as its launcher numbers it, or NULL without a launcher. MPICH's, Open MPI's and Slurm's. */
+static const char *launched_rank(void)
+{
+    static const char *const variables[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (getenv(variables[i]) != NULL)
+            return getenv(variables[i]);
+    return NULL;
+}
+
+/* ---- what killed jobs have left in /dev/shm ---- */
+
+static bool is_mapped(const char *path)
+{
+    glob_t all;
+    char line[512];
+    bool mapped = false;
+    if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
+        return true;
+    for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
+        /* NULL: the process has ended, or is another user's, who cannot map our file. */
+        FILE *maps = fopen(all.gl_pathv[i], "r");
+        while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
+            mapped = strstr(line, path) != NULL;
+        if (maps != NULL)
+            fclose(maps);
+    }
+    globfree(&all);
+    return mapped;
+}
+
+/* note: leftovers
+ * MPICH and UCX delete their files in /dev/shm as soon as all ranks of a host have opened them. A job that is killed
+ * before leaves some MB there until the host starts anew. Its own processes may be the ones that were killed, so the
+ * next run deletes what is old, this user's, and mapped by no process. */
+static void remove_leftovers(void)
+{
+    glob_t files = {0};
+    struct stat info;
+    glob("/dev/shm/mpich_shar_tmp*", GLOB_NOSORT, NULL, &files);
+    glob("/dev/shm/ucx_shm_posix_*", GLOB_NOSORT | GLOB_APPEND, NULL, &files);
+    for (size_t i = 0; i < files.gl_pathc; i++)
+        if (stat(files.gl_pathv[i], &info) == 0 && info.st_uid == geteuid() &&
+            time(NULL) - info.st_mtime > LEFTOVER_SECONDS && !is_mapped(files.gl_pathv[i]))
+            unlink(files.gl_pathv[i]);
+    globfree(&files);
+}
+
+/* ---- parent and child ---- */
+
+static pid_t child;
+static atomic_bool *accounted_for; /* memory of both: the child says there that its end is accounted for */
+static volatile sig_atomic_t ended_by_launcher; /* as another rank has ended with an error: that one has said why */
+
+void launcher_tell(const char *words)
+{
+    const char *connection = getenv("PMI_FD");
+    ssize_t written = connection != NULL ? write(atoi(connection), words, strlen(words)) : 0;
+    (void)written;
+}
+
+/* note: early-end
+ * A rank may die before it has come to MPI_Init. To MPICH's launcher it is a program without MPI then, which may end
+ * as it likes, and the other ranks wait for it in their MPI_Init for ever. So its end is said in the launcher's own
+ * words, which end the job. The time is for the launcher: to pass on what this rank has printed, and then to act. */
+static _Noreturn void end_job(void)
+{
+    sleep_seconds(0.2);
+    launcher_tell("cmd=abort exitcode=1\n");
+    sleep_seconds(0.5);
+    _exit(1);
+}
+
+/* Forwards what the parent is told (to end) to the rank. */
+static void pass_on(int signal_number, siginfo_t *info, void *context)
+{
+    (void)context;
+    ended_by_launcher = info->si_pid == getppid();
+    if (child <= 0) /* it has ended already; and 0 would mean every process of ours */
+        return;
+    kill(child, signal_number);
+    if (signal_number != SIGUSR1)
+        kill(child, SIGCONT); /* a stopped process takes no other signal */
+}
+
+static _Noreturn void wait_for_child(const char *rank)
+{
+    static const int passed_on[] = {SIGTERM, SIGINT, SIGUSR1};
+    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
+    int status = 0;
+    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
+        sigaction(passed_on[i], &action, NULL);
+    remove_leftovers();
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+    bool has_said_all = WIFEXITED(status) && atomic_load(accounted_for);
+    if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has said why */
+        _exit(code);
+    const int dead = (int)child;
+    child = 0;
+    if (WIFEXITED(status) && !has_said_all)
+        sleep_seconds(0.2); /* an MPI may end this rank as another one has ended: then the launcher comes for us, too */
+    if (ended_by_launcher)
+        _exit(1);
+    char line[160];
+    int length = WIFEXITED(status)
+                     ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d%s\n", rank,
+                                dead, code, has_said_all ? "" : " before its work was done, and did not say why")
+                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
+                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    (void)written;
+    end_job();
+}
+
+static void tell_parent(void)
+{
+    atomic_store(accounted_for, true);
+}
+
+/* The line on the end of this process's own parent. */
+static char orphaned[120];
+
+/* The rank's parent was killed, or the parent's own: the launcher. */
+static void end_orphaned(int signal_number)
+{
+    (void)signal_number;
+    if (child > 0)
+        kill(child, SIGKILL);
+    ssize_t written = write(STDERR_FILENO, orphaned, strlen(orphaned));
+    (void)written;
+    end_job();
+}
+
+/* Asks the system for end_orphaned() when the parent, which is `parent` now, is gone. */
+static void end_with_parent(const char *rank, pid_t parent, const char *whose)
+{
+    snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: %s, process %d, was killed\n", rank,
+             (int)getpid(), whose, (int)parent);
+    signal(SIGUSR2, end_orphaned);
+    prctl(PR_SET_PDEATHSIG, SIGUSR2);
+    if (getppid() != parent) /* it died before prctl() could tell us */
+        end_job();
+}
+
+void supervise_rank(void)
+{
+    const char *rank = launched_rank();
+    if (rank == NULL)
+        return;
+    /* Without a connection to MPICH's launcher, the parent may be a shell. A shell may end while its background jobs go
+     * on. */
+    if (getenv("PMI_FD") != NULL)
+        end_with_parent(rank, getppid(), "its launcher");
+    pid_t parent = getpid();
+    accounted_for = mmap(NULL, sizeof *accounted_for, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(accounted_for != MAP_FAILED, "mmap: %s", strerror(errno));
+    child = fork();
+    CHECK(child >= 0, "fork: %s", strerror(errno));
+    if (child > 0)
+        wait_for_child(rank);
+    job_when_accounted_for(tell_parent);
+    end_with_parent(rank, parent, "its parent");
+}

@@ -1,0 +1,276 @@
+/* watchdog.c: see watchdog.h. */
+#include "train/guard/watchdog.h"
+
+#include <limits.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "comm/group.h"
+#include "train/guard/alarm.h"
+
+#define LOOK_EVERY 0.1  /* seconds between two looks */
+#define STOOD_STILL 1.0 /* this long without a look: the process itself was stopped, as Slurm suspends a job */
+#define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
+#define RECENT 64       /* collectives that a rank can compare with what another one waits in */
+
+/* What a rank is doing with `collective`, in this order. */
+typedef enum Progress {
+    IDLE,              /* it has done it, or there was none yet */
+    WAITS_FOR_DEVICE,  /* it has called it, but has not computed yet what it sends */
+    WAITS_FOR_RANKS,
+    WAITS_FOR_LINK     /* all have come: it waits as long as the emulated link would take */
+} Progress;
+
+typedef struct Watchdog {
+    ProcessGroup *pg;
+    pthread_t thread;
+    pthread_mutex_t lock;  /* guards all below */
+    pthread_cond_t stopping;
+    bool stop;
+    double timeout;        /* of the collective under way */
+    Progress progress;
+    Collective collective; /* the one that is being carried out, or the last one */
+    char carries[64];      /* a copy: the name may be gone when we print it */
+    double since;          /* when it came to this progress */
+    double called;         /* when it made the call: the time-out counts from here */
+    bool any;              /* there was a collective at all */
+    long recent[RECENT];   /* fingerprint of collective number n: [n % RECENT] */
+    int left_rank;         /* the first rank to leave the group ... */
+    long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
+} Watchdog;
+
+/* "all_reduce number 7 (bucket 2, 65536 x float32)". Called with the lock held. */
+static void name_collective(const Watchdog *watchdog, char *text, size_t size)
+{
+    const Collective *c = &watchdog->collective;
+    if (c->operation != OP_BARRIER)
+        snprintf(text, size, "%s number %ld (%s, %zu x %s)", operation_name(c->operation), c->sequence,
+                 watchdog->carries, c->count, dtype_name(c->dtype));
+    else if (watchdog->carries[0] != '\0')
+        snprintf(text, size, "barrier number %ld (%s)", c->sequence, watchdog->carries);
+    else
+        snprintf(text, size, "barrier number %ld", c->sequence);
+}
+
+/* One line on what this rank is doing. Called with the lock held. `sequence`: the collective that hangs. */
+static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
+{
+    double seconds = now_seconds() - watchdog->since;
+    char last[200];
+    name_collective(watchdog, last, sizeof last);
+    if (watchdog->progress == WAITS_FOR_RANKS)
+        snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
+    else if (watchdog->progress == WAITS_FOR_LINK)
+        snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for so many "
+                 "bytes", seconds, last);
+    else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
+        snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
+    else if (watchdog->progress == WAITS_FOR_DEVICE)
+        snprintf(text, size, "has not come to collective number %ld: its device has not finished, in %.1f s, what %s is "
+                 "to send", watchdog->collective.sequence, seconds, last);
+    else if (watchdog->any && watchdog->collective.sequence >= sequence)
+        snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
+    else if (watchdog->any)
+        snprintf(text, size, "has not come to collective number %ld; its last one, %s, was done %.1f s ago, and it has "
+                 "been computing or stuck since", sequence, last, seconds);
+    else
+        snprintf(text, size, "has not come to collective number %ld, nor to any other", sequence);
+}
+
+/* Another rank waits in a collective that was, or is, a different one here: then nobody is late, but the calls differ.
+ * A rank cannot tell if it has not come to that number yet; the other one, which hears this rank's alarm, can. */
+static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
+{
+    pthread_mutex_lock(&watchdog->lock);
+    long latest = watchdog->any ? watchdog->collective.sequence : -1;
+    bool known = alarm.sequence >= 0 && alarm.sequence <= latest && alarm.sequence > latest - RECENT;
+    bool differs = known && watchdog->recent[alarm.sequence % RECENT] != alarm.fingerprint;
+    pthread_mutex_unlock(&watchdog->lock);
+    if (differs)
+        job_say_fault("collective number %ld, in which rank %d waits, was another one here: the ranks do not make the "
+                      "same calls in the same order; --debug-collectives names the first one that differs",
+                      alarm.sequence, rank);
+}
+
+/* Prints this rank's line, gives the others time to print theirs, and ends the job. heard: the alarm of rank `from`;
+ * NULL: this rank is the first whose time is up. A rank that has made its call raises the alarm in any case: all can
+ * compare. */
+static _Noreturn void speak_and_end(Watchdog *watchdog, const Alarm *heard, int from)
+{
+    char text[400];
+    pthread_mutex_lock(&watchdog->lock);
+    long sequence = watchdog->collective.sequence;
+    Alarm mine = {.sequence = sequence, .fingerprint = watchdog->recent[sequence % RECENT]};
+    bool has_called = watchdog->progress != IDLE;
+    describe(watchdog, heard != NULL ? heard->sequence : sequence, text, sizeof text);
+    double timeout = watchdog->timeout;
+    pthread_mutex_unlock(&watchdog->lock);
+    if (has_called)
+        alarm_raise(watchdog->pg, mine);
+    job_say_fault("%s (--timeout %g)", text, timeout);
+    if (heard != NULL)
+        compare_with_own(watchdog, from, *heard);
+    Alarm theirs;
+    for (double end = now_seconds() + TIME_TO_SPEAK; now_seconds() < end; sleep_seconds(LOOK_EVERY))
+        while (alarm_was_raised(watchdog->pg, &from, &theirs))
+            compare_with_own(watchdog, from, theirs);
+    job_abort(1);
+}
+
+/* This rank waits in a collective that a rank which has left will never come to. */
+static _Noreturn void name_who_left(Watchdog *watchdog)
+{
+    char text[400];
+    pthread_mutex_lock(&watchdog->lock);
+    describe(watchdog, 0, text, sizeof text);
+    int rank = watchdog->left_rank;
+    long after = watchdog->left_after;
+    pthread_mutex_unlock(&watchdog->lock);
+    job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others, "
+                  "or leave a call out?", text, rank, after);
+    sleep_seconds(TIME_TO_SPEAK);
+    job_abort(1);
+}
+
+/* While this process stood still, the others probably did, too, and it has not waited for them. (A call that another
+ * thread has made since was made now at the latest.) Called with the lock held. looked: when it last looked; becomes
+ * now. */
+static void leave_out_standstill(Watchdog *watchdog, double *looked)
+{
+    const double now = now_seconds(), gap = now - *looked;
+    if (gap > STOOD_STILL) {
+        watchdog->called = fmin(watchdog->called + gap, now);
+        watchdog->since = fmin(watchdog->since + gap, now);
+    }
+    *looked = now;
+}
+
+/* Notes who has left the group meanwhile. Called with the lock held. */
+static void look_for_departures(Watchdog *watchdog)
+{
+    int rank;
+    long collectives;
+    while (departure_was_announced(watchdog->pg, &rank, &collectives)) {
+        if (collectives < watchdog->left_after) {
+            watchdog->left_rank = rank;
+            watchdog->left_after = collectives;
+        }
+    }
+}
+
+static void *watch(void *argument)
+{
+    Watchdog *watchdog = argument;
+    double looked = now_seconds();
+    pthread_mutex_lock(&watchdog->lock);
+    while (!watchdog->stop) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        long nanoseconds = until.tv_nsec + (long)(LOOK_EVERY * 1e9);
+        until.tv_sec += nanoseconds / 1000000000;
+        until.tv_nsec = nanoseconds % 1000000000;
+        pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
+        leave_out_standstill(watchdog, &looked);
+        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout;
+        long sequence = watchdog->collective.sequence;
+        Alarm alarm;
+        int from;
+        look_for_departures(watchdog);
+        bool in_vain = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
+        pthread_mutex_unlock(&watchdog->lock);
+        if (in_vain)
+            name_who_left(watchdog);
+        if (alarm_was_raised(watchdog->pg, &from, &alarm))
+            speak_and_end(watchdog, &alarm, from);
+        if (too_late)
+            speak_and_end(watchdog, NULL, watchdog->pg->rank);
+        pthread_mutex_lock(&watchdog->lock);
+    }
+    pthread_mutex_unlock(&watchdog->lock);
+    return NULL;
+}
+
+/* ---- what the group tells ---- */
+
+/* The same on all ranks if they make the same call. */
+static long fingerprint(const Collective *c)
+{
+    uint64_t hash = fnv1a(FNV1A_START, c->carries, strlen(c->carries));
+    const size_t numbers[] = {c->operation, c->dtype, c->op, (size_t)c->root, c->count};
+    return (long)(fnv1a(hash, numbers, sizeof numbers) >> 1);
+}
+
+static void called(void *self, const Collective *collective)
+{
+    Watchdog *watchdog = self;
+    long now = fingerprint(collective);
+    pthread_mutex_lock(&watchdog->lock);
+    watchdog->collective = *collective;
+    snprintf(watchdog->carries, sizeof watchdog->carries, "%s", collective->carries);
+    watchdog->recent[collective->sequence % RECENT] = now;
+    watchdog->any = true;
+    watchdog->progress = WAITS_FOR_DEVICE;
+    watchdog->timeout = collective->patient ? INFINITY : watchdog->pg->options.timeout;
+    watchdog->called = watchdog->since = now_seconds();
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+static void come_to(Watchdog *watchdog, Progress progress)
+{
+    pthread_mutex_lock(&watchdog->lock);
+    watchdog->progress = progress;
+    watchdog->since = now_seconds();
+    pthread_mutex_unlock(&watchdog->lock);
+}
+
+static void ready(void *self, const Collective *collective)
+{
+    (void)collective;
+    come_to(self, WAITS_FOR_RANKS);
+}
+
+static void carried(void *self, const Collective *collective)
+{
+    (void)collective;
+    come_to(self, WAITS_FOR_LINK);
+}
+
+static void done(void *self, const Collective *collective, double start, double end)
+{
+    (void)collective, (void)start, (void)end;
+    come_to(self, IDLE);
+}
+
+static void leaving(void *self)
+{
+    Watchdog *watchdog = self;
+    ProcessGroup *pg = watchdog->pg;
+    departure_announce(pg);
+    pthread_mutex_lock(&watchdog->lock); /* from here on the others' watchdogs are enough: they know who has left */
+    watchdog->stop = true;
+    pthread_cond_signal(&watchdog->stopping);
+    pthread_mutex_unlock(&watchdog->lock);
+    pthread_join(watchdog->thread, NULL);
+    pthread_mutex_destroy(&watchdog->lock);
+    pthread_cond_destroy(&watchdog->stopping);
+    free(watchdog);
+    departures_await(pg);
+}
+
+void watchdog_start(ProcessGroup *pg)
+{
+    Watchdog *watchdog = alloc_or_fault(sizeof *watchdog);
+    *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout, .left_after = LONG_MAX};
+    pthread_mutex_init(&watchdog->lock, NULL);
+    pthread_cond_init(&watchdog->stopping, NULL);
+    CHECK(pthread_create(&watchdog->thread, NULL, watch, watchdog) == 0, "the watchdog could not be started");
+    pg_observe(pg, &(GroupObserver){.self = watchdog, .called = called, .ready = ready, .carried = carried,
+                                    .done = done, .leaving = leaving});
+}

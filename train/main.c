@@ -1,0 +1,63 @@
+/* main.c: `train`, the same for every stage: the stage comes in through ddp.h at link time. */
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "train/gpu.h"
+#include "train/guard/guard.h"
+#include "train/guard/supervise.h"
+#include "train/report/phases.h"
+#include "train/report/report.h"
+#include "train/trainer.h"
+
+/* Where stdin, stdout or stderr is closed, the next file to be opened would get its number, and be printed into. What
+ * stands there instead can only be read: to print is an error, and report_check_stdout() sees it. */
+static void fill_standard_streams(void)
+{
+    int descriptor;
+    do
+        descriptor = open("/dev/null", O_RDONLY);
+    while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+    close(descriptor);
+}
+
+int main(int argc, char **argv)
+{
+    Options options;
+    int status = 0;
+    fill_standard_streams();
+    signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, and does not end the process */
+    job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
+    supervise_rank();
+    pg_initialize(&argc, &argv);
+    guard_job();
+    CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: was "
+          "it copied from there? Then ddp_stage_number and ddp_stage_name have to be changed", ddp_stage_number,
+          LOCKSTEP_STAGE);
+    bool asked_to_train = options_parse(&options, argc, argv, ddp_stage_number);
+    /* Only the time-out holds before ranks have compared their flags: what else they say changes how they would compare. */
+    ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});
+    guard_group(pg);
+    if (asked_to_train) {
+        device_init(pg_local_rank(pg), options.threads); /* first: every collective asks whose memory it is given */
+        device_allow_tf32(options.tf32);
+        options_check_agreement(&options, pg);
+        pg_set_options(pg, &options.group);
+        options_check_world(&options, pg_world_size(pg));
+        options_check_devices(&options, pg);
+        gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);
+        phases_observe(pg);
+        if (options.group.debug_collectives)
+            guard_compare_calls(pg);
+        status = train(&options, pg);
+    }
+    if (pg_rank(pg) == 0)
+        report_check_stdout();
+    job_set_status(status);
+    pg_destroy(pg);
+    guard_end();
+    return status;
+}

@@ -1,0 +1,182 @@
+/* replica.c: a model and what it needs to take steps. */
+#include "train/replica.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/check.h"
+#include "device/device.h"
+#include "train/files/checkpoint.h"
+
+void replica_create(Replica *replica, const Options *options, uint64_t seed, long total_steps)
+{
+    *replica = (Replica){.options = options, .total_steps = total_steps};
+    model_create(&replica->model, &options->model, seed);
+    replica->tape.precision = options->precision;
+    optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
+    replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale,
+                                         options->on_nan == ON_NAN_SKIP);
+    replica->time = options->model.kind == MODEL_GPT ? options->model.gpt.context : 1;
+}
+
+void replica_free(Replica *replica)
+{
+    optimizer_free(&replica->optimizer);
+    tape_free(&replica->tape);
+    device_free(replica->inputs);
+    device_free(replica->targets);
+    model_free(&replica->model);
+}
+
+void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets, int64_t samples)
+{
+    if (samples > replica->capacity || replica->inputs == NULL) {
+        replica->capacity = samples > 0 ? samples : 1;
+        device_free(replica->inputs);
+        device_free(replica->targets);
+        replica->inputs = device_alloc((size_t)replica->capacity * dataset->input_bytes);
+        replica->targets = device_alloc((size_t)replica->capacity * dataset->target_bytes);
+    }
+    device_from_host(replica->inputs, inputs, (size_t)samples * dataset->input_bytes);
+    device_from_host(replica->targets, targets, (size_t)samples * dataset->target_bytes);
+}
+
+Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,
+                     int64_t samples)
+{
+    replica_load(replica, dataset, inputs, targets, samples);
+    tape_begin(&replica->tape, true);
+    return model_loss(&replica->model, &replica->tape, replica->inputs, replica->targets, samples, replica->time);
+}
+
+void replica_backward(Replica *replica, Tensor *loss)
+{
+    tape_backward(&replica->tape, loss, replica->scaler.scale);
+}
+
+/* note: gradient-scale
+ * The mean over the samples that there are; or, with --join initial, every sample counts as much in a step that some
+ * ranks have no data for as in a full one. */
+float replica_gradient_scale(const Replica *replica, int64_t global_samples)
+{
+    const Options *options = replica->options;
+    int64_t divisor = options->join == JOIN_INITIAL ? options->batch_size : global_samples;
+    double terms = (double)model_loss_terms(&replica->model.spec, divisor, replica->time);
+    return (float)(1 / (terms * (double)replica->scaler.scale));
+}
+
+/* note: update-order
+ * Gradients arrive here synchronised and unscaled. Clipping any earlier would measure the norm of this rank's
+ * share, or of gradients that are multiplied by the loss scale. Whether a step is left out, the device decides; here it
+ * is learnt at the end, where a GPU has to be waited for anyhow. */
+bool replica_try_update(Replica *replica, long step)
+{
+    const double max_norm = replica->options->clip_grad_norm;
+    clip_grad_norm(&replica->optimizer, max_norm > 0 ? max_norm : (double)INFINITY);
+    optimizer_step(&replica->optimizer, learning_rate(replica->options, step, replica->total_steps));
+    parameters_zero_gradients(&replica->model.parameters);
+    return loss_scaler_update(&replica->scaler, optimizer_end_step(&replica->optimizer));
+}
+
+bool replica_update(Replica *replica, long step)
+{
+    const bool taken = replica_try_update(replica, step);
+    const LossScaler *scaler = &replica->scaler;
+    CHECK(taken || scaler->skip_not_finite, "step %ld: the gradient of %s is not finite", step,
+          scaler->not_finite->name);
+    return taken;
+}
+
+/* The settings of the updates, in words. */
+static void describe_updates(const Replica *replica, CheckpointState *state)
+{
+    const Options *options = replica->options;
+    const OptimizerOptions *optimizer = &options->optimizer;
+    const long warmup = warmup_steps(options, replica->total_steps);
+    if (options->lr_schedule == LR_CONSTANT)
+        snprintf(state->schedule, sizeof state->schedule, "lr %g, constant after %ld steps of warm-up",
+                 (double)options->lr, warmup);
+    else
+        snprintf(state->schedule, sizeof state->schedule, "lr %g, cosine over %ld steps, %ld of them warm-up",
+                 (double)options->lr, replica->total_steps, warmup);
+    snprintf(state->update, sizeof state->update, "momentum %g, weight decay %g, clipping at %g, gradients sent in %s",
+             optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0.0, (double)optimizer->weight_decay,
+             options->clip_grad_norm, precision_name(options->ddp.grad_dtype));
+}
+
+static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)
+{
+    const Options *options = replica->options;
+    CheckpointState state = {.step = next_step,
+                             .loss_scale = replica->scaler.scale,
+                             .good_steps = replica->scaler.good_steps,
+                             .seed = options->seed,
+                             .batch_size = options->batch_size,
+                             .accumulate = options->accumulate,
+                             .world_size = world_size,
+                             .drop_last = options->drop_last,
+                             .rank_samples = options_rank_samples_fingerprint(options),
+                             .join = options->join};
+    snprintf(state.model, sizeof state.model, "%s", options->model.name);
+    if (options->model.kind == MODEL_GPT)
+        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--heads %d", options->model.gpt.heads);
+    else
+        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--activation %s",
+                 activation_name(options->model.mlp.activation));
+    snprintf(state.precision, sizeof state.precision, "%s%s", precision_name(options->precision),
+             options->tf32 ? " --tf32" : "");
+    describe_updates(replica, &state);
+    return state;
+}
+
+static long resume(Replica *replica, const char *path, int world_size, bool again)
+{
+    CheckpointState state = checkpoint_state(replica, world_size, 0);
+    state.read_before = again;
+    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state);
+    replica->scaler.scale = state.loss_scale;
+    replica->scaler.good_steps = state.good_steps;
+    replica->resumed_checksum = state.checksum;
+    return state.step;
+}
+
+long replica_resume(Replica *replica, const char *path, int world_size)
+{
+    return resume(replica, path, world_size, false);
+}
+
+long replica_resume_again(Replica *replica, const char *path, int world_size)
+{
+    return resume(replica, path, world_size, true);
+}
+
+void replica_save(const Replica *replica, const char *path, int world_size, long next_step)
+{
+    CheckpointState state = checkpoint_state(replica, world_size, next_step);
+    checkpoint_save(path, &replica->model.parameters, &replica->optimizer, &state);
+}
+
+const char *precision_name(DType precision)
+{
+    return precision == DTYPE_F32 ? "fp32" : precision == DTYPE_BF16 ? "bf16" : "fp16";
+}
+
+long warmup_steps(const Options *options, long total_steps)
+{
+    bool short_run = options->warmup_steps > total_steps / 10;
+    return short_run && !options->warmup_given ? total_steps / 10 : options->warmup_steps;
+}
+
+/* note: learning-rate
+ * Linear up to lr over the warm-up steps, then constant, or half a cosine down to a tenth of lr at the last step. */
+float learning_rate(const Options *options, long step, long total_steps)
+{
+    long warmup = warmup_steps(options, total_steps);
+    if (step < warmup)
+        return options->lr * (float)(step + 1) / (float)warmup;
+    long last = total_steps - 1;
+    if (options->lr_schedule == LR_CONSTANT || last <= warmup)
+        return options->lr;
+    double progress = (double)(step - warmup) / (double)(last - warmup);
+    return options->lr * (float)(0.55 + 0.45 * cos(progress * M_PI));
+}

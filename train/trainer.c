@@ -1,0 +1,338 @@
+/* trainer.c: the training loop. train_step() is the heart of it; the rest sets the stage and reports. */
+#include "train/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/timeline.h"
+#include "data/loader.h"
+#include "device/device.h"
+#include "ddp/replicas.h"
+#include "train/evaluate.h"
+#include "train/not_finite.h"
+#include "train/report/progress.h"
+#include "train/replica.h"
+#include "train/report/report.h"
+#include "train/report/phases.h"
+#include "train/report/stats.h"
+#include "train/report/trace.h"
+#include "train/verify.h"
+
+#define LOSS_REPORTS 40 /* how often, at least, a run adds up the ranks' losses and shows them */
+#define RANDOM_SAMPLES 1000 /* of the toy regression */
+
+typedef struct Trainer {
+    const Options *options;
+    ProcessGroup *pg;
+    Dataset train_set, eval_set;
+    Sampler sampler;
+    Loader *loader;
+    Replica replica;
+    Ddp *ddp;
+    Progress progress;
+    Stats stats;
+    RunRecord record;
+    float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
+} Trainer;
+
+/* ---- one step ---- */
+
+/* Waits for the device. */
+static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch *batch, const Phases *phases)
+{
+    float value = 0;
+    device_to_host(&value, loss->data, sizeof value);
+    if (!trainer->replica.scaler.skip_not_finite)
+        not_finite_check_loss(value, batch, now_seconds() - phases->since[PART_FORWARD]);
+    return (double)value;
+}
+
+/* note: train-step
+ * Forward and backward of one micro-batch; returns its summed loss. The same for all four stages: what differs between
+ * them happens inside the three ddp_ calls. Below, train_step() makes an optimizer step of K of these.
+ *
+ * note: shadowing
+ * A rank that has run out of data (--join) gets micro-batches of 0 samples, and does with them what the others do: its
+ * events come, its all-reduces start, its gradients are zero. So nobody waits for it in vain, and all ranks take the
+ * same optimizer step. */
+static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
+{
+    phase_begin(phases, PART_DATA);
+    const Batch *batch = loader_next(trainer->loader);
+    phase_end(phases, PART_DATA);
+
+    phase_begin(phases, PART_FORWARD);
+    ddp_before_forward(trainer->ddp, last);
+    Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+    double loss_value = read_loss(trainer, loss, batch, phases);
+    ddp_before_backward(trainer->ddp, loss);
+    phase_end(phases, PART_FORWARD);
+
+    phase_begin(phases, PART_BACKWARD);
+    replica_backward(&trainer->replica, loss);
+    device_synchronize(); /* a GPU is done later than the calls that started it */
+    phase_end(phases, PART_BACKWARD);
+
+    ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
+    trainer->record.global_samples = batch->global_samples; /* the whole step's: each of its micro-batches says it */
+    return loss_value;
+}
+
+/* A gradient was not finite, and the weights are as they were before the step. */
+static void leave_step_out(Trainer *trainer, long step)
+{
+    LossScaler *scaler = &trainer->replica.scaler;
+    if (!scaler->skip_not_finite)
+        not_finite_name_rank(trainer->pg, &trainer->replica, scaler->not_finite, &trainer->train_set,
+                             loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
+                                          trainer->options->accumulate, step));
+    trainer->record.steps_skipped++;
+}
+
+static void begin_step(Trainer *trainer, long step)
+{
+    job_set_step(step);
+    timeline_set_step((int)step);
+    pg_reset_counters(trainer->pg);
+    device_timeline_begin();
+    device_range_begin("step %ld", step);
+}
+
+static void record_step(Trainer *trainer, StepTimes *times)
+{
+    CommCounters comm = pg_counters(trainer->pg);
+    device_range_end();
+    device_timeline_end();
+    times->seconds[PART_COMM] = comm.in_flight;
+    times->seconds[PART_EXPOSED] = comm.exposed;
+    trainer->record.all_samples += trainer->record.global_samples;
+    trainer->record.collectives += comm.collectives;
+    trainer->record.bytes += comm.bytes;
+    if (comm.out_of_place > trainer->record.out_of_place_bytes)
+        trainer->record.out_of_place_bytes = comm.out_of_place;
+    stats_add(&trainer->stats, times);
+}
+
+/* K micro-batches, and the optimizer's step. Returns this rank's summed loss. */
+static double train_step(Trainer *trainer, long step)
+{
+    const int K = trainer->options->accumulate;
+    Phases phases = {0};
+    double loss = 0;
+    begin_step(trainer, step);
+    phase_begin(&phases, PART_STEP);
+    for (int k = 0; k < K; k++)
+        loss += train_micro_batch(trainer, k + 1 == K, &phases);
+
+    phase_begin(&phases, PART_OPTIMIZER);
+    if (!replica_try_update(&trainer->replica, step))
+        leave_step_out(trainer, step);
+    phase_end(&phases, PART_OPTIMIZER);
+    phase_end(&phases, PART_STEP);
+    record_step(trainer, &phases.times);
+    return loss;
+}
+
+/* The mean loss of the step's global batch. Collective; no part of the step's communication. */
+static double global_loss(Trainer *trainer, double loss)
+{
+    pg_set_measuring(trainer->pg, false);
+    pg_all_reduce(trainer->pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
+    pg_set_measuring(trainer->pg, true);
+    return loss / (double)model_loss_terms(&trainer->options->model, trainer->record.global_samples,
+                                           trainer->replica.time);
+}
+
+/* Is it time to do something that is done every so many steps? every <= 0: never. */
+static bool is_due(long step, long every)
+{
+    return every > 0 && (step + 1) % every == 0;
+}
+
+/* The weights of all ranks are the same, and so are the copies of them that products read. */
+static void compare_weights(Trainer *trainer)
+{
+    pg_set_measuring(trainer->pg, false);
+    replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
+    const Parameter *stale = parameters_find_stale(&trainer->replica.model.parameters);
+    CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: somebody has changed the weights and "
+          "did not call parameters_changed()", stale->name);
+    pg_set_measuring(trainer->pg, true);
+}
+
+static void run_steps(Trainer *trainer)
+{
+    const Options *options = trainer->options;
+    RunRecord *record = &trainer->record;
+    long total = trainer->replica.total_steps;
+    long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
+    for (long step = record->first_step; step < total; step++) {
+        double loss = train_step(trainer, step);
+        bool first = step == record->first_step, last = step + 1 == total;
+        if (first || last || is_due(step, report_every)) {
+            record->final_loss = global_loss(trainer, loss);
+            if (first)
+                record->first_loss = record->final_loss;
+        }
+        progress_step(&trainer->progress, step, record->final_loss,
+                      (double)(record->global_samples * trainer->replica.time),
+                      trainer->stats.last.seconds[PART_EXPOSED]);
+        if (is_due(step, options->check_every))
+            compare_weights(trainer);
+        if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)
+            replica_save(&trainer->replica, options->save, pg_world_size(trainer->pg), step + 1);
+    }
+    progress_end(&trainer->progress);
+    job_set_step(-1);
+    timeline_set_step(-1);
+    compare_weights(trainer);
+}
+
+/* ---- before and after ---- */
+
+static void open_datasets(Trainer *trainer)
+{
+    const Options *o = trainer->options;
+    switch (o->dataset) {
+    case DATASET_IMAGES:
+        dataset_open_images(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.mlp.inputs, o->model.mlp.outputs);
+        dataset_open_images(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.mlp.inputs, o->model.mlp.outputs);
+        break;
+    case DATASET_TEXT:
+        dataset_open_text(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.gpt.context, o->seed);
+        dataset_open_text(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.gpt.context, o->seed);
+        break;
+    case DATASET_RANDOM:
+        dataset_open_random(&trainer->train_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs, o->seed);
+        dataset_open_random(&trainer->eval_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs,
+                            o->seed + 1);
+        break;
+    }
+}
+
+/* note: uneven-end
+ * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
+ * all-reduce. It can be known before the first step: ranks tell each other how many steps they have data for. */
+static void check_even_end(const Trainer *trainer, long total_steps)
+{
+    int world_size = pg_world_size(trainer->pg), poorest = 0, richest = 0;
+    int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
+    int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
+    pg_all_gather(trainer->pg, &mine, steps, 1, DTYPE_I64, "steps that a rank has data for");
+    for (int rank = 1; rank < world_size; rank++) {
+        poorest = steps[rank] < steps[poorest] ? rank : poorest;
+        richest = steps[rank] > steps[richest] ? rank : richest;
+    }
+    int64_t fewest = steps[poorest], most = steps[richest];
+    free(steps);
+    if (fewest < most && fewest < total_steps && trainer->options->join == JOIN_NONE)
+        die("--rank-samples: an epoch has %lld batches on rank %d, but only %lld on rank %d, and the others would wait "
+            "for it; give --join to train on without its data, --drop-last to stop all ranks there, or equal numbers",
+            (long long)most, richest, (long long)fewest, poorest);
+}
+
+/* Every rank reads its own host's files: the same names need not hold the same. */
+static void check_same_files(const Trainer *trainer)
+{
+    char text[320], checkpoint[128] = "none";
+    const Replica *replica = &trainer->replica;
+    if (pg_world_size(trainer->pg) == 1)
+        return; /* and no time is spent on checksums */
+    if (trainer->options->resume != NULL)
+        snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %08x",
+                 trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
+                 replica->resumed_checksum);
+    snprintf(text, sizeof text, "the data to train on is %lld samples, checksum %08x\n"
+             "the data to evaluate on is %lld samples, checksum %08x\n" "the checkpoint (--resume) is %s\n",
+             (long long)trainer->train_set.size, dataset_checksum(&trainer->train_set),
+             (long long)trainer->eval_set.size, dataset_checksum(&trainer->eval_set), checkpoint);
+    replicas_check_same_text(trainer->pg, text, "the ranks read different files",
+                             "give every rank the same data and checkpoint");
+}
+
+/* note: same-start
+ * Every rank draws other weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
+static void set_up(Trainer *trainer)
+{
+    const Options *options = trainer->options;
+    int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
+    open_datasets(trainer);
+    trainer->record.base_rss_mb = report_resident_mb();
+    sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
+                   options->drop_last);
+    sampler_set_rank_samples(&trainer->sampler, options_rank_samples(options));
+    int64_t steps_per_epoch = sampler_steps_per_epoch(&trainer->sampler);
+    if (steps_per_epoch == 0)
+        die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
+    long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
+    if (options->warmup_given && options->warmup_steps > total_steps)
+        die("--warmup-steps: %ld are more than the %ld steps of the run; give fewer", options->warmup_steps, total_steps);
+
+    uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
+    replica_create(&trainer->replica, options, seed, total_steps);
+    if (options->resume != NULL)
+        trainer->record.first_step = replica_resume(&trainer->replica, options->resume, world_size);
+    check_same_files(trainer);
+    check_even_end(trainer, total_steps);
+    if (trainer->record.first_step >= total_steps)
+        die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
+            options->resume, trainer->record.first_step);
+    trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
+    trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
+                                   trainer->record.first_step);
+}
+
+static void keep_initial_weights(Trainer *trainer)
+{
+    const ParameterList *parameters = &trainer->replica.model.parameters;
+    if (trainer->options->verify == VERIFY_NONE || pg_rank(trainer->pg) != 0)
+        return;
+    trainer->initial_weights = alloc_or_fault((size_t)parameters_total(parameters) * sizeof(float));
+    parameters_to_host(parameters, trainer->initial_weights);
+}
+
+static void tear_down(Trainer *trainer)
+{
+    loader_stop(trainer->loader);
+    ddp_destroy(trainer->ddp);
+    replica_free(&trainer->replica);
+    sampler_free(&trainer->sampler);
+    dataset_close(&trainer->train_set);
+    dataset_close(&trainer->eval_set);
+    stats_free(&trainer->stats);
+    free(trainer->initial_weights);
+}
+
+int train(const Options *options, ProcessGroup *pg)
+{
+    Trainer trainer = {.options = options, .pg = pg};
+    RunRecord *record = &trainer.record;
+    set_up(&trainer);
+    keep_initial_weights(&trainer);
+    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
+    if (options->trace != NULL)
+        trace_start(pg);
+    progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
+                   options->model.kind == MODEL_GPT ? "tokens" : "samples");
+    run_steps(&trainer);
+    pg_set_measuring(pg, false);
+    /* The first of all outputs: if another one fails, the training is not lost. */
+    if (options->save != NULL && pg_rank(pg) == 0)
+        replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
+    if (options->trace != NULL)
+        trace_write(pg, options->trace);
+    record->peak_rss_mb = report_largest_peak_mb(pg);
+    record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
+    if (options->verify != VERIFY_NONE)
+        record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
+                                               trainer.initial_weights, record->first_step);
+    report_end(options, pg, &trainer.replica, trainer.ddp, &trainer.stats, record);
+    if (options->generate > 0 && pg_rank(pg) == 0)
+        generate_text(&trainer.replica, options->generate, options->seed);
+    bool good = options->verify == VERIFY_NONE || record->verification.passed;
+    tear_down(&trainer);
+    return good ? 0 : 1;
+}

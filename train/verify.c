@@ -1,0 +1,221 @@
+/* verify.c: trains the same steps in one process and compares. */
+#include "train/verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "data/sampler.h"
+#include "device/device.h"
+#include "train/files/checkpoint.h"
+
+/* One process that stands for all ranks. */
+typedef struct Reference {
+    const Options *options;
+    const Dataset *dataset;
+    int world_size;
+    Replica replica;
+    Sampler sampler;
+    void *gradients;    /* of one shard, the parameters' own; owned */
+    float **shard_sums; /* exact mode: per parameter, the sum of the shards so far (device); owned */
+    int64_t *indices;   /* room for a global batch */
+    void *inputs, *targets;
+} Reference;
+
+static void reference_create(Reference *reference, const Options *options, const Dataset *dataset, int world_size,
+                             long total_steps)
+{
+    *reference = (Reference){.options = options, .dataset = dataset, .world_size = world_size};
+    replica_create(&reference->replica, options, options->seed, total_steps);
+    ParameterList *parameters = &reference->replica.model.parameters;
+    reference->gradients = parameters_allocate_gradients(parameters);
+    sampler_create(&reference->sampler, dataset->size, world_size, options->batch_size, options->seed, true,
+                   options->drop_last);
+    sampler_set_rank_samples(&reference->sampler, options_rank_samples(options));
+    int64_t epoch = reference->sampler.length;
+    size_t room = (size_t)(options->batch_size < epoch ? options->batch_size : epoch);
+    reference->indices = alloc_or_fault(room * sizeof *reference->indices);
+    reference->inputs = alloc_or_fault(room * dataset->input_bytes);
+    reference->targets = alloc_or_fault(room * dataset->target_bytes);
+    reference->shard_sums = alloc_or_fault((size_t)parameters->count * sizeof *reference->shard_sums);
+    for (int i = 0; options->verify == VERIFY_EXACT && i < parameters->count; i++)
+        reference->shard_sums[i] = device_alloc((size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float));
+}
+
+static void reference_free(Reference *reference)
+{
+    for (int i = 0; i < reference->replica.model.parameters.count; i++)
+        device_free(reference->shard_sums[i]);
+    device_free(reference->gradients);
+    sampler_free(&reference->sampler);
+    free(reference->shard_sums);
+    free(reference->indices);
+    free(reference->inputs);
+    free(reference->targets);
+    replica_free(&reference->replica);
+}
+
+/* Adds the gradient of the summed loss over `count` samples (reference->indices). */
+static void add_gradient(Reference *reference, int64_t count)
+{
+    dataset_get(reference->dataset, reference->sampler.epoch, reference->indices, count, reference->inputs,
+                reference->targets);
+    Tensor *loss = replica_loss(&reference->replica, reference->dataset, reference->inputs, reference->targets, count);
+    replica_backward(&reference->replica, loss);
+}
+
+/* note: minus-zero
+ * The shards' sum so far, plus the shard that was just computed. The first one is copied, as
+ * 0 + x is not always x: -0 would become 0. A gradient that travels in 16 bits is rounded before it leaves. */
+static void add_shard(Reference *reference, bool first)
+{
+    ParameterList *parameters = &reference->replica.model.parameters;
+    DType sent = reference->options->ddp.grad_dtype;
+    for (int i = 0; i < parameters->count; i++) {
+        Tensor *tensor = &parameters->items[i]->tensor;
+        int64_t count = tensor_count(tensor);
+        if (sent != DTYPE_F32)
+            device_round(tensor->grad, tensor->grad, sent, count);
+        if (first)
+            device_copy(reference->shard_sums[i], tensor->grad, (size_t)count * sizeof(float));
+        else
+            device_accumulate(reference->shard_sums[i], tensor->grad, count);
+    }
+}
+
+/* note: exact-reference
+ * What N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch, and the
+ * shards added in rank order, in float32. Leaves the sum in the parameters' gradients; where gradients travel in 16
+ * bits, the sum has travelled, too. */
+static void sharded_gradient(Reference *reference, int64_t step)
+{
+    ParameterList *parameters = &reference->replica.model.parameters;
+    int accumulate = reference->options->accumulate;
+    DType sent = reference->options->ddp.grad_dtype;
+    for (int rank = 0; rank < reference->world_size; rank++) {
+        parameters_zero_gradients(parameters);
+        for (int k = 0; k < accumulate; k++)
+            add_gradient(reference, sampler_indices(&reference->sampler, step, rank, k, accumulate,
+                                                    reference->indices));
+        add_shard(reference, rank == 0);
+    }
+    for (int i = 0; i < parameters->count; i++) {
+        Tensor *tensor = &parameters->items[i]->tensor;
+        int64_t count = tensor_count(tensor);
+        device_copy(tensor->grad, reference->shard_sums[i], (size_t)count * sizeof(float));
+        if (sent != DTYPE_F32)
+            device_round(tensor->grad, tensor->grad, sent, count);
+    }
+}
+
+static void reference_step(Reference *reference, long step)
+{
+    Sampler *sampler = &reference->sampler;
+    ParameterList *parameters = &reference->replica.model.parameters;
+    int64_t steps_per_epoch = sampler_steps_per_epoch(sampler), step_of_epoch = step % steps_per_epoch;
+    sampler_set_epoch(sampler, (long)(step / steps_per_epoch));
+    if (reference->options->verify == VERIFY_EXACT)
+        sharded_gradient(reference, step_of_epoch);
+    else
+        add_gradient(reference, sampler_whole_batch(sampler, step_of_epoch, reference->indices));
+    float scale = replica_gradient_scale(&reference->replica, sampler_global_count(sampler, step_of_epoch));
+    for (int i = 0; i < parameters->count; i++)
+        device_scale(parameters->items[i]->tensor.grad, scale, tensor_count(&parameters->items[i]->tensor));
+    replica_update(&reference->replica, step);
+}
+
+/* Compares one parameter and prints its line. */
+static void compare_parameter(const Parameter *parameter, const float *got, const float *expected, double tolerance,
+                              Verification *result)
+{
+    double worst = 0;
+    int64_t differing = 0;
+    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++) {
+        double difference = fabs((double)got[i] - (double)expected[i]);
+        if (!(difference <= worst)) /* a NaN is the worst there is */
+            worst = isnan(difference) ? INFINITY : difference;
+        differing += memcmp(&got[i], &expected[i], sizeof got[i]) != 0;
+    }
+    bool same = tolerance > 0 ? worst <= tolerance : differing == 0 && worst == 0; /* not even two equal NaN pass */
+    printf("  %-40s %12.3e   %s\n", parameter->name, worst, same ? "same" : "DIFFERENT");
+    bool first_to_differ = differing > 0 && result->differing == 0; /* also by the sign of a zero */
+    if (worst > result->max_abs_diff || first_to_differ || result->worst_parameter[0] == '\0') {
+        result->max_abs_diff = worst;
+        snprintf(result->worst_parameter, sizeof result->worst_parameter, "%s", parameter->name);
+    }
+    result->differing += differing;
+    result->passed = result->passed && same;
+}
+
+/* A right stage can fail like this, and its author should not look for a mistake there is not. */
+static void print_advice(const Options *options, const Verification *result)
+{
+    if (result->passed || options->verify != VERIFY_WHOLE_BATCH)
+        return;
+    if (options->optimizer.kind == OPTIMIZER_ADAMW)
+        printf("advice: this may be rounding, which AdamW scales up towards the learning rate where a gradient is near "
+               "0; compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
+               "(notes/equality.md)\n");
+    else
+        printf("advice: a mistake shows after one step, as a rule (--steps 1); rounding grows from step to step, the "
+               "faster the larger --lr is, and by leaps with --activation relu; --verify exact --allreduce ordered "
+               "allows neither (notes/equality.md)\n");
+}
+
+static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,
+                    Verification *result)
+{
+    size_t total = (size_t)parameters_total(trained);
+    float *got = alloc_or_fault(total * sizeof *got), *want = alloc_or_fault(total * sizeof *want);
+    parameters_to_host(trained, got);
+    parameters_to_host(expected, want);
+    result->passed = true;
+    result->tolerance = options->verify == VERIFY_EXACT            ? 0
+                        : options->precision == DTYPE_F32 && !options->tf32 ? VERIFY_TOLERANCE
+                                                                            : VERIFY_TOLERANCE_HALF;
+    printf("\nWeights of %d rank(s) against one process, %s:\n", world_size,
+           options->verify == VERIFY_EXACT ? "every bit (the ranks' shares one after the other)" : "on whole batches");
+    printf("  %-40s %12s   verdict\n", "parameter", "max |diff|");
+    size_t offset = 0;
+    for (int i = 0; i < trained->count; i++) {
+        compare_parameter(trained->items[i], got + offset, want + offset, result->tolerance, result);
+        offset += (size_t)tensor_count(&trained->items[i]->tensor);
+    }
+    printf("verify: %s, max |diff| %.3e in %s, ", result->passed ? "passed" : "FAILED", result->max_abs_diff,
+           result->worst_parameter);
+    if (result->tolerance > 0)
+        printf("allowed %.0e\n", result->tolerance);
+    else
+        printf("%lld of %zu elements differ in some bit\n", (long long)result->differing, total);
+    print_advice(options, result);
+    free(got);
+    free(want);
+}
+
+static void run_reference(const Options *options, const Dataset *dataset, Replica *trained, const float *initial,
+                          long first_step, int world_size, Verification *result)
+{
+    Reference reference;
+    reference_create(&reference, options, dataset, world_size, trained->total_steps);
+    parameters_from_host(&reference.replica.model.parameters, initial);
+    if (options->resume != NULL) /* the optimizer's state; the weights are the same as `initial` */
+        replica_resume_again(&reference.replica, options->resume, world_size);
+    for (long step = first_step; step < trained->total_steps; step++)
+        reference_step(&reference, step);
+    compare(options, &trained->model.parameters, &reference.replica.model.parameters, world_size, result);
+    reference_free(&reference);
+}
+
+Verification verify_training(const Options *options, ProcessGroup *pg, const Dataset *dataset, Replica *trained,
+                             const float *initial, long first_step)
+{
+    Verification result = {0};
+    if (pg_rank(pg) == 0)
+        run_reference(options, dataset, trained, initial, first_step, pg_world_size(pg), &result);
+    pg_barrier_without_timeout(pg); /* the reference takes as long as it takes */
+    _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
+    pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");
+    return result;
+}
