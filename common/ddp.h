@@ -2,7 +2,7 @@
  *
  * One step of training, as train/trainer.c drives it:
  *
- *   for each of the K micro-batches                 (K = 1 unless --accumulate)
+ *   for each of the K micro-batches                 (K = 1; --accumulate, from stage 3 on)
  *       ddp_before_forward(ddp, it is the last one)
  *       loss = model_loss(...)                      records the tape
  *       ddp_before_backward(ddp, loss)
@@ -15,7 +15,7 @@
  * batch, also where ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale; gradient_scale
  * divides by it, too.) ddp.c is the only place where gradients are scaled.
  *
- * Only the sums of the step's last micro-batch are kept. Stages 1 to 3 may leave those before it out, as stage 4 must.
+ * Only the sums of the step's last micro-batch are kept. Stage 3 may leave those before it out, as stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, planned by buckets_plan() (ddp/buckets.h), and is named "bucket N".
  * From stage 3 on, a bucket's all-reduce starts in the event that makes it full, or, if that one is unused, before
  * backward; but not before those of all earlier buckets have started. Neither an event nor ddp_before_backward() waits for

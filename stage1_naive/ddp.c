@@ -22,9 +22,6 @@ struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     void *gradients;           /* every parameter's gradient, one after the other; owned */
-    bool last_micro_batch;     /* of the step: always true, unless --accumulate splits the batch */
-    float *discarded;          /* with --accumulate: where the sums of all but the last one go, for nobody to read. As
-                                * large as the largest parameter; owned; else NULL: pass over it at first */
 };
 
 /* note: stage1-create
@@ -47,7 +44,6 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
 void ddp_destroy(Ddp *ddp)
 {
     pg_free_shared(ddp->pg, ddp->gradients);
-    device_free(ddp->discarded);
     free(ddp);
 }
 
@@ -61,9 +57,8 @@ int ddp_bucket_count(const Ddp *ddp)
 
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
-    ddp->last_micro_batch = last_micro_batch;
-    if (!last_micro_batch && ddp->discarded == NULL)
-        ddp->discarded = device_alloc(parameters_largest(ddp->parameters) * sizeof(float));
+    (void)ddp;
+    (void)last_micro_batch; /* always true here: --accumulate begins with stage 3 */
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -73,9 +68,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage1-all-reduce
- * This stage synchronises after every micro-batch, as it knows no better. A gradient goes on accumulating locally,
- * so only the last sum is the one that counts; the sums before it are paid for and thrown away (stage 4
- * does without them). */
+ * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     /* Before any all-reduce, as a rank that stopped half-way would leave the others waiting. NULL: this stage listens
@@ -87,9 +80,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
             continue; /* frozen: it has no gradient */
         float *gradient = parameter->tensor.grad;
         int64_t count = tensor_count(&parameter->tensor);
-        pg_all_reduce(ddp->pg, gradient, ddp->last_micro_batch ? gradient : ddp->discarded, (size_t)count, DTYPE_F32,
-                      REDUCE_SUM, parameter->name);
-        if (ddp->last_micro_batch)
-            device_scale(gradient, gradient_scale, count); /* the sum becomes the mean over the global batch */
+        pg_all_reduce(ddp->pg, gradient, gradient, (size_t)count, DTYPE_F32, REDUCE_SUM, parameter->name);
+        device_scale(gradient, gradient_scale, count); /* the sum becomes the mean over the global batch */
     }
 }

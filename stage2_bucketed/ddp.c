@@ -22,8 +22,6 @@ struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     Buckets buckets;           /* every parameter's gradient; owned */
-    bool last_micro_batch;     /* of the step */
-    float *discarded;          /* as in stage 1, but one bucket's size; owned */
 };
 
 /* note: stage2-create
@@ -43,7 +41,6 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
 void ddp_destroy(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);
-    device_free(ddp->discarded);
     free(ddp);
 }
 
@@ -54,9 +51,8 @@ int ddp_bucket_count(const Ddp *ddp)
 
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
-    ddp->last_micro_batch = last_micro_batch;
-    if (!last_micro_batch && ddp->discarded == NULL)
-        ddp->discarded = device_alloc(buckets_largest(&ddp->buckets) * sizeof(float));
+    (void)ddp;
+    (void)last_micro_batch; /* always true here, as in stage 1 */
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -66,15 +62,13 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage2-all-reduce
- * As in stage 1, every micro-batch is synchronised, and only the last one's sums are kept. */
+ * One blocking all-reduce for each bucket. The gradients lie in the buckets, so nothing is copied. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     replicas_check_gradients(ddp->parameters, NULL);
     for (int b = 0; b < ddp->buckets.count; b++) {
         Bucket *bucket = &ddp->buckets.items[b];
-        pg_all_reduce(ddp->pg, bucket->data, ddp->last_micro_batch ? bucket->data : ddp->discarded, bucket->elements,
-                      DTYPE_F32, REDUCE_SUM, bucket->name);
-        if (ddp->last_micro_batch)
-            device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
+        pg_all_reduce(ddp->pg, bucket->data, bucket->data, bucket->elements, DTYPE_F32, REDUCE_SUM, bucket->name);
+        device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
 }

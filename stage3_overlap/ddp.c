@@ -29,8 +29,9 @@ struct Ddp {
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
     bool last_micro_batch;
-    float *discarded;    /* as in stage 2: one is enough, as the communication thread carries out one all-reduce after
-                          * the other; owned */
+    float *discarded;    /* where the sums of all micro-batches but the last go, and nothing reads them. As large as the
+                          * largest bucket: one is enough, because the communication thread carries out one all-reduce
+                          * after the other. NULL until it is needed; owned */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
@@ -142,8 +143,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 /* note: stage3-wait
  * The optimizer needs every sum, so here training waits for what is still on its way, in the order in which it was
  * started. The check comes first: where a parameter got no gradient, its bucket was never started, and there is nothing
- * to wait for. As in stages 1 and 2, every micro-batch is synchronised, and only the last one's sums are kept. What the
- * ranks have to agree on at the end takes small collectives, which block. */
+ * to wait for. Every micro-batch is synchronised, and only the last one's sums are kept. What the ranks have to agree on
+ * at the end takes small collectives, which block. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

@@ -58,7 +58,7 @@ refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden activation layers heads width context data steps epochs batch-size accumulate rank-samples seed optimizer lr \
+for flag in model hidden activation layers heads width context data steps epochs batch-size rank-samples seed optimizer lr \
     lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision device threads backend allreduce wire \
     timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
@@ -79,7 +79,7 @@ lines'
 
 # ---- numbers ----
 
-for flag in steps epochs batch-size accumulate threads; do
+for flag in steps epochs batch-size threads; do
     for value in 0 -1 1.5 1e3 12x '' ' 5' x nan 99999999999999999999; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
@@ -136,7 +136,12 @@ refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; the 
 refused --share-gpu --share-gpu=yes
 refused train_cuda --model mlp-toy --tf32
 refused --tf32 --tf32=yes
-refused --batch-size --model mlp-toy --batch-size 3 --accumulate 4
+if [ "$stage" -ge 3 ]; then
+    refused --batch-size --model mlp-toy --batch-size 3 --accumulate 4
+    for value in '' 0 -1 1.5 1e3 12x nan 99999999999999999999; do
+        refused --accumulate --model mlp-toy --accumulate "$value"
+    done
+fi
 
 # ---- flags of later stages ----
 
@@ -180,7 +185,8 @@ for count in $ranks_list; do
     if [ "$count" -gt 1 ]; then
         ranks_list=$count
         refused --batch-size --model mlp-toy --steps 1 --batch-size $((count - 1))
-        refused --batch-size --model mlp-toy --steps 1 --batch-size $((count * 3 - 1)) --accumulate 3
+        [ "$stage" -lt 3 ] ||
+            refused --batch-size --model mlp-toy --steps 1 --batch-size $((count * 3 - 1)) --accumulate 3
     fi
     if [ "$count" -eq 2 ]; then # uneven ends: test_join.sh
         refused --batch-size --model mlp-toy --steps 1 --rank-samples 5,5 --batch-size 5

@@ -4,6 +4,9 @@
 set -u
 train=$1 mpiexec=${2:-mpiexec}
 limit=60 failures=0
+stage=$("$train" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
+accumulate=() # it begins with stage 3
+[ "$stage" -lt 3 ] || accumulate=(--accumulate 3)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -57,7 +60,7 @@ for ranks in 2 3; do
             trained "${own[@]}" --epochs 2 --lr 0.1 --join $join --verify
             [ "$(value steps)" = 22 ] || fail "--join $join: expected 2 epochs of 11 steps, got $(value steps) steps"
             [ "$(value join)" = "${join:-actual}" ] || fail "--join $join: the summary says '$(value join)'"
-            trained "${own[@]}" --epochs 2 --join $join --accumulate 3 --optimizer adamw --clip-grad-norm 0.5 \
+            trained "${own[@]}" --epochs 2 --join $join "${accumulate[@]}" --optimizer adamw --clip-grad-norm 0.5 \
                 --check-every 1 --allreduce ordered --verify exact
         }
         before=${whole:-}
@@ -66,7 +69,7 @@ for ranks in 2 3; do
     [ "$before" != "$whole" ] || fail "--join and --join initial trained the same weights: do they divide alike?"
 
     # Resumed in the middle of an epoch, after the last rank has run out: the same weights. ($whole: --join initial)
-    adamw=("${own[@]}" --join initial --accumulate 3 --optimizer adamw --clip-grad-norm 0.5 --allreduce ordered)
+    adamw=("${own[@]}" --join initial "${accumulate[@]}" --optimizer adamw --clip-grad-norm 0.5 --allreduce ordered)
     trained "${adamw[@]}" --steps 8 --save "$work/checkpoint"
     trained "${adamw[@]}" --epochs 2 --resume "$work/checkpoint" --verify exact
     [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"

@@ -116,7 +116,7 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.epochs, 3);
 
     assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
-    options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 1);
+    options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 3);
     assert_int_equal(options.model.mlp.hidden1, 30);
     assert_int_equal(options.model.mlp.hidden2, 40);
     assert_int_equal(options.model.mlp.activation, ACTIVATION_RELU);
@@ -244,7 +244,7 @@ static void check_world(void *argument)
 static void the_batch_must_reach_every_rank(void **state)
 {
     (void)state;
-    World world = {parse("--batch-size 6 --accumulate 2", 1), 3};
+    World world = {parse("--batch-size 6 --accumulate 2", 3), 3};
     options_check_world(&world.options, 3);
     world.size = 4;
     expect_dies(check_world, &world, 2, "give at least 8");

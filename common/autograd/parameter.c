@@ -47,15 +47,6 @@ int64_t parameters_total(const ParameterList *list)
     return total;
 }
 
-size_t parameters_largest(const ParameterList *list)
-{
-    int64_t largest = 0;
-    for (int i = 0; i < list->count; i++)
-        if (tensor_count(&list->items[i]->tensor) > largest)
-            largest = tensor_count(&list->items[i]->tensor);
-    return (size_t)largest;
-}
-
 Parameter *parameters_find(const ParameterList *list, const char *name)
 {
     for (int i = 0; i < list->count; i++)

@@ -30,7 +30,6 @@ Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const
 void parameters_free(ParameterList *list);
 
 int64_t parameters_total(const ParameterList *list);                            /* elements in all */
-size_t parameters_largest(const ParameterList *list);                           /* elements of the largest one */
 Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
 
 /* note: weight-operands

@@ -25,7 +25,7 @@ void options_check_agreement(const Options *options, ProcessGroup *pg)
     for (int id = 0; id < FLAG_COUNT; id++) {
         const char *typed = options->typed[id];
         bool bare = typed != NULL && typed[0] == '\0';
-        if (!flag_is_per_rank[id])
+        if (!flags[id].per_rank)
             fprintf(stream, "--%s is %s\n", flags[id].name, typed == NULL ? "not given" : bare ? "given" : typed);
     }
     fprintf(stream, "the program is that of stage %d (%s, %s)\n", ddp_stage_number, device_name(),

@@ -38,7 +38,11 @@ static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {N
 static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 
-/* name, argument, choices, default, low, high, stage, feature, help */
+/* name, argument, choices, default, low, high, stage, feature, help, per_rank
+ *
+ * note: per-rank
+ * Ranks compare all flags but those marked per_rank (options_agree.c): hosts may keep data and checkpoints in different
+ * places, and what was read from there is compared instead. A new flag is compared unless it says otherwise. */
 const Flag flags[FLAG_COUNT] = {
     [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
@@ -49,13 +53,13 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_WIDTH] = {"width", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: channels"},
     [FLAG_CONTEXT] = {"context", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: tokens in a sample"},
     [FLAG_DATA] = {"data", "PATH", NULL, NULL, 0, 0, 1, NULL,
-                   "mlp: directory of MNIST-format files; gpt: a text (default: Debian's data packages)"},
+                   "mlp: directory of MNIST-format files; gpt: a text (default: Debian's data packages)", true},
 
     [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ..."},
     [FLAG_EPOCHS] = {"epochs", "N", NULL, NULL, 1, 1e6, 1, NULL, "... this many times through the data"},
     [FLAG_BATCH_SIZE] = {"batch-size", "GLOBAL", NULL, NULL, 1, 1e9, 1, NULL,
                          "samples per step: all ranks and micro-batches together"},
-    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 1, NULL, "micro-batches per step"},
+    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 3, "gradient accumulation", "micro-batches per step"},
     [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "leave samples out, not double some, where the ranks cannot share evenly"},
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
@@ -120,19 +124,11 @@ const Flag flags[FLAG_COUNT] = {
                      "what to do when a loss or gradient is not finite (fp16 always skips)"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
     [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
-    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote"},
+    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote", true},
     [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt: print N bytes of text at the end"},
     [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace)"},
     [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
     [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
-};
-
-/* note: per-rank
- * Ranks compare all flags but these (options_agree.c). A new flag is compared, too. It gets a line here only if it does
- * no harm that ranks differ in it. */
-const bool flag_is_per_rank[FLAG_COUNT] = {
-    [FLAG_DATA] = true,   /* hosts may keep it in different places: what was read is compared */
-    [FLAG_RESUME] = true, /* likewise */
 };
 
 const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)

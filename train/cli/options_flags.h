@@ -44,10 +44,10 @@ typedef struct Flag {
     int stage;                 /* the first stage that has it */
     const char *feature;       /* what earlier stages lack: "stage 1 (naive) has no ..."; NULL if stage is 1 */
     const char *help;
+    bool per_rank;             /* ranks may differ in it; all other flags must be typed alike on all ranks */
 } Flag;
 
 extern const Flag flags[FLAG_COUNT];
-extern const bool flag_is_per_rank[FLAG_COUNT]; /* ranks may have different values */
 
 /* note: scale-on-the-wire
  * The default of --loss-scale with --grad-dtype fp16. What travels is the gradient of a SUM of losses: as many times

@@ -26,7 +26,7 @@ static void print_flag(const Flag *flag)
     printf("  %-32s %s", usage, flag->help);
     if (flag->default_value != NULL)
         printf(" [%s]", flag->default_value);
-    if (flag_is_per_rank[flag - flags])
+    if (flag->per_rank)
         printf(" (per rank)");
     putchar('\n');
 }
