@@ -65,38 +65,14 @@ void gpt_create(Model *model, Rng *rng)
     model->ln_f_bias = add(model, "", "ln_f.bias", sizes->width, 0);
 }
 
-/* The residual stream x and what the block is applied to, layernorm(x), both (B, T, C). Returns what the block's second
- * half adds to *x: the caller does so, as the next layernorm follows, and a sum and its layernorm are one pass. */
-static Tensor *block_forward(const GptBlock *block, Tape *tape, Tensor **x, Tensor *normalized, int heads)
-{
-    /* (B, T, 3C) */
-    Tensor *h = op_linear(tape, normalized, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor);
-    h = op_attention(tape, h, heads);
-    h = op_linear(tape, h, &block->attn_proj_weight->tensor, &block->attn_proj_bias->tensor);
-
-    h = op_add_layernorm(tape, *x, h, &block->ln_2_weight->tensor, &block->ln_2_bias->tensor, x); /* *x = *x + h */
-    h = op_linear_gelu(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor); /* (B, T, 4C) */
-    return op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor);
-}
-
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time)
 {
-    const GptBlock *block = model->blocks, *end = model->blocks + model->spec.gpt.layers;
     device_range_begin("embedding");
-    Tensor *x = op_embedding(tape, inputs, samples, time, &model->wte->tensor, &model->wpe->tensor);
-    Tensor *normalized = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
+    Tensor *x = op_embedding(tape, inputs, samples, time, &model->wte->tensor, &model->wpe->tensor); /* (B, T, C) */
     device_range_end();
-    for (; block < end; block++) {
-        const bool last = block + 1 == end;
-        Parameter *weight = last ? model->ln_f_weight : block[1].ln_1_weight;
-        Parameter *bias = last ? model->ln_f_bias : block[1].ln_1_bias;
-        device_range_begin("block %d", (int)(block - model->blocks));
-        Tensor *h = block_forward(block, tape, &x, normalized, model->spec.gpt.heads);
-        normalized = op_add_layernorm(tape, x, h, &weight->tensor, &bias->tensor, &x); /* x = x + h */
-        device_range_end();
-    }
+    x = gpt_blocks(model, tape, x);
     device_range_begin("output layer");
-    Tensor *logits = op_linear(tape, normalized, &model->wte->tensor, NULL); /* tied: wte's second use */
+    Tensor *logits = op_linear(tape, x, &model->wte->tensor, NULL); /* tied: wte's second use */
     device_range_end();
     return logits;
 }
