@@ -36,8 +36,8 @@ for tool in cmake mpiexec jq timeout find flock; do
 done
 # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
 source "$here/../scripts/mpi.sh"
-# shellcheck source=../tests/messages.sh
-source "$here/../tests/messages.sh"
+# shellcheck source=../tests/stages/messages.sh
+source "$here/../tests/stages/messages.sh"
 
 # ---- running what a student wrote ----
 
@@ -84,7 +84,7 @@ limited() {
         # KiB; the sanitizer maps terabytes, and counts for itself what is in use
         [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
-        export HWLOC_PLUGINS_PATH=/none # or hwloc leaks when MPI starts: see tests/lockstep_tests.cmake
+        export HWLOC_PLUGINS_PATH=/none # or hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
         export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
         exec timeout --foreground -k 2 "$limit" "$@"
     ) </dev/null >"$log" 2>&1 9>&- # the lock is not the student's

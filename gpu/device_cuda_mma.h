@@ -22,7 +22,7 @@
  *   FloatSquare sum = {};
  *   add_product(&sum, a, b);                                   sum += a b^T
  *   HalfSquare<Half> c = rounded<Half>(sum);
- * Half is __nv_bfloat16 or __half. tests/test_device_mma.cu looks at each of these alone.
+ * Half is __nv_bfloat16 or __half. tests/gpu/test_device_mma.cu looks at each of these alone.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_MMA_H
 #define LOCKSTEP_DEVICE_DEVICE_CUDA_MMA_H
@@ -108,7 +108,7 @@ static __device__ inline float power_of_two(float x)
 }
 
 #else
-#include "emulated_mma.h" /* tests/cuda_emulator */
+#include "emulated_mma.h" /* tests/gpu/cuda_emulator */
 #endif
 
 /* ---- squares ---- */

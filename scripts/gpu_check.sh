@@ -145,7 +145,7 @@ check() {
 # Tensor cores come first: if their squares lie otherwise than device_cuda_mma.h says, much else fails.
 check_tests() {
     local test name found=no
-    for test in "$build"/tests/test_device_mma_cuda "$build"/tests/test_device*_cuda; do
+    for test in "$build"/tests/gpu/test_device_mma_cuda "$build"/tests/common/test_device*_cuda; do
         [ -x "$test" ] || continue
         name=${test##*/test_}
         [ "$name" != device_mma_cuda ] || [ "$found" = no ] || continue # it was the first
@@ -173,7 +173,7 @@ ordered=("${shared[@]}" --allreduce ordered --verify exact)
 gpu_equals_cpu() {
     limited "$build/stage1_naive/train" "${sgd[@]}" --save "$logs/cpu.safetensors" &&
         run_ranks 2 "$build/stage3_overlap/train_cuda" "${sgd[@]}" "${shared[@]}" --save "$logs/gpu.safetensors" &&
-        "$build/tests/compare_weights" "$logs/cpu.safetensors" "$logs/gpu.safetensors" 1e-5
+        "$build/tests/train/compare_weights" "$logs/cpu.safetensors" "$logs/gpu.safetensors" 1e-5
 }
 
 same_bits_twice() {
@@ -214,10 +214,10 @@ check_ranks() {
         --tf32 --accumulate 2
     check "two ranks on one GPU without --share-gpu are refused" refuses_to_share
     name="weights: 2 ranks on the GPU against 1 process on the CPU"
-    if [ -x "$build/tests/compare_weights" ]; then
+    if [ -x "$build/tests/train/compare_weights" ]; then
         check "$name" gpu_equals_cpu
     else
-        not_run "$name" "tests/compare_weights was not built (cmocka?)"
+        not_run "$name" "tests/train/compare_weights was not built (cmocka?)"
     fi
     check "two runs give the same bits, fp32, AdamW" same_bits_twice
     check "two runs give the same bits, TF32, AdamW" same_bits_twice "${wide[@]}" --tf32
@@ -314,10 +314,11 @@ check_sanitizer() {
             done
         fi
         for test in device_mma device_attention device_attention_half; do
-            if [ -x "$build/tests/test_${test}_cuda" ]; then
-                check "$tool: $test" limited "$sanitizer" "${flags[@]}" "$build/tests/test_${test}_cuda"
+            program=$(echo "$build"/tests/*/"test_${test}_cuda")
+            if [ -x "$program" ]; then
+                check "$tool: $test" limited "$sanitizer" "${flags[@]}" "$program"
             else
-                not_run "$tool: $test" "tests/test_${test}_cuda was not built (cmocka?)"
+                not_run "$tool: $test" "test_${test}_cuda was not built (cmocka?)"
             fi
         done
         check "$tool: two steps, fp32" limited "$sanitizer" "${flags[@]}" "$train" "${small[@]}"

@@ -53,8 +53,8 @@ has_good_points() { # STAGE
         sum=$((sum + worth))
         program=${program#address:}
         for case in ${cases//+/ }; do
-            [ "$case" = - ] || grep -q "cmocka_unit_test(${case#*:})" "$root/tests/test_$program.c" ||
-                fail "$1.points: there is no case $case in tests/test_$program.c"
+            [ "$case" = - ] || grep -q "cmocka_unit_test(${case#*:})" "$root/tests/stages/test_$program.c" ||
+                fail "$1.points: there is no case $case in tests/stages/test_$program.c"
         done
     done < <(grep -v '^#' "$root/course/$1.points")
     [ $sum -eq 100 ] || fail "$1.points: the points add up to $sum"
@@ -153,10 +153,10 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
-    for file in "$root"/tests/solutions/stage3_*.c; do # correct, and unlike ours
+    for file in "$root"/tests/stages/solutions/stage3_*.c; do # correct, and unlike ours
         graded 3 "$file" 100 100
     done
-    GRADE_RANKS=4 graded 3 "$root"/tests/solutions/stage3_linked_list.c 100 100
+    GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100
     mistake 1 broadcast-missing
     mistake 1 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced

@@ -2,7 +2,7 @@
 # grade.sh: runs every case of a stage's tests by itself, and counts those that pass. A failing case ends all ranks at
 # once, so in one run of a test program the first failure hides whatever would have passed behind it.
 #
-# usage: tests/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
+# usage: tests/stages/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
 #   BUILD: the build directory, of all stages or of this one alone   STAGE: 1 to 4
 #   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
 # For each case: "passed", or what it said first. Exit status 0 if all have passed, else 1.

@@ -9,14 +9,14 @@ build=$1 stage=$2
 shift 2
 launcher=("$@")
 cpu=("$build"/stage1_*/train)
-emulated=$build/tests/cuda_emulator/train_stage${stage}_emulated
+emulated=$build/tests/gpu/cuda_emulator/train_stage${stage}_emulated
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 sgd="--optimizer sgd --lr 0.1 --momentum 0 --steps 6 --batch-size 8 --eval-samples 8"
 toy="--model mlp-toy $sgd"
 gpt="--model gpt --layers 1 --width 32 --heads 2 --context 16 --data $scratch/text $sgd"
-cat "$(dirname "$0")"/../*.c >"$scratch/text"
+cat "$(dirname "$0")"/../../stages/*.c >"$scratch/text"
 
 fail() {
     failures=$((failures + 1))
@@ -35,7 +35,7 @@ runs() {
 
 # equal NAME FILE FILE TOLERANCE
 equal() {
-    "$build/tests/compare_weights" "$scratch/$2" "$scratch/$3" "$4" >"$scratch/out" 2>"$scratch/err" ||
+    "$build/tests/train/compare_weights" "$scratch/$2" "$scratch/$3" "$4" >"$scratch/out" 2>"$scratch/err" ||
         fail "$1: usual cause: a kernel that differs from device_cpu*.c, or a buffer that is sent before it is there"
 }
 
@@ -72,7 +72,7 @@ done
     runs "float32" 2 "$emulated" $shared --save "$scratch/fp32" --json "$scratch/json"
     grep -q '"tf32":[[:space:]]*false' "$scratch/json" || fail "float32: the summary takes it for TF32"
     equal "TF32 against float32" fp32 tf32 1e-3
-    if "$build/tests/compare_weights" "$scratch/fp32" "$scratch/tf32" 0 >"$scratch/out" 2>&1; then
+    if "$build/tests/train/compare_weights" "$scratch/fp32" "$scratch/tf32" 0 >"$scratch/out" 2>&1; then
         fail "--tf32 changes no bit: does it reach the products?"
     fi
     refused "--tf32 on one rank" 2 "differently: --tf32" $shared : -n 1 "$emulated" $shared --tf32

@@ -2,7 +2,7 @@
 # weights_hashes.sh: the hash of the trained weights of every stage, model, precision and number of ranks, a line each:
 # before and after a change that should change no bit, for diff.
 #
-# usage: tests/weights_hashes.sh BUILD [MPIEXEC [FLAGS]]     BUILD: a build directory of all stages
+# usage: tests/train/weights_hashes.sh BUILD [MPIEXEC [FLAGS]]     BUILD: a build directory of all stages
 set -u
 if [ $# -lt 1 ]; then
     sed -n '5s/^# //p' "$0" >&2

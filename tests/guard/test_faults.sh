@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_faults.sh FAULT_RANK TRAIN [MPIEXEC]: whatever happens to one rank, all ranks end within time-out + 5 s, the
-# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is tests/fault_rank.c;
+# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is tests/guard/fault_rank.c;
 # TRAIN a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
 
@@ -8,7 +8,7 @@
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
 set -u
 # shellcheck source-path=SCRIPTDIR
-. "$(dirname "$0")/processes.sh"
+. "$(dirname "$0")/../stages/processes.sh"
 fault_rank=$1 train=$2 mpiexec=${3:-mpiexec}
 mark=$$ # among the arguments of everything started here: the same programs may be running elsewhere
 ranks=3 failures=0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the reference values that tests/test_reference.c compares lockstep with.
+"""Writes the reference values that tests/common/test_reference.c compares lockstep with.
 
-    python3 tests/reference/make_reference.py          needs PyTorch 1.13 or newer; the files are kept in git
+    python3 tests/common/reference/make_reference.py          needs PyTorch 1.13 or newer; the files are kept in git
 
 Three tiny models, built from PyTorch's own layers: a GPT-2 (gpt.txt), an MLP classifier with GELU (mlp.txt) and an MLP
 for regression with ReLU (mlp-toy.txt). Weights and inputs are float32 numbers; everything computed from them is computed in

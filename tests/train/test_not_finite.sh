@@ -5,7 +5,7 @@
 # usage: test_not_finite.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from not_finite.c
 set -u
 # shellcheck source-path=SCRIPTDIR
-. "$(dirname "$0")/processes.sh"
+. "$(dirname "$0")/../stages/processes.sh"
 program=$1
 shift
 launcher=("$@")

@@ -12,7 +12,7 @@ trap 'rm -rf "$scratch"' EXIT
 failures=0
 
 # Buckets of one parameter: all-reduces begin while backward is at another place.
-command=("$build/tests/cuda_emulator/train_stage${stage}_emulated" --model mlp-toy --steps 2 --eval-samples 8
+command=("$build/tests/gpu/cuda_emulator/train_stage${stage}_emulated" --model mlp-toy --steps 2 --eval-samples 8
     --backend mpi --share-gpu)
 [ "$stage" -eq 1 ] || command+=(--bucket-cap-mb 0 --first-bucket-mb 0)
 

@@ -1,4 +1,5 @@
-# lockstep_tests.cmake: how tests are added, and which tests every stage has.
+# lockstep_tests.cmake: how tests are added, and the tests of what a stage does: those that an assignment is graded by.
+# What a stage is a part of, the program around it, is tested in tests/train.
 
 # The environment of every test: no BLAS kernels forced on us, and clean reports from the sanitizers. Open MPI leaves
 # memory of its own behind, so leaks are only looked for under MPICH, which does not.
@@ -21,13 +22,13 @@ set(LOCKSTEP_TEST_ENVIRONMENT
     "UCX_MEM_EVENTS=no" # UCX's memory hooks and the thread sanitizer do not get along
     "ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${leaks}"
     "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/tsan.supp:halt_on_error=1:handle_segv=2")
+    "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/stages/tsan.supp:halt_on_error=1:handle_segv=2")
 
 # What tests share: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
-    add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/expect.c ${LOCKSTEP_ROOT}/tests/mpi_main.c
-                                        ${LOCKSTEP_ROOT}/tests/toy_data.c ${LOCKSTEP_ROOT}/tests/branches.c)
-    target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests)
+    add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
+                                        ${LOCKSTEP_ROOT}/tests/stages/toy_data.c ${LOCKSTEP_ROOT}/tests/stages/branches.c)
+    target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests/stages)
     target_link_libraries(lockstep_testing PUBLIC lockstep_common PkgConfig::cmocka)
 elseif(NOT cmocka_FOUND)
     message(STATUS "cmocka is missing: no tests are built (Debian and Ubuntu: libcmocka-dev)")
@@ -46,16 +47,19 @@ function(lockstep_test name target ranks)
                                             ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
-# lockstep_script(NAME LABEL PROCESSORS SCRIPT ARGUMENTS...): runs a shell script of tests/.
+# lockstep_script(NAME LABEL PROCESSORS SCRIPT ARGUMENTS...): runs a shell script; SCRIPT is its path below tests/.
 function(lockstep_script name label processors script)
     add_test(NAME ${name} COMMAND bash ${LOCKSTEP_ROOT}/tests/${script} ${ARGN})
     set_tests_properties(${name} PROPERTIES TIMEOUT 600 PROCESSORS ${processors} LABELS "${label}"
                                             ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
-# lockstep_stage_program(NUMBER NAME): links tests/NAME.c with the stage, as NAME_stageNUMBER.
+# lockstep_stage_program(NUMBER NAME [ROOM]): links tests/ROOM/NAME.c (default: stages) with the stage, as
+# NAME_stageNUMBER.
 function(lockstep_stage_program number name)
-    add_executable(${name}_stage${number} ${LOCKSTEP_ROOT}/tests/${name}.c)
+    set(room stages ${ARGN})
+    list(GET room -1 room)
+    add_executable(${name}_stage${number} ${LOCKSTEP_ROOT}/tests/${room}/${name}.c)
     target_link_libraries(${name}_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                          lockstep_train)
 endfunction()
@@ -64,7 +68,7 @@ endfunction()
 function(lockstep_overlap_tests number)
     foreach(name test_launches test_overlap) # the test's functions come before the process group's, and count
         lockstep_stage_program(${number} ${name})
-        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/branch_pair.c ${LOCKSTEP_ROOT}/tests/watch.c)
+        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/branch_pair.c ${LOCKSTEP_ROOT}/tests/stages/watch.c)
         target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
                                                            -Wl,--wrap=pg_barrier,--wrap=work_wait)
     endforeach()
@@ -85,9 +89,9 @@ function(lockstep_stage_tests number)
     if(NOT cmocka_FOUND)
         return()
     endif()
-    add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/test_equivalence.c
-                                                   ${LOCKSTEP_ROOT}/tests/training_pair.c
-                                                   ${LOCKSTEP_ROOT}/tests/gradient_suspects.c)
+    add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/stages/test_equivalence.c
+                                                   ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
+                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
     target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to see what it is given
@@ -100,71 +104,25 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_toys_${ranks}_ranks test_toys_stage${number} ${ranks} stage${number} mpi)
     endforeach()
     lockstep_test(stage${number}_toys_8_ranks test_toys_stage${number} 8 stage${number} mpi slow)
-    # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
-    # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
-    if(number EQUAL 1)
-        lockstep_script(stage1_command_line cli 2 test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
-        lockstep_script(stage1_command_line_files cli 2 test_cli_files.sh $<TARGET_FILE:train_stage1>
-                        ${MPIEXEC_EXECUTABLE})
-        if(LOCKSTEP_OPEN_MPI) # 350 mistakes on 2 ranks: its launcher takes a second longer where a rank has failed
-            set_tests_properties(stage1_command_line PROPERTIES TIMEOUT 1800)
-        endif()
-    else()
-        lockstep_script(stage${number}_command_line cli 1 test_cli.sh $<TARGET_FILE:train_stage${number}>)
-        set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
-        if(number LESS 4)
-            set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
-        endif()
-    endif()
-    if(LOCKSTEP_WITH_CUDA) # what can be seen of it without a GPU
-        lockstep_script(stage${number}_cuda_command_line cli 2 test_cuda_cli.sh $<TARGET_FILE:train_stage${number}_cuda>
-                        ${MPIEXEC_EXECUTABLE})
-        if(number GREATER 1)
-            set_property(TEST stage${number}_cuda_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
-        endif()
-    endif()
     lockstep_test(stage${number}_equivalence_8_ranks test_equivalence_stage${number} 8 stage${number} mpi slow)
     lockstep_stage_program(${number} bits)
     lockstep_test(stage${number}_bits_3_ranks bits_stage${number} 3 stage${number} mpi) # all stages: test_bits.sh
-    lockstep_script(stage${number}_join "stage${number};mpi" 2 test_join.sh $<TARGET_FILE:train_stage${number}>
-                    ${MPIEXEC_EXECUTABLE})
     lockstep_stage_program(${number} missing_gradient)
-    lockstep_script(stage${number}_missing_gradient stage${number} 2 test_missing_gradient.sh
+    lockstep_script(stage${number}_missing_gradient stage${number} 2 stages/test_missing_gradient.sh
                     $<TARGET_FILE:missing_gradient_stage${number}> ${LOCKSTEP_MPIEXEC})
     if(number LESS 3)
-        lockstep_script(stage${number}_hides_nothing stage${number} 2 test_hides_nothing.sh
+        lockstep_script(stage${number}_hides_nothing stage${number} 2 stages/test_hides_nothing.sh
                         $<TARGET_FILE:train_stage${number}> ${LOCKSTEP_MPIEXEC})
     endif()
     if(number GREATER_EQUAL 3)
         lockstep_overlap_tests(${number})
     endif()
     if(number EQUAL 4)
-        lockstep_script(stage4_precision_runs stage4 2 test_precision_runs.sh $<TARGET_FILE:train_stage4>
+        lockstep_script(stage4_precision_runs stage4 2 stages/test_precision_runs.sh $<TARGET_FILE:train_stage4>
                         ${LOCKSTEP_MPIEXEC})
-        lockstep_script(stage4_resume stage4 2 test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
-        if(TARGET train_stage1) # not where stage 4 is built alone
-            set(other_stage $<TARGET_FILE:train_stage1>)
-        endif()
-        lockstep_script(stage4_ranks_differ "stage4;faults" 2 test_ranks_differ.sh $<TARGET_FILE:train_stage4>
-                        ${MPIEXEC_EXECUTABLE} ${other_stage})
-        lockstep_script(stage4_every_flag_differs "stage4;slow" 2 test_ranks_differ.sh --every-flag
-                        $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
-        lockstep_script(stage4_report stage4 2 test_report.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
-        lockstep_script(stage4_outputs stage4 2 test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_stage_program(4 test_overflow)
         foreach(ranks 1 2 3 4)
             lockstep_test(stage4_overflow_${ranks}_ranks test_overflow_stage4 ${ranks} stage4 mpi)
         endforeach()
     endif()
-    # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks
-    # at is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
-    lockstep_stage_program(${number} not_finite)
-    target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/train/main.c)
-    target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)
-    set(labels "stage${number};faults")
-    if(number EQUAL 2 OR number EQUAL 3)
-        list(APPEND labels slow)
-    endif()
-    lockstep_script(stage${number}_not_finite "${labels}" 2 test_not_finite.sh
-                    $<TARGET_FILE:not_finite_stage${number}> ${LOCKSTEP_MPIEXEC})
 endfunction()

@@ -9,7 +9,7 @@
 # MPICH's launcher.
 set -u
 # shellcheck source-path=SCRIPTDIR
-. "$(dirname "$0")/processes.sh"
+. "$(dirname "$0")/../stages/processes.sh"
 train=$(realpath "$1") mpiexec=${2:-mpiexec} kills=${3:-300} pairs=${4:-200} files=${5:-500}
 timeout=5            # --timeout of the runs that are hurt
 allowed=$((timeout + 10))

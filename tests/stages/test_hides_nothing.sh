@@ -8,7 +8,7 @@ set -u
 train=$1
 shift
 launcher=("$@")
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cat "$root"/common/*/*.[ch] >"$scratch/text" # any text will do

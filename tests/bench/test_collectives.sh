@@ -52,7 +52,7 @@ ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv
 [ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] ||
     fail "MPI_Allreduce itself was called wrong"
 
-# ---- NCCL, played by tests/fake_nccl: on a GPU's memory, beside the others ----
+# ---- NCCL, played by tests/gpu/fake_nccl: on a GPU's memory, beside the others ----
 ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
 [ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
     fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"

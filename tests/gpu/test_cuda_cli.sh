@@ -8,7 +8,7 @@ CUDA_VISIBLE_DEVICES=
 export CUDA_VISIBLE_DEVICES
 program=train_cuda
 # shellcheck source-path=SCRIPTDIR
-. "$(dirname "$0")/cli/cases.sh"
+. "$(dirname "$0")/../train/cli/cases.sh"
 
 run 1 --help
 ended 0 --help

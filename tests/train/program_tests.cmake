@@ -1,0 +1,56 @@
+# program_tests.cmake: the tests of `train` that are run with a stage's program. Not in a starter.
+
+# lockstep_program_tests(NUMBER): for the stage in the calling directory.
+function(lockstep_program_tests number)
+    if(NOT cmocka_FOUND)
+        return()
+    endif()
+    # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
+    # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
+    if(number EQUAL 1)
+        lockstep_script(stage1_command_line cli 2 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
+                        ${MPIEXEC_EXECUTABLE})
+        if(LOCKSTEP_OPEN_MPI) # 350 mistakes on 2 ranks: its launcher takes a second longer where a rank has failed
+            set_tests_properties(stage1_command_line PROPERTIES TIMEOUT 1800)
+        endif()
+    else()
+        lockstep_script(stage${number}_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage${number}>)
+        set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
+        if(number LESS 4)
+            set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
+        endif()
+    endif()
+    if(LOCKSTEP_WITH_CUDA) # what can be seen of it without a GPU
+        lockstep_script(stage${number}_cuda_command_line cli 2 gpu/test_cuda_cli.sh $<TARGET_FILE:train_stage${number}_cuda>
+                        ${MPIEXEC_EXECUTABLE})
+        if(number GREATER 1)
+            set_property(TEST stage${number}_cuda_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
+        endif()
+    endif()
+    lockstep_script(stage${number}_join "stage${number};mpi" 2 train/test_join.sh $<TARGET_FILE:train_stage${number}>
+                    ${MPIEXEC_EXECUTABLE})
+    if(number EQUAL 4)
+        lockstep_script(stage4_resume stage4 2 train/test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
+        if(TARGET train_stage1) # not where stage 4 is built alone
+            set(other_stage $<TARGET_FILE:train_stage1>)
+        endif()
+        lockstep_script(stage4_ranks_differ "stage4;faults" 2 train/test_ranks_differ.sh $<TARGET_FILE:train_stage4>
+                        ${MPIEXEC_EXECUTABLE} ${other_stage})
+        lockstep_script(stage4_every_flag_differs "stage4;slow" 2 train/test_ranks_differ.sh --every-flag
+                        $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage4_report stage4 2 train/test_report.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage4_outputs stage4 2 train/test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
+    endif()
+    # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks
+    # at is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
+    lockstep_stage_program(${number} not_finite train)
+    target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/train/main.c)
+    target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)
+    set(labels "stage${number};faults")
+    if(number EQUAL 2 OR number EQUAL 3)
+        list(APPEND labels slow)
+    endif()
+    lockstep_script(stage${number}_not_finite "${labels}" 2 train/test_not_finite.sh
+                    $<TARGET_FILE:not_finite_stage${number}> ${LOCKSTEP_MPIEXEC})
+endfunction()
