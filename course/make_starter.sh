@@ -48,7 +48,7 @@ is_wanted() {
     common/* | train/* | cmake/lockstep.cmake | scripts/setup.sh | "$stage"/ddp.c | "$stage"/CMakeLists.txt) ;;
     CMakePresets.json | .clang-format | .gitignore | LICENSE*) ;;
     notes/stage[0-9].md) [ "${name:5:1}" -le "$number" ] || return 1 ;;
-    notes/architecture.md | notes/cuda.md | notes/faults.md) return 1 ;;
+    notes/architecture.md | notes/cuda.md | notes/demo.md | notes/faults.md) return 1 ;;
     notes/mpi_progress.md | notes/timeline.svg) [ "$number" -ge 3 ] || return 1 ;;
     notes/*) ;;
     tests/stages/solutions/*) return 1 ;;

@@ -27,7 +27,7 @@ fail() {
 # ---- what there is ----
 
 {
-    [ -f README.md ] && echo README.md
+    for file in README.md CONTRIBUTING.md; do [ -f "$file" ] && echo "$file"; done
     for directory in notes course bench tests stage[0-9]_*; do
         [ -d "$directory" ] && find "$directory" -type d -name 'build*' -prune -o -name '*.md' -print
     done

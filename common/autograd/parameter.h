@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_AUTOGRAD_PARAMETER_H
 #define LOCKSTEP_AUTOGRAD_PARAMETER_H
 
-#include "tensor/arena.h" /* ARENA_ALIGNMENT */
+#include "device/arena.h" /* ARENA_ALIGNMENT */
 #include "tensor/tensor.h"
 
 typedef struct Parameter {

@@ -16,7 +16,7 @@
 
 #include "autograd/parameter.h"
 #include "device/device.h" /* Gradient */
-#include "tensor/arena.h"
+#include "device/arena.h"
 
 #define NODE_MAX_INPUTS 3
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import mutations
 
 # These cannot see common/ as it runs on a CPU, or see only the files of the repository.
-LEFT_OUT = re.compile(r"notes|course|sanitizer_misspelt|alpha_beta|collectives|.*emulat.*|.*cuda.*")
+LEFT_OUT = re.compile(r"notes|includes|course|sanitizer_misspelt|alpha_beta|collectives|.*emulat.*|.*cuda.*")
 
 
 class Stopped(Exception):

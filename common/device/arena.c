@@ -1,6 +1,6 @@
 /* arena.c: see arena.h. During a step that outgrows the arena, blocks are chained, so that pointers handed out stay
  * valid; the next reset replaces them by one block that is large enough. */
-#include "tensor/arena.h"
+#include "device/arena.h"
 
 #include <stdlib.h>
 

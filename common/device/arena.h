@@ -4,8 +4,8 @@
  * The first step finds out how much a step needs; from then on the arena is one block and neither call
  * asks the system for memory. A step that needs more (a larger batch) makes it grow once more.
  */
-#ifndef LOCKSTEP_TENSOR_ARENA_H
-#define LOCKSTEP_TENSOR_ARENA_H
+#ifndef LOCKSTEP_DEVICE_ARENA_H
+#define LOCKSTEP_DEVICE_ARENA_H
 
 #include <stddef.h>
 

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# test_includes.sh: the walls of the house: which room may include which. notes/architecture.md has the drawing.
+#
+# usage: test_includes.sh ROOT
+set -u
+cd "$1" || exit 2
+failures=0
+
+# may_not ROOM PATTERN WHY: no file below ROOM includes what matches.
+may_not() {
+    local found
+    found=$(grep -r -n -E "^#include \"($2)" --include='*.[ch]' --include='*.cu' "$1")
+    [ -n "$found" ] || return 0
+    failures=$((failures + 1))
+    echo "FAIL: $3:"
+    echo "$found"
+}
+
+# The rooms that the rules speak of must be there, or a rule holds because its room has another name.
+for room in common/base common/tensor common/device common/autograd common/nn common/optim common/data common/comm \
+    common/ddp train/cli train/files train/report train/guard gpu; do
+    [ -d "$room" ] || [ "$room" = gpu ] || { echo "FAIL: there is no $room/: is this test out of date?"; failures=1; }
+done
+may_not common 'train/|gpu/' "common/ knows neither the program around it nor GPUs"
+may_not common/base '(tensor|device|autograd|nn|optim|data|comm|ddp)/|ddp.h' "base/ lies at the bottom"
+may_not common/tensor '(device|autograd|nn|optim|data|comm|ddp)/|ddp.h' "tensor/ knows base/ alone"
+may_not common/device '(autograd|nn|optim|data|comm|ddp)/|ddp.h' "device/ knows kernels alone"
+may_not common/comm '(autograd|nn|optim|data|ddp)/|ddp.h' "comm/ knows nothing of models: addresses, counts and names"
+may_not common/autograd '(nn|optim|data|comm|ddp)/|ddp.h' "autograd/ knows nothing of DDP: it raises events"
+may_not common/nn '(optim|data|comm|ddp)/|ddp.h' "a model knows nothing of its training"
+may_not common/optim '(nn|data|comm|ddp)/|ddp.h' "an optimizer knows parameters alone"
+may_not common/data '(device|autograd|nn|optim|comm|ddp)/|ddp.h' "data/ knows base/ alone"
+may_not common/ddp '(nn|optim|data)/|ddp.h' "what stages share knows parameters, the tape and collectives"
+may_not train/guard 'train/(cli|files|report|trainer|replica|verify|evaluate)' "guard/ watches a group, whatever is trained"
+may_not gpu 'train/(cli|files|report|guard|trainer|replica)' "gpu/ is a device and a backend"
+for stage in stage[0-9]_*; do
+    may_not "$stage" 'train/|gpu/|nn/|optim/|data/' "a stage knows ddp.h, and what common/ offers stages"
+done
+[ "$failures" -eq 0 ] && echo "all includes stay on their side of the walls"
+exit $((failures > 0))
