@@ -27,8 +27,9 @@ WORKERS = 2
 # What is neither communication nor buckets does the same on 3 ranks and more as on 2, and in stages 2 and 3 as in 1 or 4.
 ABOUT_RANKS = ("common/dist/", "common/ddp/")
 MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*|bits")
-# The quickest tests, of so many seconds together, come first, then the same under the sanitizers, then the others.
-QUICK_SECONDS = 30
+# The quickest tests, of so many seconds together, come first, then the same under the sanitizers, then others, of so many
+# seconds: what has survived until then seldom dies later.
+QUICK_SECONDS, OTHER_SECONDS = 30, 60
 SHOWN = {"killed": "killed", "address": "killed under the address sanitizer", "thread": "killed under the thread "
          "sanitizer", "SURVIVED": "survived", "equal": "same object code, another one was drawn",
          "uncompilable": "did not compile, another one was drawn"}
@@ -131,11 +132,15 @@ class Trial:
         return sorted(seconds, key=lambda test: (seconds[test] + 0.1) / (kills[test] + 0.3))
 
     def quick_and_others(self, tests):
-        quick, total = 0, 0
-        while quick < len(tests) and total < QUICK_SECONDS:
-            total += self.measured[tests[quick]]["seconds"]
-            quick += 1
-        return tests[:quick], tests[quick:]
+        parts = []
+        for limit in (QUICK_SECONDS, OTHER_SECONDS):
+            count, total = 0, 0
+            while count < len(tests) and total < limit:
+                total += self.measured[tests[count]]["seconds"]
+                count += 1
+            parts.append(tests[:count])
+            tests = tests[count:]
+        return parts
 
     def fails(self, worker, test):
         """A test of several processes must fail twice, as it may have failed because the machine was busy."""
