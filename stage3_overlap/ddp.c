@@ -97,9 +97,9 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
  * Starts every bucket that is complete and whose predecessors have all been started. Without the second condition two
  * ranks whose gradients become ready in different orders would start different collectives first, and each would
  * wait for ever for the other, or add up gradients of different layers. */
-static void launch_full_buckets(Ddp *ddp)
+static void launch_ready_buckets(Ddp *ddp)
 {
-    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].missing == 0) {
+    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0) {
         Bucket *bucket = &ddp->buckets.items[ddp->next_bucket++];
         bucket->work = pg_all_reduce_async(ddp->pg, bucket->data,
                                            ddp->last_micro_batch ? bucket->data : ddp->discarded, bucket->elements,
@@ -112,8 +112,8 @@ static void gradient_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
     readiness_mark(&ddp->readiness, parameter);
-    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
-    launch_full_buckets(ddp);
+    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].pending--;
+    launch_ready_buckets(ddp);
 }
 
 /* note: unused-parameters
@@ -135,7 +135,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
     readiness_begin(&ddp->readiness, ddp->parameters);
     ddp->next_bucket = 0;
     for (int b = 0; b < ddp->buckets.count; b++)
-        ddp->buckets.items[b].missing = ddp->buckets.items[b].count;
+        ddp->buckets.items[b].pending = ddp->buckets.items[b].count;
     if (ddp->options.find_unused_parameters)
         mark_unused_parameters(ddp, loss);
 }

@@ -106,9 +106,9 @@ static void launch(Ddp *ddp, Bucket *bucket)
 }
 
 /* Starts every bucket that is complete and whose predecessors have all been started (why: stage 3). */
-static void launch_full_buckets(Ddp *ddp)
+static void launch_ready_buckets(Ddp *ddp)
 {
-    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].missing == 0)
+    while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0)
         launch(ddp, &ddp->buckets.items[ddp->next_bucket++]);
 }
 
@@ -119,8 +119,8 @@ static void gradient_ready(void *listener, Parameter *parameter)
     readiness_mark(&ddp->readiness, parameter);
     if (!ddp->synchronize)
         return;
-    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
-    launch_full_buckets(ddp);
+    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].pending--;
+    launch_ready_buckets(ddp);
 }
 
 /* A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
@@ -141,7 +141,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
     readiness_begin(&ddp->readiness, ddp->parameters);
     ddp->next_bucket = 0;
     for (int b = 0; b < ddp->buckets.count; b++)
-        ddp->buckets.items[b].missing = ddp->buckets.items[b].count;
+        ddp->buckets.items[b].pending = ddp->buckets.items[b].count;
     if (ddp->options.find_unused_parameters)
         mark_unused_parameters(ddp, loss);
 }

@@ -142,8 +142,8 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
 /* A bucket whose all-reduce was never started has no work. (waited_for is the caller's thread's alone.) */
 static void check_started(const Work *work, const char *function)
 {
-    CHECK(work != NULL, "%s(NULL): this all-reduce was never started; does launch_full_buckets() start every bucket in "
-          "every backward pass, and does ddp_before_backward() set back what it counts with?", function);
+    CHECK(work != NULL, "%s(NULL): this all-reduce was never started; is every bucket started in every backward pass, "
+          "and is what that depends on set back before each one?", function);
     CHECK(!work->waited_for, "%s(): all-reduce number %ld has had its work_wait() before, which has freed the handle: "
           "each pg_all_reduce_async() needs exactly one", function, work->collective.sequence);
 }
@@ -194,7 +194,7 @@ void worker_check_all_waited_for(ProcessGroup *pg, const char *what)
     long left = pg->worker->not_waited_for;
     pthread_mutex_unlock(&pg->worker->lock);
     CHECK(left == 0, "%s while %ld all-reduce(s) may be under way: every pg_all_reduce_async() needs its work_wait() "
-          "(in ddp_after_backward())", what, left);
+          "before", what, left);
 }
 
 void worker_stop(ProcessGroup *pg)

@@ -16,7 +16,7 @@ typedef struct Bucket {
     float *data;            /* all their gradients, each slice on a 64-byte boundary; owned */
     size_t elements;        /* of data, the gaps included */
     /* Stages 3 and 4, during a backward pass: */
-    int missing; /* parameters whose gradient is not complete yet */
+    int pending; /* parameters whose gradient is not complete yet */
     Work *work;  /* its all-reduce under way */
     void *half;  /* stage 4: what travels instead of data, if gradients travel in 16 bits; owned, or NULL */
 } Bucket;

@@ -112,6 +112,7 @@ static void check_three_images(DatasetSplit split)
     }
     expect_close("pixels of images 2 and 0", inputs, expected, 12, 1e-6, 1e-6,
                  "is the header taken for pixels, or an image taken at the wrong place?");
+    assert_int_equal(dataset.targets, 1);
     assert_int_equal(targets[0], 4);
     assert_int_equal(targets[1], 9);
     dataset_close(&dataset);

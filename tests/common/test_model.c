@@ -69,6 +69,19 @@ static void test_sizes(void **state)
     assert_false(model_spec_by_name("gpt3", &none));
 }
 
+static void test_parameters_are_found_by_name(void **state)
+{
+    (void)state;
+    Model model;
+    ModelSpec spec = spec_of("mlp-toy");
+    model_create(&model, &spec, 1);
+    for (int i = 0; i < model.parameters.count; i++)
+        assert_ptr_equal(parameters_find(&model.parameters, model.parameters.items[i]->name),
+                         model.parameters.items[i]);
+    assert_null(parameters_find(&model.parameters, "fc1"));
+    model_free(&model);
+}
+
 /* ---- first weights ---- */
 
 /* The mean, the root of the mean square and the largest size of a parameter's numbers. */
@@ -196,7 +209,7 @@ int main(void)
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_numbers),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sizes), cmocka_unit_test(test_parameters_are_found_by_name),
         cmocka_unit_test(test_first_weights_of_gpt),
         cmocka_unit_test(test_first_weights_of_mlp),
         cmocka_unit_test(test_deep_gpt),

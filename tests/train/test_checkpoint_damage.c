@@ -38,6 +38,7 @@ static const HandMade lies[] = {
     {"{" WEIGHT "," BIAS "}", 40, "holds 40 bytes of data, but its tensors have 36"},
     {"{" WEIGHT "," WEIGHT "," BIAS "}", 36, "overlap"},
     {"{" WEIGHT "," BIAS ",\"fc1.bias\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[36,48]}}", 48, "twice"},
+    {"{" WEIGHT "," BIAS ",\"fc1.weight\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[36,48]}}", 48, "twice"},
     {"{" WEIGHT "," BIAS ",\"fc2.\\nbias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[36,40]}}", 40,
      "holds tensor \"fc2.?bias\", which this run does not have"},
     {"{" WEIGHT ",\"fc1.bias\":3}", 36, "dtype"},

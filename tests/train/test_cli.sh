@@ -15,6 +15,10 @@ if [ -z "$stage" ]; then
     exit 1
 fi
 echo "train of stage $stage, ranks: $ranks_list"
+if [ "$stage" -eq 4 ]; then # all flags; a change is meant to be seen: write the file anew with --help
+    diff "$(dirname "$0")/help_of_stage4.txt" "$scratch/out" >"$scratch/diff" ||
+        fail "--help is not tests/train/help_of_stage4.txt: $(cat "$scratch/diff")" --help
+fi
 
 for count in $ranks_list; do
     run "$count" --help

@@ -133,6 +133,25 @@ static void test_several_ranks(void **state)
     expect_printed("step 1/10, loss 1.5000, 15 samples/s, 25 % waiting for other ranks\n");
 }
 
+/* A line speaks of all steps since the line before. */
+static void test_waiting_adds_up(void **state)
+{
+    (void)state;
+    Progress progress;
+    now = 0;
+    catch_stdout();
+    job_set((Job){.rank = 0, .world_size = 2});
+    progress_start(&progress, 0, 40, "samples");
+    step_at(&progress, 2, 0);
+    step_at(&progress, 3, 1);
+    step_at(&progress, 4, 2); /* no line is due; 0.5 s of waiting */
+    step_at(&progress, 5, 3); /* and 0.5 s, of 2 */
+    job_set((Job){.rank = 0, .world_size = 1});
+    expect_printed("step 1/40, loss 1.5000, 15 samples/s, 25 % waiting for other ranks\n"
+                   "step 2/40, loss 1.5000, 30 samples/s, 50 % waiting for other ranks, 38 s left\n"
+                   "step 4/40, loss 1.5000, 30 samples/s, 50 % waiting for other ranks, 36 s left\n");
+}
+
 /* ---- the summary ---- */
 
 static Summary small_summary(void)
@@ -229,7 +248,7 @@ int main(void)
         cmocka_unit_test(test_a_line_for_every_twentieth),
         cmocka_unit_test(test_times_left),
         cmocka_unit_test(test_on_a_terminal),
-        cmocka_unit_test(test_several_ranks),
+        cmocka_unit_test(test_several_ranks), cmocka_unit_test(test_waiting_adds_up),
         cmocka_unit_test(test_a_small_summary),
         cmocka_unit_test(test_a_full_summary),
     };

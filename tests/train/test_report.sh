@@ -62,5 +62,13 @@ says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.gr
     '.bytes_per_step == 1568' '.memory.gradients_mb == 0.004704' '.memory.optimizer_mb == 0' \
     '.memory.operands_mb == 0.0028' '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
 
+# The timeline: every event has a kind; what lasts has a duration, and gradient-ready is an instant.
+run 2 --steps 3 --trace "$work/trace"
+jq -e '(if type == "array" then . else .traceEvents end) |
+       all(.ph == "M" or .ph == "X" and .dur > 0 or .ph == "i" and .s == "t" and (.name | startswith("gradient-ready"))) and
+       ([.[] | select(.ph == "i")] | length > 0) and
+       ([.[] | select(.ph == "X" and (.name | startswith("all_reduce bucket")))] | length > 0)' "$work/trace" >/dev/null ||
+    fail "--trace: an event has no kind, or the wrong one, or there is none of a kind"
+
 [ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
 echo "what a run says about itself is right"

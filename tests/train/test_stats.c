@@ -56,6 +56,7 @@ static void test_order_does_not_matter_after_warmup(void **unused)
     (void)unused;
     Stats stats = stats_of(3000, true); /* 2997 ... 1 are left; the array has to grow for them */
     expect_number("p50", stats_percentile(&stats, PART_STEP, 50), 1499);
+    expect_number("p95", stats_percentile(&stats, PART_STEP, 95), 2847.2);
     expect_number("first", stats_first(&stats, PART_STEP), 3000);
     stats_free(&stats);
 }

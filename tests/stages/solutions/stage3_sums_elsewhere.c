@@ -48,10 +48,10 @@ static void on_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
     readiness_mark(&ddp->readiness, parameter);
-    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].missing--;
+    ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].pending--;
     for (; ddp->started < ddp->buckets.count; ddp->started++) {
         Bucket *bucket = &ddp->buckets.items[ddp->started];
-        if (bucket->missing > 0)
+        if (bucket->pending > 0)
             break;
         bucket->work = pg_all_reduce_async(ddp->pg, bucket->data, ddp->sums[ddp->started], bucket->elements, DTYPE_F32,
                                            REDUCE_SUM, bucket->name);
@@ -101,7 +101,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
     ddp->started = 0;
     readiness_begin(&ddp->readiness, ddp->parameters);
     for (int b = 0; b < ddp->buckets.count; b++)
-        ddp->buckets.items[b].missing = ddp->buckets.items[b].count;
+        ddp->buckets.items[b].pending = ddp->buckets.items[b].count;
     if (!ddp->options.find_unused_parameters)
         return;
     bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
