@@ -158,7 +158,7 @@ if [ "${2-}" = --grade ]; then
     done
     GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100
     mistake 1 broadcast-missing
-    mistake 1 micro-batch-summed-again
+    mistake 3 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced
     mistake 3 wait-missing
     mistake 3 waits-after-each-launch
