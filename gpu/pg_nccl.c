@@ -135,7 +135,7 @@ static ncclDataType_t nccl_datatype(DType dtype)
     case DTYPE_F64: return ncclFloat64;
     case DTYPE_I32: return ncclInt32;
     case DTYPE_I64: return ncclInt64;
-    case DTYPE_BF16: return ncclBfloat16; /* a ring rounds every partial sum: see half-precision-sums in allreduce.c */
+    case DTYPE_BF16: return ncclBfloat16; /* a ring rounds every partial sum: see half-precision-sums in pg_mpi.c */
     case DTYPE_F16: return ncclFloat16;
     }
     FAULT("no such dtype: %d", (int)dtype);

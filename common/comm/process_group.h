@@ -13,7 +13,7 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. The others: see comm/allreduce.c. ORDERED, SHM and
+/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. The others: see comm/allreduce.h. ORDERED, SHM and
  * ROOT sum every element in rank order, so that the result is the same bits whatever the message sizes. SHM: all ranks
  * must be on one host. */
 typedef enum AllReduceAlgorithm {

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Code that only a GPU runs, or that needs NCCL: no test on a CPU could see a change.
-NOT_ON_A_CPU = re.compile(r"device_cuda|pg_nccl\.c$|no_nccl\.c$")
+NOT_ON_A_CPU = re.compile(r"device_cuda|pg_nccl\.c$")
 # Statements that do nothing on a CPU: they name ranges for a GPU's profiler.
 FOR_A_PROFILER = re.compile(r"device_(range_begin|range_begin_on|range_end|mark|timeline_begin|timeline_end)\b")
 
