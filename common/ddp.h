@@ -18,8 +18,8 @@
  * Only the sums of the step's last micro-batch are kept. Stage 3 may leave those before it out, as stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, planned by buckets_plan() (ddp/buckets.h), and is named "bucket N".
  * From stage 3 on, a bucket's all-reduce starts in the event that makes it full, or, if that one is unused, before
- * backward; but not before those of all earlier buckets have started. Neither an event nor ddp_before_backward() waits for
- * another rank.
+ * backward; but not before those of all earlier buckets have started. Neither an event nor ddp_before_backward() waits
+ * for another rank.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H

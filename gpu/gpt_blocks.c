@@ -1,5 +1,5 @@
-/* gpt_blocks.c: the blocks of the GPT with fewer passes over memory, in the place of common/nn/gpt_blocks.c: a sum and the
- * layernorm that follows it are one kernel. A block ends with a sum whose layernorm is the next block's, so each block
+/* gpt_blocks.c: the blocks of the GPT with fewer passes over memory, in the place of common/nn/gpt_blocks.c: a sum and
+ * the layernorm that follows it are one kernel. A block ends with a sum whose layernorm is the next block's, so each block
  * leaves its last sum to its successor. The bits are the same: tests/common/test_fusions.c. */
 #include "device/device.h"
 #include "nn/layers.h"

@@ -7,7 +7,7 @@
 
 #include "comm/process_group.h"
 
-/* From now on the group's backend gets host memory in the place of device memory: copied there before, and back after. */
+/* From now on the group's backend gets host memory in the place of device memory: copied there before, back after. */
 void staging_use(ProcessGroup *pg);
 
 #endif

@@ -1,5 +1,5 @@
-/* messages.h: inside comm/ only: what pg_mpi.c and the all-reduce algorithms share: chunks of a buffer, MPI messages, and
- * how a rank waits for them. */
+/* messages.h: inside comm/ only: what pg_mpi.c and the all-reduce algorithms share: chunks of a buffer, MPI messages,
+ * and how a rank waits for them. */
 #ifndef LOCKSTEP_COMM_MESSAGES_H
 #define LOCKSTEP_COMM_MESSAGES_H
 

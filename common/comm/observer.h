@@ -35,7 +35,7 @@ typedef struct GroupObserver {
     void *self;
     void (*called)(void *self, const Collective *collective);  /* the rank has made the call */
     void (*ready)(void *self, const Collective *collective);   /* what it sends has been computed: it waits for others */
-    void (*carried)(void *self, const Collective *collective); /* all have come; the emulated link may take longer */
+    void (*carried)(void *self, const Collective *collective); /* all have come; an emulated link may take longer */
     void (*done)(void *self, const Collective *collective, double start, double end); /* now_seconds() */
     void (*leaving)(void *self); /* pg_destroy() has begun on this rank; nothing is under way */
     void (*closing)(void *self); /* all ranks have come to it: the backend is about to end */

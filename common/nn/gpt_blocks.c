@@ -1,5 +1,5 @@
-/* gpt_blocks.c: the blocks of the GPT, as the papers have them. (For a GPU, gpu/gpt_blocks.c takes the place of this file:
- * the same sums and layernorms, two in one pass over memory.) */
+/* gpt_blocks.c: the blocks of the GPT, as the papers have them. (For a GPU, gpu/gpt_blocks.c takes the place of this
+ * file: the same sums and layernorms, two in one pass over memory.) */
 #include "device/device.h"
 #include "nn/layers.h"
 
