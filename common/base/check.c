@@ -18,7 +18,7 @@ static Job job = {.rank = 0, .world_size = 1};
 static _Atomic(void (*)(void)) before_abort;
 static const char *program = "train";
 static int exit_status;
-static void (*when_accounted_for)(void); /* NULL: nobody wants to know */
+static void (*on_explained_end)(void); /* NULL: nobody wants to know */
 static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
 
 void job_set(Job new_job)
@@ -39,15 +39,15 @@ static void abort_all(int status)
     job.abort_all(status);
 }
 
-void job_when_accounted_for(void (*action)(void))
+void job_on_explained_end(void (*action)(void))
 {
-    when_accounted_for = action;
+    on_explained_end = action;
 }
 
-void job_end_is_accounted_for(void)
+void job_end_is_explained(void)
 {
-    if (when_accounted_for != NULL)
-        when_accounted_for();
+    if (on_explained_end != NULL)
+        on_explained_end();
 }
 
 void job_set_status(int status)
@@ -126,7 +126,7 @@ void die(const char *format, ...)
     va_end(arguments);
 
     job_set_status(STATUS_WRONG_USE);
-    job_end_is_accounted_for(); /* on all ranks, although rank 0 may speak for them */
+    job_end_is_explained(); /* on all ranks, although rank 0 may speak for them */
     if (job.rank == 0)
         line_print(&line);
     if (job.all_ranks_arrive == NULL)
@@ -160,7 +160,7 @@ static void append_fault(Line *line, const char *format, va_list arguments)
         line_append(line, ", step %ld", step);
     line_append(line, ": ");
     line_append_list(line, format, arguments);
-    job_end_is_accounted_for(); /* it is going to be printed */
+    job_end_is_explained(); /* it is going to be printed */
 }
 
 void fault_at(const char *file, int line_number, const char *format, ...)
@@ -187,7 +187,7 @@ void job_say_fault(const char *format, ...)
 
 void job_abort(int status)
 {
-    job_end_is_accounted_for(); /* our own wish: a line, here or on another rank, says why */
+    job_end_is_explained(); /* our own wish: a line, here or on another rank, says why */
     if (job.abort_all != NULL)
         abort_all(status);
     exit(status);

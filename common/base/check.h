@@ -32,12 +32,12 @@ void job_set(Job job);
  * long, and comes in whichever thread ends the job. NULL: nothing. */
 void job_before_abort(void (*action)(void));
 
-/* note: accounted-for
- * How a process ends is accounted for once it has printed an error, or has come to the regular end of its work. An end
- * that is not looks the same from outside: a library calls exit(0) or exit(1). So who watches the process from there
- * (train/guard/supervise.c) is told: `action` is called each time, in any thread, also in a signal's handler. */
-void job_when_accounted_for(void (*action)(void));
-void job_end_is_accounted_for(void);
+/* note: explained-end
+ * The end of a process is explained once the process has printed an error, or has reached the regular end of its work.
+ * From outside, an unexplained end looks the same: a library may call exit(0) or exit(1). So the parent process that
+ * watches (train/guard/supervise.c) is told: `action` is called each time, in any thread, also in a signal's handler. */
+void job_on_explained_end(void (*action)(void));
+void job_end_is_explained(void);
 
 int job_rank(void);
 int job_world_size(void);

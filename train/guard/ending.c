@@ -61,7 +61,7 @@ static void abort_all(int status)
  * the launcher's barrier, does not take them any more. All ranks have met before, and have nothing left to do, so this
  * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
  * others. So this one says it, as MPI_Finalize would. */
-static void leave_anyway(int signal_number)
+static void exit_without_finalize(int signal_number)
 {
     static const char note[] = "note: MPI has not ended within 10 s; nothing is left to do, so this rank leaves\n";
     (void)signal_number;
@@ -69,13 +69,13 @@ static void leave_anyway(int signal_number)
     (void)written;
     launcher_tell("cmd=finalize\n");
     sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
-    job_end_is_accounted_for();
+    job_end_is_explained();
     _exit(job_status());
 }
 
 static void begin_to_end(void)
 {
-    signal(SIGALRM, leave_anyway);
+    signal(SIGALRM, exit_without_finalize);
     alarm(10);
 }
 
@@ -191,5 +191,5 @@ void ending_observe(ProcessGroup *pg)
 void ending_close(void)
 {
     alarm(0);
-    job_end_is_accounted_for();
+    job_end_is_explained();
 }

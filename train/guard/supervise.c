@@ -71,7 +71,7 @@ static void remove_leftovers(void)
 /* ---- parent and child ---- */
 
 static pid_t child;
-static atomic_bool *accounted_for; /* memory of both: the child says there that its end is accounted for */
+static atomic_bool *end_is_explained; /* memory of both: the child says there that its end is explained */
 static volatile sig_atomic_t ended_by_launcher; /* as another rank has ended with an error: that one has said why */
 
 void launcher_tell(const char *words)
@@ -116,7 +116,7 @@ static _Noreturn void wait_for_child(const char *rank)
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    bool has_said_all = WIFEXITED(status) && atomic_load(accounted_for);
+    bool has_said_all = WIFEXITED(status) && atomic_load(end_is_explained);
     if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has said why */
         _exit(code);
     const int dead = (int)child;
@@ -138,7 +138,7 @@ static _Noreturn void wait_for_child(const char *rank)
 
 static void tell_parent(void)
 {
-    atomic_store(accounted_for, true);
+    atomic_store(end_is_explained, true);
 }
 
 /* The line on the end of this process's own parent. */
@@ -176,12 +176,12 @@ void supervise_rank(void)
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
     pid_t parent = getpid();
-    accounted_for = mmap(NULL, sizeof *accounted_for, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(accounted_for != MAP_FAILED, "mmap: %s", strerror(errno));
+    end_is_explained = mmap(NULL, sizeof *end_is_explained, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(end_is_explained != MAP_FAILED, "mmap: %s", strerror(errno));
     child = fork();
     CHECK(child >= 0, "fork: %s", strerror(errno));
     if (child > 0)
         wait_for_child(rank);
-    job_when_accounted_for(tell_parent);
+    job_on_explained_end(tell_parent);
     end_with_parent(rank, parent, "its parent");
 }

@@ -102,7 +102,7 @@ static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
 /* Prints this rank's line, gives the others time to print theirs, and ends the job. heard: the alarm of rank `from`;
  * NULL: this rank is the first whose time is up. A rank that has made its call raises the alarm in any case: all can
  * compare. */
-static _Noreturn void speak_and_end(Watchdog *watchdog, const Alarm *heard, int from)
+static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, int from)
 {
     char text[400];
     pthread_mutex_lock(&watchdog->lock);
@@ -183,14 +183,14 @@ static void *watch(void *argument)
         Alarm alarm;
         int from;
         look_for_departures(watchdog);
-        bool in_vain = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
+        bool missing_rank_has_left = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
         pthread_mutex_unlock(&watchdog->lock);
-        if (in_vain)
+        if (missing_rank_has_left)
             name_who_left(watchdog);
         if (alarm_was_raised(watchdog->pg, &from, &alarm))
-            speak_and_end(watchdog, &alarm, from);
+            report_and_abort(watchdog, &alarm, from);
         if (too_late)
-            speak_and_end(watchdog, NULL, watchdog->pg->rank);
+            report_and_abort(watchdog, NULL, watchdog->pg->rank);
         pthread_mutex_lock(&watchdog->lock);
     }
     pthread_mutex_unlock(&watchdog->lock);
@@ -222,7 +222,7 @@ static void called(void *self, const Collective *collective)
     pthread_mutex_unlock(&watchdog->lock);
 }
 
-static void come_to(Watchdog *watchdog, Progress progress)
+static void set_progress(Watchdog *watchdog, Progress progress)
 {
     pthread_mutex_lock(&watchdog->lock);
     watchdog->progress = progress;
@@ -233,19 +233,19 @@ static void come_to(Watchdog *watchdog, Progress progress)
 static void ready(void *self, const Collective *collective)
 {
     (void)collective;
-    come_to(self, WAITS_FOR_RANKS);
+    set_progress(self, WAITS_FOR_RANKS);
 }
 
 static void carried(void *self, const Collective *collective)
 {
     (void)collective;
-    come_to(self, WAITS_FOR_LINK);
+    set_progress(self, WAITS_FOR_LINK);
 }
 
 static void done(void *self, const Collective *collective, double start, double end)
 {
     (void)collective, (void)start, (void)end;
-    come_to(self, IDLE);
+    set_progress(self, IDLE);
 }
 
 static void leaving(void *self)
