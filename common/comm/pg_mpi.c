@@ -62,19 +62,23 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
 
-/* A new algorithm is a file and a row. */
+/* A new algorithm is a file and a row. What is not said of it is false, or 0. */
 static const struct {
     Algorithm run;
-    size_t small_bytes;  /* up to here `run_small` is faster: fewer messages, more bytes */
-    Algorithm run_small;
+    Algorithm run_small; /* for up to small_bytes: fewer messages, more bytes; NULL: there is none */
+    size_t small_bytes;
     bool segments;       /* it gets one segment after the other; false: the whole buffer */
+    bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
+    bool passes_sums_on; /* partial sums travel, so that it cannot serve 16-bit types: half-precision-sums, below */
 } algorithms[] = {
-    [ALLREDUCE_MPI] = {all_reduce_mpi, 0, NULL, false},
-    [ALLREDUCE_ROOT] = {all_reduce_root, 0, NULL, true},
-    [ALLREDUCE_RING] = {all_reduce_ring, 0, NULL, false},
-    [ALLREDUCE_DOUBLING] = {all_reduce_halving_doubling, (size_t)16 << 10, all_reduce_recursive_doubling, true},
-    [ALLREDUCE_ORDERED] = {all_reduce_ordered, (size_t)4 << 10, all_reduce_ordered_small, true},
-    [ALLREDUCE_SHM] = {all_reduce_shm, 0, NULL, false},
+    [ALLREDUCE_MPI] = {.run = all_reduce_mpi, .passes_sums_on = true},
+    [ALLREDUCE_ROOT] = {.run = all_reduce_root, .segments = true, .rank_order = true},
+    [ALLREDUCE_RING] = {.run = all_reduce_ring, .passes_sums_on = true},
+    [ALLREDUCE_DOUBLING] = {.run = all_reduce_halving_doubling, .run_small = all_reduce_recursive_doubling,
+                            .small_bytes = (size_t)16 << 10, .segments = true, .passes_sums_on = true},
+    [ALLREDUCE_ORDERED] = {.run = all_reduce_ordered, .run_small = all_reduce_ordered_small,
+                           .small_bytes = (size_t)4 << 10, .segments = true, .rank_order = true},
+    [ALLREDUCE_SHM] = {.run = all_reduce_shm, .rank_order = true},
 };
 
 /* note: half-precision-sums
@@ -84,8 +88,12 @@ static const struct {
  * bytes than a ring. (MPI has no 16-bit floating point at all.) */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
-    bool passes_sums_on = wanted == ALLREDUCE_MPI || wanted == ALLREDUCE_RING || wanted == ALLREDUCE_DOUBLING;
-    return is_half(dtype) && passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+    return is_half(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+}
+
+bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype)
+{
+    return algorithms[all_reduce_algorithm(wanted, dtype)].rank_order;
 }
 
 static void run(ProcessGroup *pg, const Collective *c)

@@ -13,9 +13,8 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. The others: see comm/allreduce.h. ORDERED, SHM and
- * ROOT sum every element in rank order, so that the result is the same bits whatever the message sizes. SHM: all ranks
- * must be on one host. */
+/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. SHM: all ranks must be on one host. The others: see
+ * comm/allreduce.h. */
 typedef enum AllReduceAlgorithm {
     ALLREDUCE_MPI,
     ALLREDUCE_ORDERED,
@@ -27,6 +26,8 @@ typedef enum AllReduceAlgorithm {
 
 /* What all_reduce does over MPI where `wanted` is asked for: the same, but not always in 16 bits. */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype);
+/* Does that sum every element in rank order, so that the result is the same bits whatever the message sizes? */
+bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype);
 
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;

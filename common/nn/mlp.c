@@ -36,7 +36,11 @@ void mlp_create(Model *model, Rng *rng)
 
 const char *activation_name(Activation activation)
 {
-    return activation == ACTIVATION_GELU ? "gelu" : "relu";
+    switch (activation) {
+    case ACTIVATION_GELU: return "gelu";
+    case ACTIVATION_RELU: return "relu";
+    }
+    FAULT("there is no activation number %d", (int)activation);
 }
 
 static Tensor *activate(Tape *tape, Tensor *x, Activation activation)

@@ -28,7 +28,7 @@ static const size_t counts[] = {(size_t)4 << 20};
 #else
 static const size_t counts[] = {0, 1, 2, 3, 7, 1000, 65537};
 #endif
-enum { COUNTS = sizeof counts / sizeof counts[0], DTYPES = 6, ALGORITHMS = 6, GUARD = 64 /* bytes */ };
+enum { COUNTS = sizeof counts / sizeof counts[0], DTYPES = 6, GUARD = 64 /* bytes */ };
 
 static const DType dtypes[DTYPES] = {DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64};
 
@@ -36,7 +36,7 @@ static const struct {
     const char *name;
     AllReduceAlgorithm algorithm;
     bool rank_order; /* its sum is part0 + part1 + part2 + ..., to the bit */
-} algorithms[ALGORITHMS] = {
+} algorithms[] = {
     {"mpi", ALLREDUCE_MPI, false},
     {"root", ALLREDUCE_ROOT, true},
     {"ring", ALLREDUCE_RING, false},
@@ -44,6 +44,7 @@ static const struct {
     {"ordered", ALLREDUCE_ORDERED, true},
     {"shm", ALLREDUCE_SHM, true},
 };
+enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
 typedef enum Placement { IN_PLACE, OUT_OF_PLACE, IN_WINDOW, PLACEMENTS } Placement;
 static const char *const placement_names[] = {"in place", "out of place", "in place, in pg_alloc_shared() memory"};

@@ -184,9 +184,8 @@ void options_check_world(const Options *options, int world_size)
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
     bool nccl = strcmp(options->backend, "nccl") == 0;
-    AllReduceAlgorithm algorithm = all_reduce_algorithm(options->group.algorithm, options->ddp.grad_dtype);
-    bool rank_order = algorithm == ALLREDUCE_ORDERED || algorithm == ALLREDUCE_SHM || algorithm == ALLREDUCE_ROOT;
+    bool rank_order = all_reduce_in_rank_order(options->group.algorithm, options->ddp.grad_dtype);
     if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
-        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: the others add in another order",
+        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
             world_size, nccl ? ", with --backend mpi" : "");
 }
