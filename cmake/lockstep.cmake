@@ -57,7 +57,7 @@ target_link_options(lockstep_flags INTERFACE ${sanitizers})
 
 if(NOT TARGET lockstep_common)
     add_subdirectory(${LOCKSTEP_ROOT}/common ${CMAKE_BINARY_DIR}/common)
-    add_subdirectory(${LOCKSTEP_ROOT}/train ${CMAKE_BINARY_DIR}/train)
+    add_subdirectory(${LOCKSTEP_ROOT}/train ${CMAKE_BINARY_DIR}/train_parts) # "train" is a program, in a stage built alone
     if(LOCKSTEP_WITH_CUDA)
         add_subdirectory(${LOCKSTEP_ROOT}/gpu ${CMAKE_BINARY_DIR}/gpu)
     endif()
