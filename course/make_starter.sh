@@ -41,7 +41,7 @@ all_files() {
 }
 
 # What no student meets is left out: gpu/, bench/, tests of other parts than the stage, notes that no reading list names.
-# So is a chapter about a later stage, as that shows how this one is mended.
+# A chapter about a later stage is left out, too, because it shows what this stage's successor does better.
 is_wanted() {
     local name=${1##*/}
     case $1 in

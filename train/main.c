@@ -49,9 +49,9 @@ int main(int argc, char **argv)
         options_check_world(&options, pg_world_size(pg));
         options_check_devices(&options, pg);
         gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);
-        phases_observe(pg);
         if (options.group.debug_collectives)
             guard_compare_calls(pg);
+        phases_observe(pg); /* last: what is compared before a collective is no part of its range */
         status = train(&options, pg);
     }
     if (pg_rank(pg) == 0)

@@ -18,7 +18,7 @@ static Job job = {.rank = 0, .world_size = 1};
 static _Atomic(void (*)(void)) before_abort;
 static const char *program = "train";
 static int exit_status;
-static void (*on_explained_end)(void); /* NULL: nobody wants to know */
+static void (*on_explained_end)(void); /* NULL: nothing is called */
 static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
 
 void job_set(Job new_job)

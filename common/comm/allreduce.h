@@ -10,7 +10,7 @@
  * What each costs and when it wins: notes/allreduce.md.
  *
  * Interface: an algorithm gets a Collective whose `receive` it fills with the sum (or maximum) over all ranks' `send`;
- * the two may be one buffer. Fewer elements than ranks may come; never 0 elements, and never one rank alone (but mpi).
+ * the two may be one buffer. There may be fewer elements than ranks. Only mpi is called with 0 elements or on one rank.
  */
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H
 #define LOCKSTEP_COMM_ALLREDUCE_H

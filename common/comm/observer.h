@@ -38,7 +38,7 @@ typedef struct GroupObserver {
     void (*carried)(void *self, const Collective *collective); /* all have come; an emulated link may take longer */
     void (*done)(void *self, const Collective *collective, double start, double end); /* now_seconds() */
     void (*leaving)(void *self); /* pg_destroy() has begun on this rank; nothing is under way */
-    void (*closing)(void *self); /* all ranks have come to it: the backend is about to end */
+    void (*closing)(void *self); /* all ranks have called pg_destroy(); MPI ends next */
 } GroupObserver;
 
 /* Adds an observer, for as long as the group lives. Before the group's first collective, or between two of them. */

@@ -194,7 +194,7 @@ void worker_check_all_waited_for(ProcessGroup *pg, const char *what)
     long left = pg->worker->not_waited_for;
     pthread_mutex_unlock(&pg->worker->lock);
     CHECK(left == 0, "%s while %ld all-reduce(s) may be under way: every pg_all_reduce_async() needs its work_wait() "
-          "before", what, left);
+          "first", what, left);
 }
 
 void worker_stop(ProcessGroup *pg)

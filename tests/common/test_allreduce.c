@@ -21,7 +21,6 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "tensor/half.h"
-#include "train/guard/guard.h"
 
 #ifdef LARGE
 static const size_t counts[] = {(size_t)4 << 20};
@@ -383,11 +382,7 @@ int main(int argc, char **argv)
     for (int a = 0; a < ALGORITHMS; a++)
         wanted += is_wanted(a);
     CHECK(wanted > 0, "there is no algorithm %s", only);
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
-    guard_group(pg);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
     size_t largest = 600000;
     for (int c = 0; c < COUNTS; c++)
         largest = counts[c] > largest ? counts[c] : largest;

@@ -11,7 +11,6 @@
 #include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/guard/guard.h"
 #include "train/report/phases.h"
 
 enum { WORKS = 40 };
@@ -184,12 +183,7 @@ int main(int argc, char **argv)
     };
     /* ordered: the sanitizer sees all of it */
     ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &options);
     int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

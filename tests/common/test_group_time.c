@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "comm/group.h" /* to switch the emulated link between tests */
-#include "train/guard/guard.h"
 #include "expect.h"
 #include "mpi_main.h"
 
@@ -127,12 +126,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_emulated_link),
     };
     job_set_program("test_group_time");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout()});
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("group time", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

@@ -343,12 +343,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_sum_in_pieces),
     };
     job_set_program("test_process_group");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout()});
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("process group", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

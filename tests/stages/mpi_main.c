@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "device/device.h"
+#include "train/guard/guard.h"
 
 static char rank_line[64];
 static int rank_line_length;
@@ -65,4 +67,15 @@ void tests_run_as_rank(int rank)
     signal(SIGABRT, on_abort);
     if (rank != 0 && freopen("/dev/null", "w", stdout) == NULL)
         fprintf(stderr, "rank %d: cannot open /dev/null\n", rank);
+}
+
+ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptions *options)
+{
+    pg_initialize(argc, argv);
+    guard_job();
+    ProcessGroup *pg = pg_create(options);
+    guard_group(pg);
+    device_init(pg_local_rank(pg), 1);
+    tests_run_as_rank(pg_rank(pg));
+    return pg;
 }

@@ -4,16 +4,16 @@
  *   int main(int argc, char **argv)
  *   {
  *       tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
- *       ... start MPI ...
- *       tests_run_as_rank(rank);
+ *       ProcessGroup *pg = tests_start_group(&argc, &argv, &options);
  *       int failures = cmocka_run_group_tests(tests, NULL, NULL);
- *       ... end MPI ...
+ *       pg_destroy(pg);
  *       return failures != 0;
  *   }
  */
 #ifndef LOCKSTEP_TESTS_MPI_MAIN_H
 #define LOCKSTEP_TESTS_MPI_MAIN_H
 
+#include "comm/process_group.h"
 #include "expect.h"
 
 /* Understands "--list" (prints the names of the cases, and ends) and "--case NAME" (runs that one only); anything else
@@ -28,5 +28,9 @@ double tests_timeout(void);
  * their next collective for ever. Rank 0 alone prints cmocka's report; what fails on another rank is on stderr,
  * with a line that names the rank. */
 void tests_run_as_rank(int rank);
+
+/* Starts MPI, makes a guarded group of all ranks, initializes the device, and runs as a rank: what most tests of several
+ * ranks begin with. Free with pg_destroy(). */
+ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptions *options);
 
 #endif

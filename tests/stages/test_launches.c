@@ -13,7 +13,6 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
-#include "train/guard/guard.h"
 #include "train/report/phases.h"
 #include "train/replica.h"
 
@@ -166,14 +165,9 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
                                    .debug_collectives = true};
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
+    pg = tests_start_group(&argc, &argv, &options);
     timeline_enable();
     phases_observe(pg);
-    tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("launches", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

@@ -14,7 +14,6 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
-#include "train/guard/guard.h"
 #include "train/replica.h"
 
 static ProcessGroup *pg;
@@ -165,12 +164,7 @@ int main(int argc, char **argv)
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("mlp");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options.group);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &options.group);
     int failures = cmocka_run_group_tests_name("no_sync", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

@@ -19,7 +19,6 @@
 #include "mpi_main.h"
 #include "optim/optimizer.h"
 #include "toy_data.h"
-#include "train/guard/guard.h"
 
 enum { SAMPLES = 20, STEPS = 5, INPUTS = 10, WIDTH = 12, OUTPUTS = 5, MAX_LAYERS = 5 };
 static const float learning_rate_of_toys = 0.1f;
@@ -244,12 +243,7 @@ int main(int argc, char **argv)
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     options = toy_options("mlp-toy");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options.group);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &options.group);
     draw_samples();
     int failures = cmocka_run_group_tests_name("toys", tests, NULL, NULL);
     pg_destroy(pg);

@@ -9,7 +9,6 @@
 #include "mpi_main.h"
 #include "toy_data.h"
 #include "train/evaluate.h"
-#include "train/guard/guard.h"
 
 static ProcessGroup *pg;
 
@@ -125,12 +124,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_text),
     };
     Options options = toy_options("mlp");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options.group);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &options.group);
     int failures = cmocka_run_group_tests_name("evaluate", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;

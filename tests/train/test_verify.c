@@ -13,7 +13,6 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_data.h"
-#include "train/guard/guard.h"
 #include "train/verify.h"
 
 static ProcessGroup *pg;
@@ -209,12 +208,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_the_reference_trains),
     };
     Options options = toy_options("mlp-toy");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&options.group);
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
-    tests_run_as_rank(pg_rank(pg));
+    pg = tests_start_group(&argc, &argv, &options.group);
     int failures = cmocka_run_group_tests_name("verify", tests, NULL, NULL);
     pg_destroy(pg);
     return failures != 0;
