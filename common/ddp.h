@@ -10,16 +10,16 @@
  *       ddp_after_backward(ddp, gradient_scale)     after the last one: gradients are equal on all ranks
  *   clip, optimizer step, zero gradients
  *
- * The loss is a SUM over the terms of this rank's samples: a sample has one, or, for a GPT, one per token. So the sum
- * over ranks, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over the global
- * batch, also where ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale; gradient_scale
- * divides by it, too.) ddp.c is the only place where gradients are scaled.
+ * The loss is a SUM over the terms of this rank's samples. A sample has one term, or, for a GPT, one per token. So the
+ * sum of the ranks' gradients, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over
+ * the global batch, also if ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale, so
+ * gradient_scale also divides by it.) ddp.c is the only place where gradients are scaled.
  *
- * Only the sums of the step's last micro-batch are kept. Stage 3 may leave those before it out, as stage 4 must.
+ * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, planned by buckets_plan() (ddp/buckets.h), and is named "bucket N".
- * From stage 3 on, a bucket's all-reduce starts in the event that makes it full, or, if that one is unused, before
- * backward; but not before those of all earlier buckets have started. Neither an event nor ddp_before_backward() waits
- * for another rank.
+ * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
+ * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
+ * in an event or in ddp_before_backward().
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
@@ -40,14 +40,19 @@ typedef struct Ddp Ddp;
 extern const int ddp_stage_number;      /* 1 to 4 */
 extern const char *const ddp_stage_name; /* "naive", ... */
 
-/* Checks that all ranks have the same model, copies rank 0's weights to all, gives the parameters their gradients
- * and listens to the tape. parameters, tape and pg must outlive the result. Free with ddp_destroy(). All of these are
- * collective (tape_backward() as well, which starts all-reduces): every rank calls them, in the same order. */
+/* Checks that all ranks have the same model (if not: die()), copies rank 0's weights to all ranks, and gives each
+ * trained parameter a zeroed float32 gradient. From stage 3 on it listens to the tape. parameters, tape and pg must
+ * outlive the result. Free with ddp_destroy(), which also frees the gradients. All functions except ddp_bucket_count()
+ * are collective, and so is tape_backward(), which launches all-reduces: call them on all ranks in the same order. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 
+/* The next micro-batch begins; last_micro_batch: it is the last one of its step. */
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch);
+/* From stage 3 on: resets the counters; find_unused_parameters: marks as ready what `loss` does not depend on. */
 void ddp_before_backward(Ddp *ddp, Tensor *loss);
+/* After the last micro-batch each gradient is the sum over all ranks and micro-batches, times gradient_scale. Faults if
+ * a trained parameter got no gradient, and names it. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale);
 
 int ddp_bucket_count(const Ddp *ddp); /* all-reduces of one backward pass; stage 1: one per parameter */

@@ -1,11 +1,11 @@
 /* Stage 1: naive data parallel training.
  *
- * Every rank has the whole model and its own part of the batch. Two things keep the copies equal:
+ * Every rank has the whole model and its own part of the batch. Two steps keep the models equal:
  *   - before the first step, rank 0's weights are copied to all ranks (broadcast);
  *   - after every backward pass, each parameter's gradient is summed over all ranks (all-reduce) and divided by
- *     the size of the global batch (in samples, or tokens for a GPT). Equal weights, equal gradients: equal weights.
- * What is wrong with it: one collective per parameter pays the network's latency again and again, and all of it
- * comes after backward, while the processor stands still. Stages 2 and 3 mend this.
+ *     the size of the global batch (in samples, or in tokens for a GPT). So all ranks make the same update.
+ * What is wrong with it: each parameter's collective pays the network's latency, and all collectives come after
+ * backward, while the processor only waits. Stage 2 solves the first problem, stage 3 the second.
  */
 #include "ddp.h"
 
@@ -25,8 +25,8 @@ struct Ddp {
 };
 
 /* note: stage1-create
- * All ranks have the same model, and from here on rank 0's weights. Each gradient gets a place that is its own, zeroed
- * (and visible to the other ranks of a host, if --allreduce shm is to add up there). */
+ * Checks that all ranks have the same model, and copies rank 0's weights to all. The gradients lie in one zeroed block
+ * of memory. Under --allreduce shm the other ranks of the host can read and write this block. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -71,8 +71,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Before any all-reduce, as a rank that stopped half-way would leave the others waiting. NULL: this stage listens
-     * to no events, so has_gradient tells. */
+    /* Check before the first all-reduce: a rank that stops between two of them leaves the others waiting.
+     * NULL: this stage does not listen to events, so the check reads has_gradient. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

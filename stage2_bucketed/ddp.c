@@ -1,10 +1,10 @@
 /* Stage 2: gradient buckets.
  *
- * New over stage 1: gradients lie side by side in buckets, and a bucket is all-reduced as one message. A message pays
- * the network's latency once, however many gradients it carries, so a few large ones are faster than many
+ * New over stage 1: gradients lie side by side in buckets, and each bucket is all-reduced as one message. A message
+ * pays the network's latency once, however many gradients it carries. So a few large messages are faster than many
  * small ones. A parameter's gradient IS a slice of its bucket: backward writes it there, the optimizer reads it there.
- * What is wrong with it: communication still waits for the end of backward, although the first bucket was ready
- * long before. Stage 3 mends this.
+ * What is wrong with it: communication still waits for the end of backward, although the first bucket is ready
+ * long before. Stage 3 solves this.
  */
 #include "ddp.h"
 
@@ -25,7 +25,7 @@ struct Ddp {
 };
 
 /* note: stage2-create
- * As in stage 1, but gradients get their places in buckets. NULL: in the reverse order of registration. */
+ * As in stage 1, but the gradients lie in buckets. NULL: buckets are filled in the reverse order of registration. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */

@@ -1,11 +1,11 @@
 /* Stage 3: communication behind the backward pass.
  *
- * New over stage 2: the stage listens to gradient-ready events. As soon as all gradients of a bucket are complete, the
- * bucket's all-reduce starts in the communication thread, and backward goes on with the layers below. Only
- * before the optimizer does training wait, for what is still on its way.
- * Two rules keep this right: buckets start in the same order on every rank, whatever order gradients become ready
- * in; and nobody touches a gradient between its event and the end of the wait.
- * What is wrong with it: with gradient accumulation it synchronises every micro-batch. Stage 4 mends this.
+ * New over stage 2: the stage listens to gradient-ready events. As soon as all gradients of a bucket are ready, the
+ * bucket's all-reduce is launched. The communication thread carries it out while backward goes on with the layers
+ * below. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
+ * Two rules keep this correct. All ranks launch the buckets in the same order, whatever the order in which gradients
+ * become ready. Do not touch a gradient between its event and the return of work_wait().
+ * What is wrong with it: with gradient accumulation it synchronises every micro-batch. Stage 4 solves this.
  */
 #include "ddp.h"
 
@@ -29,7 +29,7 @@ struct Ddp {
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
     bool last_micro_batch;
-    float *discarded;    /* where the sums of all micro-batches but the last go, and nothing reads them. As large as the
+    float *discarded;    /* receives the sums of all micro-batches but the last; nothing reads them. As large as the
                           * largest bucket: one is enough, because the communication thread carries out one all-reduce
                           * after the other. NULL until it is needed; owned */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
@@ -38,7 +38,7 @@ struct Ddp {
 static void gradient_ready(void *listener, Parameter *parameter);
 
 /* note: stage3-create
- * As in stage 2. Then the stage listens: from now on the tape calls gradient_ready(), in the middle of backward. */
+ * As in stage 2. Then the stage listens: from now on the tape calls gradient_ready() during backward. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
@@ -70,9 +70,9 @@ int ddp_bucket_count(const Ddp *ddp)
 }
 
 /* note: rebuild-buckets
- * The reverse of registration only guesses the order in which gradients become ready. After the first step the order is
- * known. Ranks might have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used
- * and zeroed them all. */
+ * The reverse of registration is only a guess of the order in which gradients become ready. After the first step the
+ * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: the
+ * optimizer has used them all, and they are zero. */
 static void rebuild_buckets(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);
@@ -94,9 +94,9 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 }
 
 /* note: launch-order
- * Starts every bucket that is complete and whose predecessors have all been started. Without the second condition two
- * ranks whose gradients become ready in different orders would start different collectives first, and each would
- * wait for ever for the other, or add up gradients of different layers. */
+ * Launches every bucket that has no pending gradient, if all buckets before it are launched. Without this second
+ * condition, ranks whose gradients become ready in different orders would launch different collectives first. They
+ * would wait for each other for ever, or add gradients of different layers. */
 static void launch_ready_buckets(Ddp *ddp)
 {
     while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0) {
@@ -107,7 +107,7 @@ static void launch_ready_buckets(Ddp *ddp)
     }
 }
 
-/* The event. Called by the tape in the middle of backward, or for a parameter that backward will not reach. */
+/* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
 static void gradient_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
@@ -117,9 +117,9 @@ static void gradient_ready(void *listener, Parameter *parameter)
 }
 
 /* note: unused-parameters
- * A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
- * tape before backward tells which ones; they are ready now, with what their gradient holds: zero, or what the step's
- * earlier micro-batches have added, which has to travel as well. */
+ * A parameter that this forward pass did not use raises no event, and its bucket would stay pending for ever. The tape
+ * shows before backward which parameters are unused. They are ready now: their gradients are zero, or hold the sum of
+ * the step's earlier micro-batches, which must be all-reduced, too. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
     bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
@@ -141,10 +141,10 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage3-wait
- * The optimizer needs every sum, so here training waits for what is still on its way, in the order in which it was
- * started. The check comes first: where a parameter got no gradient, its bucket was never started, and there is nothing
- * to wait for. Every micro-batch is synchronised, and only the last one's sums are kept. What the ranks have to agree on
- * at the end takes small collectives, which block. */
+ * The optimizer needs every sum, so training waits here for all buckets, in launch order. The check comes first: if a
+ * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Every micro-batch is
+ * synchronised, but only the last one's sums are kept. After it the ranks agree on which parameters were used, and on
+ * the order of readiness, in small blocking collectives. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

@@ -1,9 +1,10 @@
 /* Stage 4: no_sync, and 16 bits on the wire.
  *
- * New over stage 3: with gradient accumulation only the last micro-batch synchronises. Before it, gradients just add up
- * on each rank (what PyTorch calls no_sync), so that K micro-batches cost the communication of one.
- * Buckets can travel as bf16 or fp16: half the bytes, for a rounding. (Mixed precision in forward and backward, the
- * other half of this stage, is not DDP's business: see autograd/ops.c and optim/loss_scaler.c.)
+ * New over stage 3: with gradient accumulation, only the last micro-batch is synchronised. Before it, gradients
+ * accumulate on each rank (PyTorch's no_sync), so that K micro-batches cost the communication of one.
+ * Buckets can be sent as bf16 or fp16: half the bytes, but the gradients are rounded. (Mixed precision in forward and
+ * backward belongs to this stage, but not to DDP: see autograd/ops.c and optim/loss_scaler.c.)
+ * What is wrong with it: every rank holds the optimizer's state of all parameters.
  */
 #include "ddp.h"
 
@@ -32,7 +33,7 @@ struct Ddp {
 
 static void gradient_ready(void *listener, Parameter *parameter);
 
-/* The buckets, in the order given, and beside each what travels if that has 16 bits. */
+/* Makes the buckets in the order given. If gradients are sent in 16 bits, each bucket gets a buffer for the copy. */
 static void create_buckets(Ddp *ddp, const int *order)
 {
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
@@ -72,9 +73,9 @@ int ddp_bucket_count(const Ddp *ddp)
     return ddp->buckets.count;
 }
 
-/* The reverse of registration only guesses the order in which gradients become ready. After the first step the order is
- * known. Ranks might have seen different orders, so rank 0's counts. No gradient is alive here: the optimizer has used
- * and zeroed them all. */
+/* The reverse of registration is only a guess of the order in which gradients become ready. After the first step the
+ * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: the
+ * optimizer has used them all, and they are zero. */
 static void rebuild_buckets(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);
@@ -84,8 +85,8 @@ static void rebuild_buckets(Ddp *ddp)
 }
 
 /* note: no-sync
- * Decided before forward: buckets are started in the middle of backward, and gradient_ready() has to know by then.
- * (PyTorch decides there, too: forward reads require_backward_grad_sync, so no_sync() must enclose it.) */
+ * The decision falls before forward, because gradient_ready() needs it when it launches buckets during backward.
+ * (PyTorch decides there, too: forward reads require_backward_grad_sync, so no_sync() must enclose forward.) */
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
     if (ddp->rebuild_due)
@@ -93,7 +94,7 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
     ddp->synchronize = last_micro_batch;
 }
 
-/* Starts the bucket's all-reduce, in the dtype that travels. */
+/* Launches the bucket's all-reduce, in grad_dtype. */
 static void launch(Ddp *ddp, Bucket *bucket)
 {
     void *sent = bucket->data;
@@ -105,14 +106,14 @@ static void launch(Ddp *ddp, Bucket *bucket)
                                        bucket->name);
 }
 
-/* Starts every bucket that is complete and whose predecessors have all been started (why: stage 3). */
+/* Launches every bucket that has no pending gradient, if all buckets before it are launched (why: stage 3). */
 static void launch_ready_buckets(Ddp *ddp)
 {
     while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0)
         launch(ddp, &ddp->buckets.items[ddp->next_bucket++]);
 }
 
-/* The event. Called by the tape in the middle of backward, or for a parameter that backward will not reach. */
+/* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
 static void gradient_ready(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
@@ -123,9 +124,9 @@ static void gradient_ready(void *listener, Parameter *parameter)
     launch_ready_buckets(ddp);
 }
 
-/* A parameter that this forward pass did not use will raise no event, and its bucket would never be full. Walking the
- * tape before backward tells which ones; they are ready now, with what their gradient holds: zero, or what the step's
- * earlier micro-batches have added, which has to travel as well. */
+/* A parameter that this forward pass did not use raises no event, and its bucket would stay pending for ever. The tape
+ * shows before backward which parameters are unused. They are ready now: their gradients are zero, or hold the sum of
+ * the step's earlier micro-batches, which must be all-reduced, too. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
     bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
@@ -147,7 +148,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage4-wait
- * A micro-batch that does not synchronise leaves this rank's own sum behind, unscaled, for the next one to add to. */
+ * A micro-batch that does not synchronise leaves this rank's own sum, unscaled. The next micro-batch adds to it. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);
