@@ -1,4 +1,4 @@
-/* check.c: one line says what went wrong, and the whole job ends. */
+/* check.c: prints one line that says what went wrong, and ends the whole job. */
 #include "base/check.h"
 
 #include <stdarg.h>
@@ -11,15 +11,15 @@
 
 enum { STATUS_FAULT = 1, STATUS_WRONG_USE = 2, LINE_SIZE = 1024 };
 
-/* How long a rank waits to learn whether the others made the same mistake. */
+/* How long a rank in die() waits for the other ranks to make the same mistake. */
 static const double MISTAKE_WAIT_SECONDS = 2.0;
 
 static Job job = {.rank = 0, .world_size = 1};
 static _Atomic(void (*)(void)) before_abort;
 static const char *program = "train";
 static int exit_status;
-static void (*on_explained_end)(void); /* NULL: nothing is called */
-static atomic_long current_step = -1; /* atomic: a fault in another thread reads it too */
+static void (*on_explained_end)(void); /* NULL: no call */
+static atomic_long current_step = -1; /* atomic, because a fault in another thread reads it */
 
 void job_set(Job new_job)
 {
@@ -80,7 +80,7 @@ void job_set_step(long step)
     atomic_store(&current_step, step);
 }
 
-/* A line of text that cuts off what does not fit. */
+/* A line of text; what does not fit is cut off. */
 typedef struct Line {
     char text[LINE_SIZE];
     size_t length;
@@ -102,17 +102,17 @@ static void __attribute__((format(printf, 2, 3))) line_append(Line *line, const 
     va_end(arguments);
 }
 
-/* One write for the whole line, so that lines of several ranks do not mix. It stays one line whatever the user typed:
- * control characters become '?'. */
+/* Prints the line with one write(), so that lines of several ranks do not mix. Control characters, for example in what
+ * the user typed, become '?', so that it stays one line. */
 static void line_print(Line *line)
 {
     for (size_t i = 0; i < line->length; i++)
         if ((unsigned char)line->text[i] < ' ')
             line->text[i] = '?';
     line->text[line->length++] = '\n';
-    fflush(stdout); /* what was printed before the mistake stands before it */
+    fflush(stdout); /* earlier output must come first */
     ssize_t written = write(STDERR_FILENO, line->text, line->length);
-    (void)written; /* there is nowhere left to report to */
+    (void)written; /* this error cannot be reported */
 }
 
 /* note: ending-together */
@@ -126,13 +126,13 @@ void die(const char *format, ...)
     va_end(arguments);
 
     job_set_status(STATUS_WRONG_USE);
-    job_end_is_explained(); /* on all ranks, although rank 0 may speak for them */
+    job_end_is_explained(); /* on all ranks, although only rank 0 may print */
     if (job.rank == 0)
         line_print(&line);
     if (job.all_ranks_arrive == NULL)
         exit(STATUS_WRONG_USE);
 
-    if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake: rank 0 has said it */
+    if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake, and rank 0 has printed it */
         job.leave();
         exit(STATUS_WRONG_USE);
     }
@@ -160,7 +160,7 @@ static void append_fault(Line *line, const char *format, va_list arguments)
         line_append(line, ", step %ld", step);
     line_append(line, ": ");
     line_append_list(line, format, arguments);
-    job_end_is_explained(); /* it is going to be printed */
+    job_end_is_explained(); /* the caller prints it next */
 }
 
 void fault_at(const char *file, int line_number, const char *format, ...)
@@ -187,7 +187,7 @@ void job_say_fault(const char *format, ...)
 
 void job_abort(int status)
 {
-    job_end_is_explained(); /* our own wish: a line, here or on another rank, says why */
+    job_end_is_explained(); /* this end is intended: a line, here or on another rank, says why */
     if (job.abort_all != NULL)
         abort_all(status);
     exit(status);
@@ -210,7 +210,7 @@ void *alloc_or_fault(size_t bytes)
 {
     const size_t alignment = 64;
     CHECK(bytes <= SIZE_MAX - alignment, "cannot allocate %zu bytes: the size is not plausible", bytes);
-    size_t rounded = (bytes / alignment + 1) * alignment; /* aligned_alloc wants a multiple; never 0 */
+    size_t rounded = (bytes / alignment + 1) * alignment; /* aligned_alloc requires a multiple; never 0 */
     void *memory = aligned_alloc(alignment, rounded);
     CHECK(memory != NULL, "out of memory: cannot allocate %zu bytes", bytes);
     memset(memory, 0, rounded);

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <time.h>
 
-#define LONGEST_SLEEP 1e9 /* 30 years; infinity and the like do not fit into time_t, and would not sleep at all */
+#define LONGEST_SLEEP 1e9 /* 30 years; larger values may not fit into time_t */
 
 double now_seconds(void)
 {
@@ -23,5 +23,5 @@ void sleep_seconds(double seconds)
     left.tv_sec = (time_t)seconds;
     left.tv_nsec = (long)((seconds - (double)left.tv_sec) * 1e9);
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
-        ; /* a signal woke us: sleep for what is left */
+        ; /* a signal interrupted the sleep: sleep for the rest */
 }

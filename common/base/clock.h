@@ -2,10 +2,11 @@
 #ifndef LOCKSTEP_BASE_CLOCK_H
 #define LOCKSTEP_BASE_CLOCK_H
 
-/* Seconds since some fixed point in the past; the same clock for all processes of one machine. */
+/* Seconds since a fixed point in the past; the same clock for all processes of one machine. */
 double now_seconds(void);
 
-/* Sleeps, giving the core away. Returns at once for seconds <= 0 and NaN; more than 30 years are 30 years. */
+/* Sleeps, so that other processes can use the core. Returns at once if seconds is <= 0 or NaN; sleeps at most 30
+ * years. */
 void sleep_seconds(double seconds);
 
 #endif

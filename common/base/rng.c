@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* splitmix64: turns any seed, also 0, into well mixed bits. */
+/* splitmix64 (Steele, Lea and Flood 2014): turns any seed, also 0, into well mixed bits. */
 static uint64_t splitmix(uint64_t *seed)
 {
     uint64_t z = *seed += 0x9e3779b97f4a7c15u;
@@ -39,8 +39,8 @@ uint64_t rng_bits(Rng *rng)
 
 uint64_t rng_below(Rng *rng, uint64_t limit)
 {
-    /* 2^64 is rarely a multiple of limit. The first (2^64 mod limit) numbers are drawn again, so that every
-     * remainder has the same number of chances. */
+    /* 2^64 is rarely a multiple of limit. The first (2^64 mod limit) numbers are drawn again, so that all
+     * remainders have the same probability. */
     uint64_t unfair = (0 - limit) % limit;
     uint64_t bits;
     do
@@ -51,7 +51,7 @@ uint64_t rng_below(Rng *rng, uint64_t limit)
 
 float rng_uniform(Rng *rng)
 {
-    return (float)(rng_bits(rng) >> 40) * 0x1p-24f; /* 24 bits: all that a float's mantissa holds */
+    return (float)(rng_bits(rng) >> 40) * 0x1p-24f; /* 24 bits: the size of a float's mantissa */
 }
 
 float rng_normal(Rng *rng)

@@ -1,4 +1,4 @@
-/* rng.h: a small random number generator with one stream per seed: the same numbers on every machine.
+/* rng.h: a small random number generator. A seed gives the same numbers on every machine.
  * The state is 256 bits of xoshiro256** (Blackman and Vigna, 2018), seeded through splitmix64. */
 #ifndef LOCKSTEP_BASE_RNG_H
 #define LOCKSTEP_BASE_RNG_H
@@ -9,7 +9,7 @@ typedef struct Rng {
     uint64_t state[4];
 } Rng;
 
-void rng_seed(Rng *rng, uint64_t seed);
+void rng_seed(Rng *rng, uint64_t seed);       /* any seed, also 0 */
 uint64_t rng_bits(Rng *rng);                  /* 64 random bits */
 uint64_t rng_below(Rng *rng, uint64_t limit); /* uniform in [0, limit), without bias; limit > 0 */
 float rng_uniform(Rng *rng);                  /* uniform in [0, 1) */

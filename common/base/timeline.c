@@ -1,4 +1,4 @@
-/* timeline.c: what this rank did when, in one growing array that any thread may add to. */
+/* timeline.c: the events of this rank, in one growing array. Any thread may add to it. */
 #include "base/timeline.h"
 
 #include "base/check.h"
@@ -31,7 +31,7 @@ void timeline_set_step(int step)
     atomic_store(&current_step, step);
 }
 
-/* Makes room for one more event. Call it with the lock held. */
+/* Makes room for one more event. Hold the lock when you call it. */
 static void grow(void)
 {
     if (event_count < event_capacity)

@@ -1,15 +1,15 @@
-/* timeline.h: what this rank did when, kept in memory until the trace is written.
+/* timeline.h: the events of this rank and their times, kept in memory until the trace is written.
  *
- * Interface: timeline_enable() once; then timeline_add() from any thread. While it is off, timeline_add()
- * costs one test. train/report/trace.c gathers the ranks' timelines and writes them as a Chrome trace.
+ * Interface: call timeline_enable() once, then timeline_add() from any thread. Before timeline_enable(), timeline_add()
+ * costs only one test. train/report/trace.c gathers the ranks' timelines and writes them as a Chrome trace.
  */
 #ifndef LOCKSTEP_BASE_TIMELINE_H
 #define LOCKSTEP_BASE_TIMELINE_H
 
 #include <stdbool.h>
 
-/* The host's view: a GPU's work stands where the host queued it or waited for it. The last two are a GPU's own view: of
- * the training thread's stream, and of all others. */
+/* The first two rows show the host: work of a GPU appears when the host queued it or waited for it. The last two rows
+ * show a GPU: the training thread's stream, and all other streams. */
 typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION } TimelineRow;
 
 typedef struct TimelineEvent {
@@ -25,7 +25,8 @@ void timeline_set_step(int step);
 void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The events so far, in the order they were added; owned by the timeline, valid until the next add. */
+/* The events so far, in the order in which they were added; returns their number. Owned by the timeline; valid until
+ * the next timeline_add(). */
 int timeline_events(const TimelineEvent **events);
 
 #endif

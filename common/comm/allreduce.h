@@ -2,15 +2,16 @@
  *
  *   mpi                 allreduce_mpi.c       the library's own MPI_Iallreduce
  *   root                allreduce_root.c      all parts to rank 0, the sum back
- *   ring                allreduce_ring.c      chunks travel round the ring
+ *   ring                allreduce_ring.c      chunks are passed round a ring of ranks
  *   recursive-doubling  allreduce_doubling.c  pairs at distance 1, 2, 4, ...
  *   ordered             allreduce_ordered.c   the owner of a chunk adds all parts of it in rank order
  *   shm                 allreduce_shm.c       the same, without messages, in memory that all ranks see
  *
  * What each costs and when it wins: notes/allreduce.md.
  *
- * Interface: an algorithm gets a Collective whose `receive` it fills with the sum (or maximum) over all ranks' `send`;
- * the two may be one buffer. There may be fewer elements than ranks. Only mpi is called with 0 elements or on one rank.
+ * Interface: an algorithm gets a Collective and fills its `receive` with the sum (or maximum) over all ranks' `send`.
+ * `send` and `receive` may be one buffer. There may be fewer elements than ranks. Only mpi is called with 0 elements or
+ * on one rank.
  */
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H
 #define LOCKSTEP_COMM_ALLREDUCE_H
@@ -33,8 +34,8 @@ bool is_half(DType dtype); /* 16 bits */
 /* out = a op b; out may be a or b. Not for 16-bit types. */
 void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
 
-/* Every one of `totals` = parts[0] op parts[1] op ..., in this order; at least two parts. A total may be one of the parts.
- * 16-bit types are added in float32 and rounded once. */
+/* Every one of `totals` = parts[0] op parts[1] op ..., in this order: at least two parts, `count` elements each. A
+ * total may be one of the parts. 16-bit types are added in float32 and rounded once. */
 void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
                    DType dtype, ReduceOp op);
 

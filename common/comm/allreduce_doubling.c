@@ -1,28 +1,28 @@
-/* allreduce_doubling.c: pairs of ranks swap at distance 1, 2, 4, ...: log2(N) steps, where a ring takes 2(N-1).
+/* allreduce_doubling.c: pairs of ranks at distance 1, 2, 4, ... swap data: log2(N) steps, where a ring takes 2(N-1).
  *
  * note: recursive-doubling
- * In step k rank r and rank r XOR 2^k swap their whole buffers and add. After step k each holds the sum over its group
- * of 2^(k+1) ranks; after log2(N) steps, over all. Fewest latencies, but the whole buffer travels every time:
- * for small ones.
+ * In step k rank r and rank r XOR 2^k swap their whole buffers and add them. After step k each rank holds the sum over
+ * its group of 2^(k+1) ranks; after log2(N) steps, over all ranks. This has the fewest latencies, but sends the whole
+ * buffer in every step: it is for small buffers.
  *
  * note: halving-doubling
- * For large buffers (Rabenseifner's algorithm). First the distance halves, and with it what is swapped: each gives away
- * the half that its partner will own and keeps the sum of the other half, so that in the end rank r owns the finished
- * chunk r. Then the same way back: the distance doubles, and finished blocks are swapped until all have all.
- * 2 log2(N) latencies and 2(N-1)/N of the buffer: both nearly the least.
+ * For large buffers (Rabenseifner's algorithm). First the distance and the size of the swapped block halve in every
+ * step: each rank sends the half that its partner will own, and keeps the sum of the other half. In the end rank r owns
+ * the finished chunk r. Then the distance doubles again, and ranks swap finished blocks until all ranks have all of
+ * them. The cost is 2 log2(N) latencies and 2(N-1)/N of the buffer: both are close to the minimum.
  *
  * note: any-world-size
- * Both need a power of two. Of N ranks let P be the largest such number: each rank from P on first gives its buffer to
- * rank - P, stands aside, and gets the result at the end.
+ * Both algorithms need a power of two. Let P be the largest power of two that is not above N. Each rank from P on first
+ * sends its buffer to rank - P, takes no part in the steps, and receives the result at the end.
  *
- * Both of a pair compute lower rank's part + higher rank's part, so that all ranks get the same bits.
+ * Both ranks of a pair compute lower rank's part + higher rank's part, so that all ranks get the same bits.
  */
 #include "base/check.h"
 #include "comm/allreduce.h"
 
 #include <string.h>
 
-/* Chunks [first, first + chunks) of `total` ones: what a rank sends, or gets, in one step. */
+/* Chunks [first, first + chunks) of `total` chunks: what a rank sends or receives in one step. */
 typedef struct Block {
     unsigned char *elements;
     size_t count;
@@ -35,7 +35,7 @@ static Block block_of(const Collective *c, int total, int first, int chunks)
                    chunk_start(c->count, total, first + chunks) - start};
 }
 
-/* Sends one block to the partner while the partner's comes in, to `place`. */
+/* Sends one block to the partner, and receives `count` elements from it at `place`. */
 static void swap_blocks(ProcessGroup *pg, const Collective *c, int partner, Block out, void *place, size_t count)
 {
     MPI_Request requests[2];
@@ -62,7 +62,7 @@ static int largest_power_of_two(int world_size)
     return P;
 }
 
-/* The ranks from P on hand their buffers in. Returns whether this rank takes part in what follows. */
+/* The ranks from P on send their buffers to their partners. Returns whether this rank takes part in the next steps. */
 static bool fold_in(ProcessGroup *pg, const Collective *c, int P, void *scratch)
 {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -83,7 +83,7 @@ static bool fold_in(ProcessGroup *pg, const Collective *c, int P, void *scratch)
     return true;
 }
 
-/* They get the result. */
+/* The ranks from P on receive the result. */
 static void fold_out(ProcessGroup *pg, const Collective *c, int P)
 {
     MPI_Request request = MPI_REQUEST_NULL;
@@ -114,7 +114,7 @@ void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *c)
     int P = largest_power_of_two(pg->world_size), rank = pg->rank;
     void *theirs = group_scratch(pg, c->count * dtype_size(c->dtype));
     bool takes_part = fold_in(pg, c, P, theirs);
-    /* At a distance d, blocks are d chunks long; rank r's is the one that chunk r lies in. */
+    /* At distance d, a block has d chunks; rank r's block contains chunk r. */
     for (int d = P / 2; takes_part && d >= 1; d /= 2) {
         int partner = rank ^ d;
         Block mine = block_of(c, P, rank / d * d, d);

@@ -1,10 +1,10 @@
-/* allreduce_mpi.c: the MPI library's own. */
+/* allreduce_mpi.c: the MPI library's own all-reduce. */
 #include "comm/allreduce.h"
 
 /* note: mpi-pieces
- * For a sum of 100 MB, MPICH asks the system for 50 MB of scratch memory in every call, gives them back, and pays for the
- * same page faults again in the next one. What it frees in smaller portions, the C library keeps for the next call. (MPI
- * wants MPI_IN_PLACE where send and receive are one buffer.) */
+ * For a sum of 100 MB, MPICH allocates 50 MB of scratch memory in every call and returns them to the system, so that
+ * every call pays for the same page faults. For smaller pieces the C library keeps the freed memory for the next call.
+ * (If send and receive are one buffer, MPI requires MPI_IN_PLACE.) */
 #define PIECE_BYTES ((size_t)16 << 20)
 
 void all_reduce_mpi(ProcessGroup *pg, const Collective *c)

@@ -4,10 +4,10 @@
  *   1. every rank sends each owner its part of the owner's chunk
  *   2. the owner adds the parts IN RANK ORDER, element by element
  *   3. every owner sends its finished chunk to all
- * Each rank sends and receives 2(N-1)/N of the buffer, which is the least an all-reduce can do, but in N-1 messages at
- * once, to all others, where a ring only ever speaks to two neighbours. And as each element is always
- * part0 + part1 + part2 + ..., the result is the same bits however a gradient is cut into buckets, and the same bits as
- * one process that adds the same parts in the same order.
+ * Each rank sends and receives 2(N-1)/N of the buffer, the minimum for an all-reduce, but in N-1 messages at once to
+ * all other ranks. (A ring only uses two neighbours.) Because each element is always part0 + part1 + part2 + ..., the
+ * result has the same bits for every division of the gradients into buckets, and the same bits as one process that adds
+ * the same parts in the same order.
  */
 #include "comm/allreduce.h"
 
@@ -35,7 +35,7 @@ static void exchange_parts(ProcessGroup *pg, const Collective *c, unsigned char 
     wait_for_messages(pg, c, pending, requests);
 }
 
-/* Step 2: the sum of the parts, into its place in receive. All parts have left `send`, which may be the same buffer. */
+/* Step 2: the sum of the parts, into its place in receive. `send` may be the same buffer: all parts have been sent. */
 static void add_parts(ProcessGroup *pg, const Collective *c, const unsigned char *parts)
 {
     int N = pg->world_size;
@@ -48,7 +48,7 @@ static void add_parts(ProcessGroup *pg, const Collective *c, const unsigned char
     free(part);
 }
 
-/* Step 3: every owner's finished chunk goes to all, into its place in receive. */
+/* Step 3: every owner sends its finished chunk to all ranks, into its place in receive. */
 static void exchange_results(ProcessGroup *pg, const Collective *c, MPI_Request *requests)
 {
     int N = pg->world_size, pending = 0;
@@ -77,10 +77,10 @@ void all_reduce_ordered(ProcessGroup *pg, const Collective *c)
 }
 
 /* note: ordered-small
- * Where latency costs more than bytes: every rank gets all that everyone has, and adds all parts for itself. The same
- * additions in the same order, so the same bits. The parts come by Bruck's all-gather (Bruck et al. 1997): in each step a
- * rank receives as many parts as it has, from the rank that begins where its own end. So they double, and log2(N) steps,
- * rounded up, are enough, for any N. */
+ * For buffers so small that latency costs more than bytes: every rank gets all parts and adds them itself. These are
+ * the same additions in the same order, so the bits are the same. The parts come by Bruck's all-gather (Bruck et al.
+ * 1997): in each step a rank doubles its number of parts, because it receives as many as it has from the rank whose
+ * parts follow its own. So log2(N) steps, rounded up, are enough for any N. */
 void all_reduce_ordered_small(ProcessGroup *pg, const Collective *c)
 {
     int N = pg->world_size;

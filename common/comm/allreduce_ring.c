@@ -1,16 +1,16 @@
-/* allreduce_ring.c: every rank sends to the next one and receives from the one before it, and to nobody else.
+/* allreduce_ring.c: every rank sends only to the next rank, and receives only from the rank before it.
  *
  * note: ring
  * The buffer is cut into N chunks. In step s (0 to 2(N-1) - 1) rank r sends chunk r - s and receives chunk r - s - 1:
- *   steps 0 to N-2     (reduce-scatter): what comes is a sum under way; the receiver adds its own part to it.
+ *   steps 0 to N-2     (reduce-scatter): a partial sum arrives; the receiver adds its own part to it.
  *                      After these steps rank r holds the finished sum of chunk r + 1.
- *   steps N-1 to 2N-3  (all-gather): what comes is finished, and takes its place in the buffer.
- * Each rank sends 2(N-1) chunks of 1/N of the buffer: the least possible, whatever N. The price is 2(N-1) latencies.
+ *   steps N-1 to 2N-3  (all-gather): a finished sum arrives, directly in its place in the buffer.
+ * Each rank sends 2(N-1) chunks of 1/N of the buffer, the minimum for any N. The price is 2(N-1) latencies.
  *
  * note: ring-pipeline
  * A long buffer is cut into segments, each with N chunks of its own, and a new segment enters the ring in every tick:
- * in tick t, segment g makes its step t - g. So up to 2(N-1) small messages are on their way at once, links do not
- * stand still while ranks add, and a segment that was just added is still in the cache when it is sent on.
+ * in tick t, segment g makes its step t - g. So up to 2(N-1) small messages are under way at once, the links are also
+ * busy while ranks add, and a chunk is still in the cache when it is sent on.
  */
 #include "comm/allreduce.h"
 
@@ -25,10 +25,11 @@ typedef struct Ring {
     ProcessGroup *pg;
     const Collective *c;
     size_t segment_count; /* elements of a segment; the last one may be shorter */
-    unsigned char *incoming; /* per reduce-scatter step: the chunk that comes; CHUNK_BYTES each */
+    unsigned char *incoming; /* per reduce-scatter step: the chunk that arrives; CHUNK_BYTES each */
 } Ring;
 
-/* Where a chunk lies in the buffer, and its number of elements. Chunk numbers count round the ring, also below 0. */
+/* The address of a chunk in the buffer, and its number of elements. Chunk numbers are taken modulo N, and may be
+ * negative. */
 static unsigned char *ring_chunk(const Ring *ring, size_t segment, int chunk, size_t *count)
 {
     int N = ring->pg->world_size, number = (chunk % N + N) % N;
@@ -54,7 +55,7 @@ static void start_step(const Ring *ring, size_t segment, int step, MPI_Request *
 static void finish_step(const Ring *ring, size_t segment, int step)
 {
     if (step >= ring->pg->world_size - 1)
-        return; /* all-gather: the chunk came to its place */
+        return; /* all-gather: the chunk was received directly into its place */
     size_t count = 0;
     unsigned char *chunk = ring_chunk(ring, segment, ring->pg->rank - step - 1, &count);
     combine(chunk, ring->incoming + (size_t)step * CHUNK_BYTES, chunk, count, ring->c->dtype, ring->c->op);

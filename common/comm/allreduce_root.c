@@ -1,10 +1,10 @@
-/* allreduce_root.c: everything to one rank, and the sum back.
+/* allreduce_root.c: all ranks send their parts to rank 0, which sends the sum back.
  *
  * note: root
- * What "gather the gradients on one device, add them there" costs: first all N-1 parts come in through rank 0's link,
- * then all N-1 copies of the sum go out, 2(N-1) n bytes one after the other, where each rank of a ring sends 2(N-1)/N n
- * while it receives as much; and while rank 0 adds, all others wait.
- * It is here to be measured. (It adds in rank order, as the ordered algorithm does, so its bits are the same.)
+ * This shows the cost of gathering the gradients on one device. For a buffer of n bytes, first all N-1 parts arrive
+ * over rank 0's link, then all N-1 copies of the sum leave: 2(N-1) n bytes, one after the other. In a ring each rank
+ * sends only 2(N-1)/N n bytes, and receives at the same time. While rank 0 adds, all other ranks wait.
+ * The algorithm is here to be measured. (It adds in rank order, so its result has the same bits as the ordered one's.)
  */
 #include <stdlib.h>
 #include <string.h>

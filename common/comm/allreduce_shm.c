@@ -1,16 +1,17 @@
-/* allreduce_shm.c: all-reduce between ranks of one host, in memory that all of them see.
+/* allreduce_shm.c: all-reduce between ranks of one host, in memory that all of them share.
  *
  * note: shm
- * A message through the MPI library is copied into a buffer between the processes and out again. Ranks that share
- * memory need no messages: each can read its neighbours' gradients where they are. As in the ordered algorithm, rank c
- * owns chunk c and adds all parts of it in rank order, so the result is the same bits as there. Three ways:
+ * MPI copies each message into a buffer between the processes, and out of it again. Ranks that share memory need no
+ * messages: each can read the gradients of the others where they are. As in the ordered algorithm, rank c owns chunk c
+ * and adds all parts of it in rank order, so the result has the same bits. There are three methods (a meeting is a
+ * barrier in shared memory):
  *
  *   all_reduce_in_window  The buffers lie in a window (pg_alloc_shared). Rank c reads chunk c of all buffers and writes
  *                         the sum to all buffers. Nothing is copied. One meeting before, one after.
- *   all_reduce_staged     They lie elsewhere. Piece after piece is copied into the mailboxes, summed there, and
+ *   all_reduce_staged     The buffers lie elsewhere. Piece after piece is copied into the mailboxes, summed there, and
  *                         copied out.
- *   all_reduce_small      So few bytes that a meeting costs more than adding: each rank puts its part into its mailbox,
- *                         and after ONE meeting each adds all parts for itself.
+ *   all_reduce_small      For so few bytes that a meeting costs more than adding: each rank copies its part into its
+ *                         mailbox, and after ONE meeting each rank adds all parts itself.
  */
 #include <string.h>
 
@@ -40,10 +41,10 @@ static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const Sh
                                                    .offset = offset});
     combine_parts(pg->shared->totals, pg->world_size, pg->shared->parts, pg->world_size,
                   chunk_count(c->count, pg->world_size, pg->rank), c->dtype, c->op);
-    shared_meet(pg, c); /* every chunk is done, and nobody touches this rank's buffer any more */
+    shared_meet(pg, c); /* every chunk is done, and no rank touches this rank's buffer any more */
 }
 
-/* One piece: in, meeting, add this rank's chunk of it, meeting, out. */
+/* One piece: copy in, meet, add this rank's chunk of it, meet, copy out. */
 static void reduce_piece(ProcessGroup *pg, const Collective *c, size_t start, size_t count)
 {
     size_t size = dtype_size(c->dtype), mine = chunk_start(count, pg->world_size, pg->rank) * size;

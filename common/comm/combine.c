@@ -1,10 +1,10 @@
-/* combine.c: the arithmetic of an all-reduce: the sum or maximum of the parts that several ranks have of a buffer. */
+/* combine.c: the arithmetic of an all-reduce: the sum or maximum of several ranks' parts of a buffer. */
 #include "base/check.h"
 #include "comm/allreduce.h"
 #include "tensor/half.h"
 
-/* combine_parts() works block by block, so that a running total stays in the fastest cache. (2 KB of float32: a quarter
- * faster than 4 KB, where memcpy() takes another way.) */
+/* combine_parts() works block by block, so that a running total stays in the fastest cache. (2 KB of float32 are a
+ * quarter faster than 4 KB, for which memcpy() uses another method.) */
 #define BLOCK_ELEMENTS 512
 #define BLOCK_BYTES (BLOCK_ELEMENTS * sizeof(double))
 
@@ -13,7 +13,8 @@ bool is_half(DType dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
 }
 
-/* In all four: out may be a or b. The simd pragma says so to the compiler: element i depends on elements i alone. */
+/* In all four functions out may be a or b. The simd pragma tells the compiler that this is safe: element i depends only
+ * on elements i. */
 
 static void combine_f32(float *out, const float *a, const float *b, size_t count, ReduceOp op)
 {
@@ -25,7 +26,7 @@ static void combine_f32(float *out, const float *a, const float *b, size_t count
     }
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
-        out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN on any rank stays visible */
+        out[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN on any rank reaches the result */
 }
 
 static void combine_f64(double *out, const double *a, const double *b, size_t count, ReduceOp op)
@@ -68,7 +69,7 @@ void combine(void *out, const void *a, const void *b, size_t count, DType dtype,
     FAULT("%s is added by combine_parts(), in float32", dtype_name(dtype));
 }
 
-/* One block: sum = parts[0] op parts[1] op ..., each from byte `offset` on. */
+/* One block: sum = parts[0] op parts[1] op ..., from byte `offset` of each part on. */
 static void combine_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t count, DType dtype,
                           ReduceOp op)
 {
@@ -78,7 +79,7 @@ static void combine_block(void *sum, const void *const *parts, int part_count, s
         combine(sum, sum, (const unsigned char *)parts[part] + offset, count, dtype, op);
 }
 
-/* The same for 16-bit elements: they are added in float32 and rounded once, at the end. */
+/* The same for 16-bit elements. They are added in float32 and rounded once, at the end. */
 static void combine_half_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t count,
                                DType dtype, ReduceOp op)
 {

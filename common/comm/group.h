@@ -1,9 +1,9 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
  *   process_group.c  the interface: numbering, order, counting
- *   work.c           carrying a collective out; the communication thread and its queue; the emulated link
- *   observer.h       what others may register to look on
- *   pg_mpi.c         the backend: carries one collective out over MPI
+ *   work.c           runs one collective; the communication thread and its queue; the emulated link
+ *   observer.h       functions that are called around each collective
+ *   pg_mpi.c         the backend: runs one collective over MPI
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
  *   messages.c       sending, receiving and waiting for them
  *   combine.c        the additions
@@ -17,11 +17,11 @@
 
 #include "comm/observer.h"
 
-/* How a group's collectives are carried out: the only thing that differs between MPI and NCCL. */
+/* How a group's collectives are carried out: the only difference between MPI and NCCL. */
 typedef struct Backend {
     const char *name;
     void (*run)(ProcessGroup *pg, const Collective *collective); /* returns when it is done on this rank */
-    void (*close)(ProcessGroup *pg);                             /* collective; ends the job's connection */
+    void (*close)(ProcessGroup *pg);                             /* collective; ends MPI or NCCL on this rank */
 } Backend;
 
 typedef struct Worker Worker; /* work.c */
@@ -34,7 +34,7 @@ struct ProcessGroup {
     void *state;     /* the backend's own */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     Worker *worker;  /* NULL until the first asynchronous collective */
-    atomic_bool training_waits; /* the training thread stands still for the communication thread */
+    atomic_bool training_waits; /* the training thread is waiting for the communication thread */
     GroupObserver observers[MOST_OBSERVERS];
     int observer_count;
     long sequence;   /* of the next collective */
@@ -43,12 +43,12 @@ struct ProcessGroup {
     CommCounters counters;
 };
 
-/* Adds to the time that the training thread stood still for communication. */
+/* Adds to the time that the training thread has waited for communication. */
 void group_add_exposed(ProcessGroup *pg, double seconds);
-/* Counts a collective that has been carried out in so many seconds. */
+/* Counts a collective that took this many seconds. */
 void group_count(ProcessGroup *pg, const Collective *collective, double seconds);
 
-/* ---- what observers are told ---- */
+/* ---- calls every observer: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
 void group_tell_carried(ProcessGroup *pg, const Collective *collective);
@@ -58,17 +58,18 @@ void group_tell_closing(ProcessGroup *pg);
 
 /* ---- work.c ---- */
 
-/* Runs the collective on the calling thread, no faster than the emulated link, and writes down how long it took. */
+/* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
 void group_carry_out(ProcessGroup *pg, const Collective *collective);
 
 void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
-/* A fault, which says what the caller is about to do, if a work has not been given to work_wait(): the communication
- * thread may still use its buffers. Also where all of them happen to be done: that would differ from run to run. */
+/* Faults if a work has not been given to work_wait(), because the communication thread may still use its buffers.
+ * `what`: the caller's next action, for the message. It also faults if all these works happen to be done, so that the
+ * result does not differ from run to run. */
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
 
 /* ---- pg_mpi.c ---- */
 void pg_mpi_open(ProcessGroup *pg);
-void pg_mpi_prepare(ProcessGroup *pg); /* gets ready for the algorithm in the options; collective */
+void pg_mpi_prepare(ProcessGroup *pg); /* prepares the algorithm in the options; collective */
 
 #endif

@@ -1,10 +1,10 @@
-/* messages.c: what every algorithm is made of: chunks, sends, receives, and waiting for them.
+/* messages.c: the parts of every algorithm: chunks, sends, receives, and waiting for them.
  *
  * note: waiting
- * A blocking MPI call spins. With more ranks than cores it burns the time slice of the very rank it waits for, and
- * in a communication thread it takes the core from the computation that it should hide behind. The loop
- * here spins for some microseconds if every rank has a core, then yields some times, and then sleeps between tests; in
- * the background it sleeps at once, as long as there is a computation to leave the core to.
+ * A blocking MPI call spins. With more ranks than cores it uses the core that the rank it waits for needs. In a
+ * communication thread it takes the core from the computation that runs at the same time. So the loop here spins for
+ * some microseconds if every rank has a core, then yields some times, and then sleeps between its tests. The
+ * communication thread sleeps at once while the training thread computes.
  */
 #include "comm/messages.h"
 
@@ -15,8 +15,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-#define SPIN 20e-6                    /* seconds; foreground, and a core for every rank */
-#define YIELDS_BEFORE_SLEEP 2000      /* foreground: some ms on an idle machine */
+#define SPIN 20e-6                    /* seconds; in the training thread, if every rank has a core */
+#define YIELDS_BEFORE_SLEEP 2000      /* in the training thread: some ms on an idle machine */
 #define SHORTEST_SLEEP 20e-6          /* seconds */
 #define LONGEST_SLEEP 200e-6
 
@@ -27,7 +27,7 @@ void check_mpi(int code, const char *call, const char *file, int line)
     char text[MPI_MAX_ERROR_STRING];
     int length = 0, class = MPI_SUCCESS;
     MPI_Error_string(code, text, &length);
-    text[strcspn(text, "\n")] = '\0'; /* what follows is MPI's own stack */
+    text[strcspn(text, "\n")] = '\0'; /* the rest is MPI's own call stack */
     MPI_Error_class(code, &class);
     fault_at(file, line, "%s failed: %s%s", call, text,
              class == MPI_ERR_TRUNCATE ? ": a rank has sent more than this one expects, so the ranks are in different "
@@ -89,7 +89,7 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
 {
     Waiting waiting = {0};
     for (int finished = 0; finished < count;) {
-        int done = 0; /* whichever request is tested, MPI gets on with all of them */
+        int done = 0; /* a test of any request lets MPI make progress on all of them */
         CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
         finished += done;
         if (!done)
@@ -123,7 +123,7 @@ MPI_Datatype mpi_datatype(DType dtype)
     case DTYPE_I32: return MPI_INT32_T;
     case DTYPE_I64: return MPI_INT64_T;
     case DTYPE_BF16:
-    case DTYPE_F16: return MPI_UINT16_T; /* to be moved, not added: MPI has no 16-bit floating point */
+    case DTYPE_F16: return MPI_UINT16_T; /* only to send: MPI cannot add 16-bit floating point */
     }
     FAULT("no such dtype: %d", (int)dtype);
 }

@@ -7,26 +7,27 @@
 
 #include "comm/group.h"
 
-/* Runs an MPI call; an error names the call and MPI's own explanation. */
+/* Runs an MPI call. Faults if it fails, with the call and MPI's own explanation. */
 #define CHECK_MPI(call) check_mpi((call), #call, __FILE__, __LINE__)
 void check_mpi(int code, const char *call, const char *file, int line);
 
-/* What the MPI backend keeps (pg->state). */
+/* The MPI backend's state (pg->state). */
 typedef struct MpiState {
     MPI_Comm comm;
     bool one_host;       /* all ranks are on it */
-    bool core_per_rank;  /* this host's ranks need not share cores */
+    bool core_per_rank;  /* this host has a core for each of its ranks */
     void *scratch; /* see group_scratch(); owned */
     size_t scratch_bytes;
 } MpiState;
 
-/* How long a rank has been waiting for others. {0} to begin with. */
+/* How long a rank has been waiting for others. Initialise with {0}. */
 typedef struct Waiting {
     double start, pause; /* seconds */
     long yields;
 } Waiting;
 
-/* One round of waiting: gives the core away, for longer and longer. (train/guard ends a wait that takes too long.) */
+/* Call between two tests of a condition: yields the core or sleeps, longer from call to call. (train/guard ends a wait
+ * that takes too long.) */
 void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting);
 
 /* Returns when all requests are done. */
@@ -34,25 +35,27 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
 
 /* ---- chunks and messages ---- */
 
-/* Where a chunk begins, if `count` elements are cut into `chunks` nearly equal ones. Chunks start at multiples of 32
- * elements, so that two of them share no cache line. chunk_start(count, N, N) is count. */
+/* The first element of a chunk if `count` elements are cut into `chunks` nearly equal chunks. Chunks start at multiples
+ * of 32 elements, so that no two of them share a cache line. chunk_start(count, N, N) is count. */
 size_t chunk_start(size_t count, int chunks, int chunk);
 size_t chunk_count(size_t count, int chunks, int chunk);
 
-/* Starts a message of elements that begin at `elements`; an empty one is not sent. Appends to requests. */
+/* Starts a message of `count` elements, and appends its request to requests[*pending]. Does nothing if count is 0. Do
+ * not touch the elements until wait_for_messages() returns. */
 void start_send(ProcessGroup *pg, const Collective *c, const void *elements, size_t count, int to, int tag,
                 MPI_Request *requests, int *pending);
 void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t count, int from, int tag,
                    MPI_Request *requests, int *pending);
 
-/* Tags keep messages of one kind apart from those of another between the same two ranks. */
+/* Tags separate different kinds of messages between the same two ranks. */
 enum { TAG_PART = 1, TAG_RESULT, TAG_FOLD, TAG_SWAP, TAG_RING /* + the step */ };
 
 MPI_Comm group_communicator(const ProcessGroup *pg);
 MPI_Datatype mpi_datatype(DType dtype);
 MPI_Op mpi_op(ReduceOp op);
 
-/* Memory for the collective under way, of any content; the group's own. */
+/* Memory for the collective under way, at least `bytes`, not initialised. Owned by the group; valid until the next
+ * call. */
 void *group_scratch(ProcessGroup *pg, size_t bytes);
 
 #endif

@@ -1,7 +1,8 @@
-/* observer.h: a collective as the group carries it out, and how others may look on.
+/* observer.h: a collective as the group carries it out, and the functions that observe it.
  *
- * The group knows nothing of what watches it: time-outs, comparisons of calls, timelines. An observer is a table of
- * functions that the group calls around each collective, on the thread that carries it out. There are none at first.
+ * The group does not know its observers: time-outs, comparisons of calls, timelines. An observer is a table of
+ * functions that the group calls around each collective, on the thread that carries the collective out. A new group has
+ * no observer.
  */
 #ifndef LOCKSTEP_COMM_OBSERVER_H
 #define LOCKSTEP_COMM_OBSERVER_H
@@ -20,31 +21,32 @@ typedef struct Collective {
     ReduceOp op;
     int root; /* broadcast */
     const char *carries;
-    long sequence;   /* number of this collective in its group, from 0 */
-    struct DeviceEvent *ready; /* background: the work that writes `send`; consumed when it begins. NULL on the CPU */
-    bool background; /* carried out by the communication thread: leave the core to the computation */
-    bool patient;    /* may take as long as it takes: no time-out */
+    long sequence;   /* number of this collective in its group, from 0; the same on all ranks */
+    struct DeviceEvent *ready; /* background: device work that writes `send`; consumed at the start. NULL on the CPU */
+    bool background; /* on the communication thread, which leaves the core to the computation */
+    bool patient;    /* no time-out */
 } Collective;
 
 const char *operation_name(Operation operation);
-/* Bytes that the collective leaves in each rank's buffers. */
+/* Bytes of the result on each rank; reduce_scatter: of `send`. */
 size_t collective_bytes(const ProcessGroup *pg, const Collective *collective);
 
-/* Any of the functions may be NULL. Each is called in the order in which the observers came. */
+/* Any of the functions may be NULL. Observers are called in the order of their registration. */
 typedef struct GroupObserver {
     void *self;
     void (*called)(void *self, const Collective *collective);  /* the rank has made the call */
-    void (*ready)(void *self, const Collective *collective);   /* what it sends has been computed: it waits for others */
-    void (*carried)(void *self, const Collective *collective); /* all have come; an emulated link may take longer */
+    void (*ready)(void *self, const Collective *collective);   /* `send` is computed; the rank now waits for others */
+    void (*carried)(void *self, const Collective *collective); /* the result is there; an emulated link may add time */
     void (*done)(void *self, const Collective *collective, double start, double end); /* now_seconds() */
     void (*leaving)(void *self); /* pg_destroy() has begun on this rank; nothing is under way */
     void (*closing)(void *self); /* all ranks have called pg_destroy(); MPI ends next */
 } GroupObserver;
 
-/* Adds an observer, for as long as the group lives. Before the group's first collective, or between two of them. */
+/* Adds an observer for the rest of the group's life. Call it before the group's first collective, or between two
+ * collectives. A group has at most 4 observers. */
 void pg_observe(ProcessGroup *pg, const GroupObserver *observer);
 
-/* False where a collective is no part of a step: see pg_set_measuring(). */
+/* False while collectives do not belong to a step: see pg_set_measuring(). */
 bool pg_is_measuring(const ProcessGroup *pg);
 
 #endif

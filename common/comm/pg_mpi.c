@@ -1,5 +1,5 @@
-/* pg_mpi.c: the MPI backend: starts MPI, carries collectives out over it, and ends it. Every collective is started with
- * MPI's non-blocking call and then waited for in a loop of our own: messages.c. */
+/* pg_mpi.c: the MPI backend: starts MPI, carries collectives out over it, and ends it. Each collective is started with
+ * MPI's non-blocking call; a loop of our own (messages.c) then waits for it. */
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ void pg_initialize(int *argc, char ***argv)
 
 /* ---- carrying a collective out ---- */
 
-/* Starts the collective with MPI's own call and waits for it. */
+/* Starts the collective with MPI's own call, and waits for it. */
 static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 {
     CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
@@ -55,21 +55,21 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 /* ---- all-reduce: which algorithm ---- */
 
 /* note: segments
- * A long buffer is reduced segment after segment, so that what one step of an algorithm has written is still in the
- * cache when the next one reads it, and scratch memory stays small. On a real network a segment must be long enough to
- * be worth its latency. */
+ * A long buffer is reduced segment by segment. What one step of an algorithm has written is then still in the cache
+ * when the next step reads it, and scratch memory stays small. On a real network a segment must be long enough to be
+ * worth its latency. */
 #define SEGMENT_BYTES ((size_t)2 << 20)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
 
-/* A new algorithm is a file and a row. What is not said of it is false, or 0. */
+/* A new algorithm is a file and a row. Fields that a row leaves out are false, 0 or NULL. */
 static const struct {
     Algorithm run;
-    Algorithm run_small; /* for up to small_bytes: fewer messages, more bytes; NULL: there is none */
+    Algorithm run_small; /* for up to small_bytes: fewer messages, more bytes; may be NULL */
     size_t small_bytes;
     bool segments;       /* it gets one segment after the other; false: the whole buffer */
     bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
-    bool passes_sums_on; /* partial sums travel, so that it cannot serve 16-bit types: half-precision-sums, below */
+    bool passes_sums_on; /* ranks send partial sums, so not for 16-bit types: half-precision-sums, below */
 } algorithms[] = {
     [ALLREDUCE_MPI] = {.run = all_reduce_mpi, .passes_sums_on = true},
     [ALLREDUCE_ROOT] = {.run = all_reduce_root, .segments = true, .rank_order = true},
@@ -82,10 +82,10 @@ static const struct {
 };
 
 /* note: half-precision-sums
- * A 16-bit partial sum would be rounded at every hop, and lose what is small beside it: 256 + 1 + 1 + 1 + 1 is 256 in
- * bf16. The algorithms that collect all PARTS in one place add them in float32 and round once. Those that pass partial
- * SUMS on would have to send them as float32, so 16-bit types take the ordered algorithm instead: it sends no more
- * bytes than a ring. (MPI has no 16-bit floating point at all.) */
+ * A 16-bit partial sum would be rounded at every step, and small parts would be lost: 256 + 1 + 1 + 1 + 1 is 256 in
+ * bf16. Algorithms that collect all PARTS in one place add them in float32 and round once. Algorithms that send partial
+ * SUMS would have to send them as float32. So 16-bit types use the ordered algorithm instead, which sends no more bytes
+ * than a ring. (MPI itself has no 16-bit floating point.) */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
     return is_half(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
@@ -122,7 +122,7 @@ static void run(ProcessGroup *pg, const Collective *c)
     } while (start < c->count);
 }
 
-/* All ranks have met before: see pg_destroy(). */
+/* pg_destroy() has already made all ranks wait for each other. */
 static void close_mpi(ProcessGroup *pg)
 {
     MpiState *state = pg->state;

@@ -1,4 +1,4 @@
-/* process_group.c: the interface: numbers the collectives, keeps them in order, and counts what they cost. */
+/* process_group.c: the interface: numbers the collectives, keeps them in order, and counts their cost. */
 #include "comm/process_group.h"
 
 #include <stdlib.h>
@@ -151,8 +151,8 @@ void group_add_exposed(ProcessGroup *pg, double seconds)
 
 /* ---- blocking collectives ---- */
 
-/* A blocking collective runs on the caller's thread, after whatever the communication thread still has to do: the
- * order of calls is the order on the wire, on every rank. */
+/* A blocking collective runs on the caller's thread, after all collectives in the queue of the communication thread. So
+ * on every rank the collectives run in the order of the calls. */
 static void run_blocking(ProcessGroup *pg, Collective collective)
 {
     double start = now_seconds();

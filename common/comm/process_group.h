@@ -1,10 +1,10 @@
 /* process_group.h: the ranks of a job and the collectives between them.
  *
- * Interface: pg_create() first, pg_destroy() last. Every rank calls the same collectives in the same order; counts
- * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight"): errors and timelines show it.
- * It must stay valid until the collective is done. Buffers may be device memory or host memory. A collective begins when
- * the device work queued before it is done; when it is done, its result is there for every thread.
- * A group that is guarded (train/guard/guard.h) ends all ranks where a collective is not done within the time-out.
+ * Interface: pg_create() first, pg_destroy() last. Call the same collectives in the same order on every rank. Counts
+ * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight") in errors and timelines; it must
+ * stay valid until the collective is done. Buffers may be device memory or host memory. A collective begins after all
+ * device work that was queued before it; when it is done, every thread can read its result. Errors of MPI are faults.
+ * If the group is guarded (train/guard/guard.h), a collective that exceeds the time-out ends all ranks.
  */
 #ifndef LOCKSTEP_COMM_PROCESS_GROUP_H
 #define LOCKSTEP_COMM_PROCESS_GROUP_H
@@ -13,8 +13,8 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* How all_reduce is done. ALLREDUCE_MPI: as the MPI library likes. SHM: all ranks must be on one host. The others: see
- * comm/allreduce.h. */
+/* The algorithm of all_reduce. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must be on one host. The others:
+ * see comm/allreduce.h. */
 typedef enum AllReduceAlgorithm {
     ALLREDUCE_MPI,
     ALLREDUCE_ORDERED,
@@ -24,84 +24,88 @@ typedef enum AllReduceAlgorithm {
     ALLREDUCE_SHM
 } AllReduceAlgorithm;
 
-/* What all_reduce does over MPI where `wanted` is asked for: the same, but not always in 16 bits. */
+/* The algorithm that all_reduce uses over MPI if `wanted` is requested: `wanted`, but not always for 16-bit types. */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype);
-/* Does that sum every element in rank order, so that the result is the same bits whatever the message sizes? */
+/* True if that algorithm adds each element in rank order, so that its result has the same bits for all message
+ * sizes. */
 bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype);
 
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
-    double timeout;           /* seconds a collective may take; train/guard sees to it */
-    bool debug_collectives;   /* before each one, compare what the ranks are about to do; likewise */
+    double timeout;           /* seconds that a collective may take; enforced by train/guard */
+    bool debug_collectives;   /* compare the ranks' calls before each collective; in train/guard */
     double wire_gbps;         /* emulated link: bandwidth in gigabit per second; 0: none */
     double wire_latency;      /* emulated link: seconds per message */
 } ProcessGroupOptions;
 
-/* What this rank's collectives have cost since the last pg_reset_counters(). */
+/* The cost of this rank's collectives since the last pg_reset_counters(). */
 typedef struct CommCounters {
     long collectives;
     int64_t bytes;        /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
-    int64_t out_of_place; /* bytes of the largest all-reduce whose result went elsewhere than its input lay */
-    double in_flight;     /* seconds during which a collective was being carried out */
-    double exposed;       /* seconds during which the training thread stood still for one */
+    int64_t out_of_place; /* bytes of the largest all-reduce that was not in place (send != receive) */
+    double in_flight;     /* seconds during which a collective was under way */
+    double exposed;       /* seconds during which the training thread waited for one */
 } CommCounters;
 
 typedef struct ProcessGroup ProcessGroup;
-typedef struct Work Work; /* an asynchronous collective on its way */
+typedef struct Work Work; /* an asynchronous collective; owned by the group, valid until its work_wait() */
 
-/* Starts MPI (alone, or under mpiexec). argc, argv: main()'s. From here on FAULT() ends all ranks. */
+/* Starts MPI (alone, or under mpiexec). argc, argv: main()'s. From here on FAULT() ends all ranks. Faults if MPI does
+ * not support MPI_THREAD_MULTIPLE. */
 void pg_initialize(int *argc, char ***argv);
-/* A group of all ranks. One per process. */
+/* Makes a group of all ranks, at most one per process. Free with pg_destroy(). Collective. */
 ProcessGroup *pg_create(const ProcessGroupOptions *options);
-/* Frees the group, ends MPI; a fault while a Work has not been waited for. Collective. */
+/* Frees the group and ends MPI. Faults if a Work has not been given to work_wait(). Collective. */
 void pg_destroy(ProcessGroup *pg);
 
 int pg_rank(const ProcessGroup *pg);
 int pg_world_size(const ProcessGroup *pg);
-int pg_local_rank(const ProcessGroup *pg); /* number among the ranks of this host */
+int pg_local_rank(const ProcessGroup *pg); /* index among the ranks of this host */
 const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
 
-/* Other options from now on. Collective. */
+/* Replaces the options. Collective. */
 void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
-/* Another algorithm from now on: for comparing them. Collective. */
+/* Replaces the algorithm only, to compare algorithms. Collective. */
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 
-/* Zeroed device memory in which all_reduce works best, if in place: where neighbours can see it (ALLREDUCE_SHM), or else
- * the same as device_alloc(). Free with pg_free_shared(). Both are collective; every rank asks for equally much.
- * pg NULL: device_alloc(). Before memory is given back, every pg_all_reduce_async() must have had its work_wait():
- * the communication thread may still read and write there. Otherwise: a fault. */
+/* Zeroed device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
+ * otherwise, and if pg is NULL, it comes from device_alloc(). Free with pg_free_shared(). Both are collective, with the
+ * same `bytes` on all ranks. pg_free_shared() faults if a pg_all_reduce_async() has not had its work_wait(), because
+ * the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
 
 /* ---- blocking collectives ---- */
 void pg_barrier(ProcessGroup *pg);
-void pg_barrier_without_timeout(ProcessGroup *pg); /* for waiting until one rank has done something long */
+void pg_barrier_without_timeout(ProcessGroup *pg); /* while one rank does something long */
 void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
-/* receive = op over ranks of send, on every rank. send == receive: in place. A NaN survives REDUCE_SUM everywhere, but
- * REDUCE_MAX only in the hand-written algorithms: MPI leaves it open. */
+/* receive (count) = op over all ranks of send (count), on every rank. send == receive: in place. A NaN survives
+ * REDUCE_SUM with every algorithm, but REDUCE_MAX only with the hand-written ones, because MPI does not define this
+ * case. */
 void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                    const char *carries);
-/* receive (world_size * count) = every rank's send (count), in rank order. Two different buffers. */
+/* receive (world_size * count) = every rank's send (count), in rank order. The two buffers must be different. */
 void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
-/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). No stage needs it: half of an
- * all-reduce, and part of the field's interface. */
+/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). Not for 16-bit types. No stage
+ * needs it; it completes the usual interface. */
 void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                        const char *carries);
 
 /* ---- asynchronous all-reduce ---- */
 
-/* Queues an all-reduce and returns at once. A communication thread carries out what is queued, in the order of the
- * calls, while the caller computes. The buffers must stay alone until work_wait(). */
+/* Queues an all-reduce and returns at once. A communication thread carries out the queue in the order of the calls,
+ * while the caller computes. Do not touch the buffers until work_wait() returns. */
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
-bool work_test(Work *work); /* true once it is done; never waits. No stage needs it: part of the field's interface */
-void work_wait(Work *work); /* returns when it is done, and frees the handle: once for each, always. NULL, or a second
-                             * time: a fault */
+bool work_test(Work *work); /* true once it is done; never waits. No stage needs it; it completes the usual interface */
+/* Returns when the all-reduce is done, and frees the handle. Call it exactly once for each Work. NULL, or a second call
+ * for the same Work, is a fault. */
+void work_wait(Work *work);
 
 /* ---- accounting ---- */
 CommCounters pg_counters(ProcessGroup *pg);
 void pg_reset_counters(ProcessGroup *pg);
-/* Switches the emulated link and the counting off and on again: for checks that are no part of a step. */
+/* Switches the emulated link and the counters off or on, for checks that do not belong to a step. */
 void pg_set_measuring(ProcessGroup *pg, bool on);
 
 #endif

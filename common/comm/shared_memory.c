@@ -1,4 +1,4 @@
-/* shared_memory.c: windows that all ranks of one host see, and meetings there without a message. */
+/* shared_memory.c: windows of memory that all ranks of one host share, and barriers (meetings) without messages. */
 #include "comm/shared_memory.h"
 
 #include <stdlib.h>
@@ -11,23 +11,24 @@
 #include "device/device.h"
 
 #define PAGE_BYTES 4096
-#define QUICK_LOOKS 100 /* well under a microsecond: before a look at the clock */
+#define QUICK_LOOKS 100 /* well under a microsecond, so that this needs no look at the clock */
 
 static void check_same_call(const Collective *c, Announcement mine, int rank, Announcement theirs)
 {
     CHECK(!theirs.frees || mine.frees,
-          "all_reduce number %ld (%s): rank %d gives its shared memory back instead: did it run out of data before the "
+          "all_reduce number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the "
           "others?", c->sequence, c->carries, rank);
     CHECK(!mine.frees || theirs.frees,
-          "this rank gives its shared memory back, but rank %d has come to an all_reduce of %zu elements: did this rank "
-          "run out of data before the others?", rank, theirs.count);
+          "this rank frees its shared memory, but rank %d calls an all_reduce of %zu elements: did this rank run out "
+          "of data before the others?", rank, theirs.count);
     CHECK(theirs.count == mine.count && theirs.dtype == mine.dtype,
-          "all_reduce number %ld: this rank brings %zu elements of %s (%s), but rank %d brings %zu of %s: all ranks "
+          "all_reduce number %ld: this rank sends %zu elements of %s (%s), but rank %d sends %zu of %s: all ranks "
           "must call the same collectives in the same order", c->sequence, mine.count, dtype_name(c->dtype),
           c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
     CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
           "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: "
-          "all ranks must lay their buffers out alike", operation_name(c->operation), c->sequence, c->carries, rank);
+          "all ranks must allocate the same buffers in the same order", operation_name(c->operation), c->sequence,
+          c->carries, rank);
 }
 
 void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)
@@ -40,13 +41,14 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
         check_same_call(collective, mine, rank, shared->mailboxes[rank]->announced[slot]);
 }
 
-/* Making and freeing a window are collective: observers shall see who does not come. Ends with end_meeting(). */
+/* Making and freeing a window are collective: observers must be able to see which rank is missing. Call end_meeting()
+ * afterwards. */
 static Collective begin_meeting(ProcessGroup *pg, const char *what)
 {
     const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
                                    .sequence = pg->sequence++};
     group_tell_called(pg, &collective);
-    group_tell_ready(pg, &collective); /* nothing has to be computed for it */
+    group_tell_ready(pg, &collective); /* it sends nothing */
     return collective;
 }
 
@@ -57,15 +59,16 @@ static void end_meeting(ProcessGroup *pg, const Collective *collective, double s
 }
 
 /* note: room-for-windows
- * A window is a file in /dev/shm that all ranks map. Its pages are taken when they are first written to, and where none
- * is left, the write ends the process (SIGBUS). MPI does not ask before, and a container's /dev/shm often has 64 MB. */
+ * A window is a file in /dev/shm that all ranks map. The system allocates a page at the first write to it. If no page
+ * is left, this write ends the process (SIGBUS). MPI does not check this, and a container's /dev/shm often has only 64
+ * MB. */
 static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
     const size_t mebibyte = (size_t)1 << 20;
     struct statvfs system;
     size_t needed = bytes_per_rank * (size_t)pg->world_size;
     if (statvfs("/dev/shm", &system) != 0 || system.f_blocks == 0)
-        return; /* unknown, or without a limit */
+        return; /* size unknown, or unlimited */
     size_t there = system.f_bavail * system.f_frsize;
     if (needed > there)
         die("all-reduce in shared memory (shm): the next %zu MiB do not fit into /dev/shm, which has %zu MiB left, and "
@@ -73,7 +76,7 @@ static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
             (needed + mebibyte - 1) / mebibyte, there / mebibyte);
 }
 
-/* Every rank gives `bytes`; its own part is zeroed, and so is everybody's on return. Collective. */
+/* Makes a window with `bytes` bytes for each rank, zeroed. Collective. */
 static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
 {
     SharedWindow *window = alloc_or_fault(sizeof *window);
@@ -81,8 +84,8 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
     window->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
     window->number = pg->shared->windows_made++;
     window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
-    /* A page more than needed: Open MPI's parts begin anywhere. All processes map whole pages, so a part's place within
-     * its page, and with it the next boundary of 64 bytes, is the same for all of them. */
+    /* One page more than needed, because Open MPI's parts may begin anywhere. All processes map whole pages, so the
+     * offset of a part within its page, and of the next 64-byte boundary, is the same in all of them. */
     check_room(pg, window->bytes + PAGE_BYTES);
     const double start = now_seconds();
     const Collective meeting = begin_meeting(pg, "making shared memory");
@@ -95,8 +98,8 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
         CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &part));
         window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
-    memset(window->parts[pg->rank], 0, window->bytes); /* the first touch: the pages come to lie near this rank's core */
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* whoever looks next at what is left sees all of this taken */
+    memset(window->parts[pg->rank], 0, window->bytes); /* the first write places the pages near this core */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* the next check_room() of any rank must see this memory as used */
     end_meeting(pg, &meeting, start);
     window->next = pg->shared->windows;
     pg->shared->windows = window;
@@ -141,14 +144,14 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 {
     if (pg == NULL || pg->shared == NULL || bytes == 0)
         return device_alloc(bytes);
-    worker_drain(pg); /* nobody else walks through the list of windows now */
+    worker_drain(pg); /* the communication thread must not read the list of windows now */
     return window_create(pg, bytes)->parts[pg->rank];
 }
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
     if (pg != NULL)
-        worker_check_all_waited_for(pg, "this rank gives memory back");
+        worker_check_all_waited_for(pg, "this rank frees memory");
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);
         return;
@@ -157,16 +160,16 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     while (*link != NULL && (*link)->parts[pg->rank] != memory)
         link = &(*link)->next;
     SharedWindow *window = *link;
-    if (window == NULL) { /* as bytes == 0 gives it */
+    if (window == NULL) { /* memory of 0 bytes comes from device_alloc() */
         device_free(memory);
         return;
     }
     *link = window->next;
     const double start = now_seconds();
-    const Collective give_back = begin_meeting(pg, "giving shared memory back");
+    const Collective give_back = begin_meeting(pg, "freeing shared memory");
     shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
     window_free(window);
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* nobody has it any more: check_room() counts what is left */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* no rank maps it any more: check_room() counts free memory */
     end_meeting(pg, &give_back, start);
 }
 
@@ -181,7 +184,7 @@ const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const
     return NULL;
 }
 
-/* Looks some times, and then as wait_a_moment() says. */
+/* Tests some times at once, and then with the pauses of wait_a_moment(). */
 static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long meeting)
 {
     const Mailbox *mailbox = pg->shared->mailboxes[rank];
@@ -194,8 +197,9 @@ static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, i
 }
 
 /* note: meeting
- * A barrier without a message: each rank counts its own arrivals where all can see them, and looks at everyone else's.
- * Release and acquire make what a rank wrote before it came visible to whoever has seen it come. */
+ * A meeting is a barrier without messages: each rank counts its own meetings in shared memory, and waits until the
+ * counts of all other ranks are as high. Release and acquire make everything that a rank wrote before the meeting
+ * visible to the ranks that have read its count. */
 void shared_meet(ProcessGroup *pg, const Collective *collective)
 {
     long meeting = ++pg->shared->meetings;

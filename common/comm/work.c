@@ -1,13 +1,12 @@
-/* work.c: carrying a collective out; and asynchronous ones: a communication thread and its queue.
+/* work.c: carries one collective out; the communication thread and its queue of asynchronous collectives.
  *
  * note: communication-thread
- * MPI's non-blocking collectives do not move while nobody calls MPI: a call that starts an all-reduce and a wait
- * after the computation hides nothing. So a thread of our own carries each collective out while the training
- * thread computes. It takes the queue strictly in order, one collective at a time, so that all ranks
- * carry out the same sequence.
+ * MPI's non-blocking collectives make progress only inside MPI calls: if training starts an all-reduce, computes, and
+ * then waits, it hides nothing. So a thread of our own carries each collective out while the training thread computes.
+ * It takes the collectives from the queue in order, one at a time, so that all ranks carry out the same sequence.
  *
- * Who touches what: the training thread fills a Work before it hands it over under the lock; the communication
- * thread owns it until it sets `done` under the lock; then it is the training thread's again.
+ * Ownership of a Work: the training thread fills it and queues it under the lock. The communication thread then owns it
+ * until it sets `done` under the lock. After that the training thread owns it again.
  */
 #include <stdlib.h>
 
@@ -20,8 +19,8 @@ struct Work {
     ProcessGroup *pg;
     Collective collective;
     bool done;
-    bool waited_for; /* the caller has given it up: it lies among the spare ones */
-    Work *next;      /* in the queue, or among the spare ones */
+    bool waited_for; /* work_wait() has returned: the Work is in the spare list */
+    Work *next;      /* in the queue, or in the spare list */
 };
 
 struct Worker {
@@ -29,20 +28,20 @@ struct Worker {
     pthread_mutex_t lock;        /* guards all below */
     pthread_cond_t work_arrived; /* for the communication thread */
     pthread_cond_t work_done;    /* for the training thread */
-    Work *first, *last;          /* not yet carried out; the first may be under way */
-    Work *spare;                 /* waited for; kept for later all-reduces, so that a second work_wait() meets a Work */
-    long not_waited_for;         /* works that the caller has not given to work_wait() yet */
+    Work *first, *last;          /* queue; the first may be under way */
+    Work *spare;                 /* kept for later all-reduces, so that a second work_wait() finds a valid Work */
+    long not_waited_for;         /* works without a work_wait() so far */
     bool stop;
 };
 
-#define MOST_WORKS 100000 /* that a caller may start before it waits: no model has as many parameters */
+#define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
 
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link
- * Seconds that a ring over the emulated link needs: N-1 steps of 1/N of the bytes each for a reduce-scatter or
- * an all-gather, and an all-reduce is one after the other. A broadcast goes along the ring in small pieces, so that
- * all ranks pass it on at the same time; but each of them must receive all of it. */
+ * Seconds that a ring over the emulated link needs. A reduce-scatter or an all-gather has N-1 steps of 1/N of the bytes
+ * each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces, so that all ranks
+ * pass it on at the same time, but each rank must receive all of it. */
 static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 {
     if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
@@ -50,7 +49,7 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     double steps = (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2.0 : 1.0);
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
     double bytes = (double)collective_bytes(pg, collective);
-    double share = collective->operation == OP_BROADCAST ? 1 : steps / pg->world_size; /* that goes over each link */
+    double share = collective->operation == OP_BROADCAST ? 1 : steps / pg->world_size; /* of the bytes, per link */
     return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
 }
 
@@ -61,7 +60,7 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     group_tell_called(pg, collective);
     if (collective->background)
         device_event_wait(collective->ready);
-    device_synchronize(); /* what is sent has been computed: from here on, this rank has come, and waits for others */
+    device_synchronize(); /* `send` has been computed: from here on this rank waits for the others */
     group_tell_ready(pg, collective);
     double start = now_seconds(); /* from here on, time is communication's, real or emulated */
     pg->backend->run(pg, collective);
@@ -127,8 +126,8 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
     *work = (Work){.pg = pg, .collective = collective};
     worker->not_waited_for++;
     CHECK(worker->not_waited_for <= MOST_WORKS,
-          "more than %d all-reduces have been started that nobody has waited for (the last one: %s): does the loop "
-          "that starts them ever stop?", MOST_WORKS, carries);
+          "more than %d all-reduces have been started without a work_wait() (the last one: %s): does the loop that "
+          "starts them ever stop?", MOST_WORKS, carries);
     if (worker->first == NULL)
         worker->first = work;
     else
@@ -139,13 +138,13 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
     return work;
 }
 
-/* A bucket whose all-reduce was never started has no work. (waited_for is the caller's thread's alone.) */
+/* A bucket that was never launched has no work. (Only the caller's thread uses waited_for.) */
 static void check_started(const Work *work, const char *function)
 {
     CHECK(work != NULL, "%s(NULL): this all-reduce was never started; is every bucket started in every backward pass, "
-          "and is what that depends on set back before each one?", function);
+          "and are its counters reset before each one?", function);
     CHECK(!work->waited_for, "%s(): all-reduce number %ld has had its work_wait() before, which has freed the handle: "
-          "each pg_all_reduce_async() needs exactly one", function, work->collective.sequence);
+          "call work_wait() exactly once for each pg_all_reduce_async()", function, work->collective.sequence);
 }
 
 bool work_test(Work *work)
@@ -162,7 +161,7 @@ void work_wait(Work *work)
     check_started(work, "work_wait");
     Worker *worker = work->pg->worker;
     double start = now_seconds();
-    atomic_store(&work->pg->training_waits, true); /* its core is free now: no reason for the other to sleep */
+    atomic_store(&work->pg->training_waits, true); /* its core is free, so the communication thread need not sleep */
     pthread_mutex_lock(&worker->lock);
     while (!work->done)
         pthread_cond_wait(&worker->work_done, &worker->lock);

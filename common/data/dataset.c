@@ -1,5 +1,5 @@
-/* dataset.c: turns sample numbers into inputs and targets, for all three kinds of data, and draws the random kind.
- * idx.c and text.c open the other two. */
+/* dataset.c: turns sample numbers into inputs and targets, for all three kinds of data, and draws the random data.
+ * idx.c opens images, text.c text. */
 #include "data/dataset.h"
 
 #include <stdio.h>
@@ -14,8 +14,8 @@
 #define PIXEL_MEAN 0.2860f
 #define PIXEL_DEVIATION 0.3530f
 
-/* Weights, shuffles, shifts and random data all come from the user's one --seed. These numbers, of no meaning, keep
- * the streams apart: data made of the same numbers as the weights would not be random to the model. */
+/* Weights, shuffles, shifts and random data all depend on the user's one --seed. These arbitrary constants keep their
+ * streams of random numbers different. With the same stream, random data would equal the initial weights. */
 static const uint64_t RANDOM_DATA_STREAM = 0x9d3a61c2e0b7f485u;
 static const uint64_t TEXT_SHIFT_STREAM = 0x4be7d90f1a5c8326u;
 
@@ -55,8 +55,9 @@ static void get_image(const Dataset *dataset, int64_t index, float *inputs, int3
     *target = dataset->labels[index];
 }
 
-/* Where the first training window of an epoch starts. Without it, the model would see the same cuts through the text
- * in every epoch, and never predict across one. It depends on seed and epoch alone, so ranks agree on it. */
+/* The start of the first training window of an epoch. It changes, because otherwise the model would see the same cuts
+ * of the text in every epoch, and would never predict across a cut. It depends only on seed and epoch, so all ranks use
+ * the same one. */
 static int64_t text_shift(const Dataset *dataset, long epoch)
 {
     if (dataset->split != SPLIT_TRAIN) {
@@ -64,7 +65,7 @@ static int64_t text_shift(const Dataset *dataset, long epoch)
     }
     Rng rng;
     rng_seed(&rng, dataset->seed ^ TEXT_SHIFT_STREAM);
-    rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* not seed + epoch: seed 1, epoch 0 is not seed 0, epoch 1 */
+    rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* with seed + epoch alone, seed 1 would repeat seed 0 */
     return (int64_t)rng_below(&rng, (uint64_t)dataset->inputs);
 }
 

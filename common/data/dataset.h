@@ -1,9 +1,9 @@
 /* dataset.h: where samples come from: Fashion-MNIST, a text read as bytes, or random numbers.
  *
- * Interface: dataset_open_images(), _text() or _random(), then dataset_get() for any list of sample numbers in
- * [0, size). A data set is read into memory once and never changes, so dataset_get() may be called from the
- * loader's thread.
- * What is missing or malformed ends the program with die(): the message names the file and what would be right.
+ * Interface: dataset_open_images(), _text() or _random(), then dataset_get() for any list of sample numbers in [0,
+ * size), then dataset_close(). A data set is read into memory once and never changes, so the loader's thread may call
+ * dataset_get(). If a file is missing or malformed, the program ends with die(): the message names the file and what
+ * would be right.
  */
 #ifndef LOCKSTEP_DATA_DATASET_H
 #define LOCKSTEP_DATA_DATASET_H
@@ -17,7 +17,7 @@ typedef enum DatasetSplit { SPLIT_TRAIN, SPLIT_EVAL } DatasetSplit;
 
 typedef struct Dataset {
     DatasetKind kind;
-    DatasetSplit split;    /* text: only training windows move */
+    DatasetSplit split;    /* text: only training windows shift from epoch to epoch */
     int64_t size;          /* samples */
     int64_t inputs;        /* numbers of input per sample: pixels, context, or features */
     int64_t targets;       /* numbers of target per sample: 1 (class), context, or outputs */
@@ -28,31 +28,31 @@ typedef struct Dataset {
     unsigned char *labels; /* images. Owned */
     int64_t byte_count;    /* of `bytes` */
     float *values;         /* random: size * (inputs + targets). Owned */
-    uint64_t seed;         /* text: moves the windows from epoch to epoch */
+    uint64_t seed;         /* text: of the shifts */
 } Dataset;
 
-/* Images in MNIST's IDX format, gzipped or not, from `directory` (NULL: where Debian's package
- * dataset-fashion-mnist puts them): train-images-idx3-ubyte[.gz] and -labels-idx1-, or t10k-... for SPLIT_EVAL.
- * A pixel p becomes (p/255 - 0.2860) / 0.3530, Fashion-MNIST's mean and deviation. `inputs` and `classes` are what
- * the model expects: other image sizes, or labels >= classes, are the user's mistake. */
+/* Opens images in MNIST's IDX format, gzipped or not, from `directory` (NULL: where Debian's package
+ * dataset-fashion-mnist installs them): train-images-idx3-ubyte[.gz] and -labels-idx1-, or t10k-... for SPLIT_EVAL. A
+ * pixel p becomes (p/255 - 0.2860) / 0.3530, with Fashion-MNIST's mean and deviation. `inputs` and `classes` are what
+ * the model expects: other image sizes, or labels >= classes, end with die(). */
 void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit split, int64_t inputs, int classes);
 
-/* Text as bytes from `path`, gzipped or not (NULL: /usr/share/doc/jargon-text/jargon.txt.gz, Debian's package
- * jargon-text). The last tenth is SPLIT_EVAL. A sample is a window of context + 1 bytes: tokens and the same moved
- * by one as targets. Training windows follow each other without overlap, and start at another place in each
- * epoch (a shift below `context`, drawn from seed and epoch); evaluation windows never move. The text must be long
- * enough for two evaluation windows: 10 * (2 * context + 1) bytes. */
+/* Opens a text as bytes from `path`, gzipped or not (NULL: /usr/share/doc/jargon-text/jargon.txt.gz, Debian's package
+ * jargon-text). The last tenth is SPLIT_EVAL. A sample is a window of context + 1 bytes: the inputs are its first
+ * `context` bytes, the targets its last ones. Training windows follow each other without overlap. In each epoch they
+ * start at another place (a shift below `context`, drawn from seed and epoch); evaluation windows never shift. The text
+ * must be long enough for two evaluation windows: 10 * (2 * context + 1) bytes. */
 void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed);
 
 /* `size` samples of standard normal inputs and targets, drawn from seed: the toy regression. */
 void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t targets, uint64_t seed);
 
-/* Copies samples indices[0..count) to inputs (count * input_bytes) and targets (count * target_bytes), host memory.
- * epoch (from 0) matters for training text only. */
+/* Copies samples indices[0..count) to inputs (count * input_bytes) and targets (count * target_bytes), in host memory.
+ * epoch (from 0) matters only for training text. Faults if an index is not in [0, size). */
 void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs,
                  void *targets);
-/* A number that differs, most likely, where the files that were read differ. Random numbers: 0, because seed and size
- * say all about them. */
+/* A checksum of the files that were read, so that ranks can compare them. Random numbers: 0, because seed and size
+ * determine them. */
 uint32_t dataset_checksum(const Dataset *dataset);
 void dataset_close(Dataset *dataset);
 

@@ -3,7 +3,7 @@
  * An IDX file is a header of big-endian 32-bit numbers, then the elements:
  *     00 00 08 03 | images | rows | columns | pixels, one byte each      (08: unsigned bytes, 03: three dimensions)
  *     00 00 08 01 | labels | labels, one byte each
- * The header is a claim. It is believed only after it was compared with the bytes that are there.
+ * The header may be wrong, so it is compared with the length of the file before it is used.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@
 
 typedef struct IdxFile {
     char path[PATH_MAX];
-    unsigned char *content;       /* header and elements; belongs to the Dataset in the end */
+    unsigned char *content;       /* header and elements; the Dataset owns it in the end */
     int64_t length;               /* bytes of content */
     int64_t header;               /* bytes of the header */
-    uint32_t sizes[IDX_MAX_DIMS]; /* as the header claims */
+    uint32_t sizes[IDX_MAX_DIMS]; /* from the header */
 } IdxFile;
 
 /* Finds directory/name or directory/name.gz. */
@@ -54,7 +54,7 @@ static uint32_t big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* Reads the file and its header of `dims` sizes. What the sizes claim is not checked yet. */
+/* Reads the file and its header of `dims` sizes. The sizes are not checked here. */
 static void read_idx(IdxFile *file, const char *directory, const char *name, int dims)
 {
     find_file(file, directory, name);
@@ -75,8 +75,8 @@ static void read_idx(IdxFile *file, const char *directory, const char *name, int
     }
 }
 
-/* Checks that sizes[0] items of item_bytes each follow the header, no more and no less, and returns them at the
- * start of the content's memory. Division, as a product of two claimed sizes may overflow. */
+/* Checks that exactly sizes[0] items of item_bytes each follow the header, and moves them to the start of the content's
+ * memory. It divides, because the product of two sizes from the header may overflow. */
 static unsigned char *take_elements(const IdxFile *file, int64_t item_bytes)
 {
     int64_t elements = file->length - file->header;

@@ -5,8 +5,8 @@
  *     thread        | fill | fill |..wait| fill | ...
  *     training             | use         | use  | ...
  *
- * The number of a batch alone says everything about it (step, epoch, micro-batch), so a loader that starts at a later
- * step gives what one that started at 0 would give from there on.
+ * The number of a batch alone determines it (step, epoch, micro-batch). So a loader that starts at a later step gives
+ * the same batches as one that started at step 0.
  */
 #include "data/loader.h"
 
@@ -19,31 +19,31 @@
 #define BUFFERS 2
 
 struct Loader {
-    /* Set at the start, then only read. */
+    /* Set by loader_start(), then only read. */
     const Dataset *dataset;
     int rank, accumulate;
     long first_step;
     pthread_t thread;
 
-    /* Used by the thread alone. */
+    /* Used only by the thread. */
     Sampler sampler;
     int64_t *indices;
 
-    /* Buffer b belongs to the thread, or to training, as the counters below say. */
+    /* The counters below say which buffers the thread owns, and which training owns. */
     Batch batches[BUFFERS];
 
-    /* `mutex` guards everything from here on; `changed` is signalled whenever some of it changes. One condition is
-     * enough: there are two threads, so whoever waits is the one that the other means. Batches are counted from the
-     * loader's start: returned <= taken <= prepared <= returned + BUFFERS. */
+    /* `mutex` guards everything from here on; `changed` is signalled when any of it changes. One condition is enough
+     * for two threads: only the other one can be waiting for it. Batches are counted from the loader's start: returned
+     * <= taken <= prepared <= returned + BUFFERS. */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     long prepared; /* filled by the thread */
     long taken;    /* handed out by loader_next() */
-    long returned; /* no longer used by training: their buffers are free */
+    long returned; /* no longer used by training: their buffers can be filled again */
     bool stopping;
 };
 
-/* Writes batch `number` to its buffer. Called without the mutex: the buffer is the thread's at this time. */
+/* Writes batch `number` to its buffer. Call it without the mutex: the thread owns the buffer. */
 static void prepare(Loader *loader, long number)
 {
     Batch *batch = &loader->batches[number % BUFFERS];
@@ -116,7 +116,7 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
 const Batch *loader_next(Loader *loader)
 {
     pthread_mutex_lock(&loader->mutex);
-    loader->returned = loader->taken; /* the caller is done with the batch of the call before */
+    loader->returned = loader->taken; /* the caller no longer uses the previous batch */
     pthread_cond_signal(&loader->changed);
     while (loader->prepared == loader->taken) {
         pthread_cond_wait(&loader->changed, &loader->mutex);

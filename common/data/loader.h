@@ -20,10 +20,10 @@ typedef struct Batch {
 
 typedef struct Loader Loader;
 
-/* Starts at global step first_step (not 0 when a run is resumed). The loader copies the sampler's settings and
- * draws lists of its own; the data set must outlive it. */
+/* Starts the thread, at global step first_step (not 0 when a run is resumed). The loader copies the sampler's settings
+ * and draws its own lists; `dataset` must outlive the loader. Stop and free it with loader_stop(). */
 Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, int accumulate, long first_step);
-/* The next micro-batch; valid until the next call. Waits if it is not ready yet. */
+/* The next micro-batch; waits until it is ready. Owned by the loader; valid until the next call. */
 const Batch *loader_next(Loader *loader);
 void loader_stop(Loader *loader);
 

@@ -1,7 +1,7 @@
-/* read_file.c: reads through zlib, which hands out plain files as they are.
+/* read_file.c: reads files with zlib, which returns files that are not gzipped as they are.
  *
- * How long the content of a gzip file is shows only once it is unpacked (its trailer keeps the length modulo 2^32
- * only, and any header inside may lie), so the buffer grows with what really arrives.
+ * The length of a gzip file's content is known only after unpacking: its trailer holds the length modulo 2^32, and may
+ * be wrong. So the buffer grows while data arrives.
  */
 #include "data/read_file.h"
 
@@ -17,13 +17,13 @@
 #define FIRST_CAPACITY ((size_t)1 << 20) /* bytes; doubled whenever the buffer is full */
 #define MOST_PER_READ ((size_t)1 << 30)  /* gzread() returns an int */
 
-/* A gzip file of zeros holds a thousand times its size, and would fill the memory of every rank. Text and pictures
- * shrink to a half or a quarter. */
+/* A gzip file of zeros unpacks to a thousand times its size, and would fill the memory of every rank. Text and images
+ * unpack to two to four times their size. */
 #define MOST_UNPACKED 25                /* times the size of the file */
-#define ANY_UNPACKED ((size_t)64 << 20) /* bytes: up to here whatever its size */
+#define ANY_UNPACKED ((size_t)64 << 20) /* bytes: this much is always allowed */
 
-/* realloc() that faults: alloc_or_fault() cannot grow a buffer, and to copy one at every doubling would need half
- * as much memory again. */
+/* realloc() that faults. (alloc_or_fault() cannot grow a buffer, and a copy at each doubling would need half as much
+ * memory again.) */
 static unsigned char *resize_or_fault(unsigned char *bytes, size_t capacity)
 {
     unsigned char *resized = realloc(bytes, capacity);
@@ -31,7 +31,7 @@ static unsigned char *resize_or_fault(unsigned char *bytes, size_t capacity)
     return resized;
 }
 
-/* gzread() may hand out the beginning of a file that is cut short, and report it only here. */
+/* gzread() may return the beginning of a truncated file without an error; gzerror() reports it here. */
 static void die_on_error(gzFile file, const char *path)
 {
     int status = Z_OK;
@@ -70,8 +70,8 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
         got = gzread(file, bytes + used, (unsigned)(room < MOST_PER_READ ? room : MOST_PER_READ));
         used += got > 0 ? (size_t)got : 0;
         if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size) {
-            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it (gunzip) "
-                "and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
+            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it "
+                "(gunzip) and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
         }
     } while (got > 0);
     die_on_error(file, path);

@@ -4,9 +4,9 @@
 
 #include <stdint.h>
 
-/* Reads `path`, whatever its size, and stores how many bytes there are in *size. The caller owns the memory.
- * A file that cannot be read, or a gzip file that is cut short or damaged or that unpacks to implausibly much, ends the
- * program with die(). */
+/* Reads `path`, and stores the number of bytes in *size. The caller owns the memory; free() it. A file that cannot be
+ * read, or a gzip file that is truncated, damaged, or far larger than plausible when unpacked, ends the program with
+ * die(). */
 unsigned char *read_file_or_die(const char *path, int64_t *size);
 
 #endif

@@ -1,16 +1,16 @@
-/* sampler.c: draws an epoch's list and deals it out to ranks and micro-batches.
+/* sampler.c: draws an epoch's list and distributes it over ranks and micro-batches.
  *
  * note: dealing-out
  * 10 samples, 3 ranks, global batch 6, no shuffle:
  *     place      0  1  2  3  4  5 | 6  7  8  9 10 11
- *     sample     0  1  2  3  4  5 | 6  7  8  9  0  1     12 places: round to the start again
+ *     sample     0  1  2  3  4  5 | 6  7  8  9  0  1     12 places: the list starts again
  *     rank       0  1  2  0  1  2 | 0  1  2  0  1  2     4 places for each rank; with drop_last 9 places, 3 each
  *     step             0          |        1
  *
  * note: own-data
  * 10 samples, of which 3 ranks have 5, 3 and 1 of their own (sampler_set_rank_samples), global batch 6, no shuffle:
  *     rank          0             1        2
- *     sample        0  1  2  3  4 | 5  6  7 | 8 |     9 is nobody's
+ *     sample        0  1  2  3  4 | 5  6  7 | 8 |     no rank has sample 9
  *     step          0  0  1  1  2 | 0  0  1 | 0 |     step 0 has 5 samples, step 1 has 3, step 2 has 1
  */
 #include "data/sampler.h"
@@ -21,7 +21,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 
-/* Keeps the shuffle's random numbers apart from the weights', which come from the same --seed. */
+/* Keeps the shuffle's random numbers different from those of the weights, which use the same --seed. */
 static const uint64_t SHUFFLE_STREAM = 0xc6a4f30b82d1975eu;
 
 static int64_t divide_rounding_up(int64_t a, int64_t b)
@@ -108,7 +108,7 @@ void sampler_free(Sampler *sampler)
     *sampler = (Sampler){0};
 }
 
-/* Fisher and Yates' shuffle: each order is equally likely. */
+/* Fisher and Yates' shuffle: all orders have the same probability. */
 static void shuffle_list(int64_t *list, int64_t count, Rng *rng)
 {
     for (int64_t i = count - 1; i > 0; i--) {
@@ -119,7 +119,7 @@ static void shuffle_list(int64_t *list, int64_t count, Rng *rng)
     }
 }
 
-/* All samples, or each rank's own ones among themselves. */
+/* Shuffles all samples, or each rank's own samples among themselves. */
 static void shuffle_samples(Sampler *sampler, Rng *rng)
 {
     if (sampler->pieces == NULL) {
@@ -137,14 +137,14 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
     if (epoch == sampler->epoch) {
         return;
     }
-    /* From 0, 1, 2, ... anew: the list depends on seed and epoch, not on the epochs before it. */
+    /* Starts from 0, 1, 2, ... again, so that the list depends on seed and epoch, but not on earlier epochs. */
     for (int64_t i = 0; i < sampler->dataset_size; i++) {
         sampler->list[i] = i;
     }
     if (sampler->shuffle) {
         Rng rng;
         rng_seed(&rng, sampler->seed ^ SHUFFLE_STREAM);
-        rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* seed + epoch alone would make seed 1 repeat seed 0 */
+        rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* with seed + epoch alone, seed 1 would repeat seed 0 */
         shuffle_samples(sampler, &rng);
     }
     /* Round to the start again: more than once if there are fewer samples than ranks. */
@@ -170,14 +170,14 @@ int64_t sampler_steps_per_epoch(const Sampler *sampler)
 
 int64_t sampler_largest_share(const Sampler *sampler)
 {
-    int64_t batch = sampler->global_batch, richest = 0;
+    int64_t batch = sampler->global_batch, most = 0;
     if (sampler->pieces == NULL) {
         return divide_rounding_up(sampler->length < batch ? sampler->length : batch, sampler->world_size);
     }
     for (int rank = 0; rank < sampler->world_size; rank++) {
-        richest = sampler->pieces[rank].used > richest ? sampler->pieces[rank].used : richest;
+        most = sampler->pieces[rank].used > most ? sampler->pieces[rank].used : most;
     }
-    return richest < batch / sampler->world_size ? richest : batch / sampler->world_size;
+    return most < batch / sampler->world_size ? most : batch / sampler->world_size;
 }
 
 static void check_step(const Sampler *sampler, int64_t step)
@@ -186,7 +186,7 @@ static void check_step(const Sampler *sampler, int64_t step)
           (long long)sampler->steps);
 }
 
-/* The places [first, end) of a step's global batch, where the list is dealt out. */
+/* The places [first, end) of a step's global batch, if ranks have no data of their own. */
 static void places_of_step(const Sampler *sampler, int64_t step, int64_t *first, int64_t *end)
 {
     *first = step * sampler->global_batch;
@@ -199,7 +199,7 @@ typedef struct Share {
     int64_t first, stride, count;
 } Share;
 
-/* Places p = rank (modulo the world size) of the step. */
+/* The places p of the step with p modulo world_size = rank. */
 static Share share_dealt_out(const Sampler *sampler, int64_t step, int rank)
 {
     int64_t first, end, world_size = sampler->world_size;
@@ -208,7 +208,7 @@ static Share share_dealt_out(const Sampler *sampler, int64_t step, int rank)
     return (Share){place, world_size, place < end ? (end - place - 1) / world_size + 1 : 0};
 }
 
-/* The next ones of the rank's piece; none if it has run out. */
+/* The next places of the rank's piece; none if the rank has run out of data. */
 static Share share_of_own(const Sampler *sampler, int64_t step, int rank)
 {
     const Piece *piece = &sampler->pieces[rank];
@@ -238,7 +238,7 @@ int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, i
     check_step(sampler, step);
     Share share = sampler->pieces == NULL ? share_dealt_out(sampler, step, rank) : share_of_own(sampler, step, rank);
 
-    /* Micro-batch k of it: parts that differ by one sample at most, without a gap for any K. */
+    /* Micro-batch k of the share. The sizes of micro-batches differ by at most one sample. */
     int64_t from = share.count * k / K, to = share.count * (k + 1) / K;
     for (int64_t i = from; i < to; i++) {
         indices[i - from] = sampler->list[share.first + i * share.stride];

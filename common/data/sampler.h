@@ -1,14 +1,14 @@
 /* sampler.h: which samples each rank sees in which step; torch.utils.data.DistributedSampler's rules.
  *
- * An epoch is one list of sample numbers, the same on every rank: all samples, in an order drawn from seed and
- * epoch, its length made a multiple of the world size, by going round to its start again, or with drop_last by
- * leaving the tail away. Rank r takes places r, r + N, r + 2N, ... of the list. The global batch of a step is the next
- * `global_batch` places; the last batch of an epoch may be shorter, and ranks may differ by one sample where the
- * batch is no multiple of the world size.
- * Micro-batch k of K is the k-th of K (nearly) equal parts of the rank's share.
+ * An epoch is one list of sample numbers, the same on every rank: all samples, in an order drawn from seed and epoch.
+ * Its length is made a multiple of the world size N: samples from its start are repeated, or, with drop_last, its tail
+ * is dropped. Rank r takes places r, r + N, r + 2N, ... of the list. The global batch of a step is the next
+ * `global_batch` places. The last batch of an epoch may be shorter, and the ranks' shares may differ by one sample if
+ * the batch is not a multiple of the world size. Micro-batch k of K is the k-th of K (nearly) equal parts of the rank's
+ * share.
  *
- * With sampler_set_rank_samples() it is otherwise: each rank has data of its own, and perhaps more of it than another
- * one. Then ranks run out of data in different steps, and a step's global batch is what those have that are left.
+ * After sampler_set_rank_samples() each rank has its own data, perhaps more than other ranks. Then ranks run out of
+ * data in different steps, and a step's global batch comes from the ranks that still have data.
  */
 #ifndef LOCKSTEP_DATA_SAMPLER_H
 #define LOCKSTEP_DATA_SAMPLER_H
@@ -16,10 +16,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The samples that one rank has of its own: places of the list, one after the other. */
+/* One rank's own samples: consecutive places of the list. */
 typedef struct Piece {
     int64_t first, samples;
-    int64_t used; /* of them, in an epoch: with drop_last no more than the poorest rank has */
+    int64_t used; /* of them, in an epoch; with drop_last the fewest that any rank has */
 } Piece;
 
 typedef struct Sampler {
@@ -35,34 +35,37 @@ typedef struct Sampler {
     long epoch;     /* -1 before the first sampler_set_epoch() */
 } Sampler;
 
-/* With drop_last, fewer samples than ranks are the user's mistake: no rank would get any. */
+/* Makes a sampler; free it with sampler_free(). With drop_last, fewer samples than ranks end with die(), because no
+ * rank would get any. */
 void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int64_t global_batch, uint64_t seed,
                     bool shuffle, bool drop_last);
-/* Another one with the same settings. */
+/* Makes a sampler with the settings of another one. */
 void sampler_create_like(Sampler *sampler, const Sampler *other);
 void sampler_free(Sampler *sampler);
 
-/* From now on rank r has rank_samples[r] samples of its own (NULL: does nothing): rank 0 the first ones of the data
- * set, rank 1 the next ones, and so on, each rank's shuffled among themselves. In a step it takes
- * global_batch / world_size of them, which must be a whole number, as long as it has any. Before the first
- * sampler_set_epoch(). More samples than the data set has are the user's mistake. */
+/* Gives rank r rank_samples[r] samples of its own (NULL: does nothing): rank 0 the first samples of the data set, rank
+ * 1 the next ones, and so on. Each rank's samples are shuffled among themselves. In a step a rank takes global_batch /
+ * world_size of them, which must be a whole number, while it has any. Call it before the first sampler_set_epoch(). If
+ * the data set has fewer samples than all ranks together, it ends with die(). */
 void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples);
 
-/* Draws the list of `epoch`; does nothing if it is drawn already. */
+/* Draws the list of `epoch`, if it is not the current one. */
 void sampler_set_epoch(Sampler *sampler, long epoch);
 
 int64_t sampler_steps_per_epoch(const Sampler *sampler);
-/* Steps of an epoch before this rank runs out of data; all of them unless ranks have data of their own. */
+/* Steps of an epoch in which this rank has data: all of them, unless ranks have their own data. */
 int64_t sampler_rank_steps(const Sampler *sampler, int rank);
 /* The most samples that one rank can get in a step. */
 int64_t sampler_largest_share(const Sampler *sampler);
 /* Samples in the global batch of `step` (0 .. steps_per_epoch - 1), all ranks together. */
 int64_t sampler_global_count(const Sampler *sampler, int64_t step);
-/* Writes the sample numbers of rank's micro-batch k of K to indices, in order of place; returns how many, possibly 0.
- * Room for ceil(ceil(global_batch / world_size) / K) entries. K = 1, k = 0 gives the rank's whole share. */
+/* Writes the sample numbers of the rank's micro-batch k of K to indices, in order of place; returns their number,
+ * possibly 0. indices needs room for ceil(ceil(global_batch / world_size) / K) entries. K = 1, k = 0 gives the rank's
+ * whole share. */
 int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices);
-/* The whole global batch in order of place (ranks with data of their own: in order of rank): what one process trains
- * on. Room for sampler_global_count() entries, at most global_batch. */
+/* Writes the whole global batch, for training in one process, to indices: in order of place, or in order of rank if
+ * ranks have their own data. Returns their number. indices needs room for sampler_global_count() entries, at most
+ * global_batch. */
 int64_t sampler_whole_batch(const Sampler *sampler, int64_t step, int64_t *indices);
 
 #endif

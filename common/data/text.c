@@ -1,7 +1,7 @@
 /* text.c: a text file as a sequence of bytes, each byte a token.
  *
- * The first nine tenths are for training, the rest is for evaluation. This file only opens the corpus; dataset.c cuts
- * windows from it.
+ * The first nine tenths are for training, the rest is for evaluation. This file only opens the text; dataset.c cuts it
+ * into windows.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "data/read_file.h"
 
 #define DEFAULT_PATH "/usr/share/doc/jargon-text/jargon.txt.gz"
-#define EVAL_PART 10 /* one byte in so many is for evaluation */
+#define EVAL_PART 10 /* one byte in 10 is for evaluation */
 #define MIN_EVAL_WINDOWS 2
 
 static void check_exists(const char *path)
@@ -21,7 +21,7 @@ static void check_exists(const char *path)
     if (access(path == NULL ? DEFAULT_PATH : path, F_OK) == 0) {
         return;
     }
-    if (path == NULL) { /* minimal container images install packages without their /usr/share/doc */
+    if (path == NULL) { /* minimal container images leave out /usr/share/doc */
         die("no text at %s: install the Debian/Ubuntu package jargon-text (if it is installed, this system leaves out "
             "/usr/share/doc), or name a text file with --data",
             DEFAULT_PATH);
@@ -29,14 +29,14 @@ static void check_exists(const char *path)
     die("--data: there is no file '%s'; it must be a text file, gzipped or not", path);
 }
 
-/* Both splits are checked, whichever is opened: nobody should learn after an hour of training that the evaluation
- * has no data. The training split is nine times as long, so it is enough to ask for what evaluation needs. */
+/* Checks both splits, so that a text without evaluation data is rejected before training, not after it. The training
+ * split is nine times as long, so only the evaluation split is computed. */
 static void check_length(const char *path, int64_t length, int64_t context)
 {
     int64_t needed = EVAL_PART * (MIN_EVAL_WINDOWS * context + 1);
     if (length < needed) {
-        die("--data: '%s' holds %lld bytes; for windows of %lld bytes it needs %lld, as its last tenth, kept for "
-            "evaluation, must hold %d windows",
+        die("--data: '%s' holds %lld bytes; for windows of %lld bytes it needs %lld, because its last tenth, "
+            "for evaluation, must hold %d windows",
             path, (long long)length, (long long)context, (long long)needed, MIN_EVAL_WINDOWS);
     }
 }
@@ -64,8 +64,8 @@ void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, i
         .seed = seed,
     };
     snprintf(dataset->source, sizeof dataset->source, "%s", source);
-    /* The last window needs one byte more, for its last target. Training windows may all start up to context - 1
-     * bytes later, and their number must be the same in every epoch. */
+    /* The last window needs one more byte, for its last target. Training windows may start up to context - 1 bytes
+     * later, and their number must be the same in every epoch. */
     int64_t largest_shift = train ? context - 1 : 0;
     dataset->size = (dataset->byte_count - 1 - largest_shift) / context;
 

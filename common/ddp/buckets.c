@@ -1,4 +1,4 @@
-/* buckets.c: which gradient lies where. */
+/* buckets.c: assigns parameters to buckets and places their gradients there. */
 #include "ddp/buckets.h"
 
 #include <stdio.h>
@@ -33,8 +33,8 @@ static int reverse_order(const ParameterList *parameters, int *order)
 }
 
 /* note: bucket-slices
- * A slice has its gradient's bytes and a gap, so that the next one, too, starts on a 64-byte boundary: kernels meet the
- * same alignment, and give the same bits, wherever a gradient lies. */
+ * A slice is a gradient, padded to a multiple of 64 bytes, so that the next slice also starts on a 64-byte boundary.
+ * Every gradient then has the same alignment in every bucket, and kernels compute the same bits. */
 static void place_gradients(Bucket *bucket, ProcessGroup *pg)
 {
     for (int i = 0; i < bucket->count; i++)

@@ -1,7 +1,7 @@
-/* buckets.h: gradients side by side in a few large pieces of memory, each of which is all-reduced at once.
+/* buckets.h: gradients side by side in a few large pieces of memory, each all-reduced as one message.
  *
- * Interface: buckets_create() decides which parameter goes where and moves the gradients there: a parameter's
- * tensor.grad points INTO its bucket, so nothing is copied in or out. buckets_free() at the end.
+ * Interface: buckets_create() plans the buckets and moves the gradients there: a parameter's tensor.grad then points
+ * INTO its bucket, so that nothing is copied in or out. Call buckets_free() at the end.
  */
 #ifndef LOCKSTEP_DDP_BUCKETS_H
 #define LOCKSTEP_DDP_BUCKETS_H
@@ -16,30 +16,30 @@ typedef struct Bucket {
     float *data;            /* all their gradients, each slice on a 64-byte boundary; owned */
     size_t elements;        /* of data, the gaps included */
     /* Stages 3 and 4, during a backward pass: */
-    int pending; /* parameters whose gradient is not complete yet */
-    Work *work;  /* its all-reduce under way */
-    void *half;  /* stage 4: what travels instead of data, if gradients travel in 16 bits; owned, or NULL */
+    int pending; /* parameters whose gradient is not ready yet */
+    Work *work;  /* the bucket's all-reduce, from its launch to work_wait(); else NULL */
+    void *half;  /* stage 4: the copy that is sent if gradients are sent in 16 bits; owned, or NULL */
 } Bucket;
 
 typedef struct Buckets {
     Bucket *items;
     int count;
     int *of_parameter;  /* by parameter index: the number of its bucket, -1 for a frozen parameter */
-    ProcessGroup *pg;   /* whose memory the gradients lie in; not owned */
+    ProcessGroup *pg;   /* allocated the gradients' memory; not owned */
 } Buckets;
 
-/* The bucket number of each of `count` sizes (bytes), in the order given; returns how many buckets there are. A bucket
- * takes sizes until it holds at least its cap, then it is closed: first_cap for bucket 0, cap for all others.
- * Source: the rule of PyTorch's compute_bucket_assignment_by_size. */
+/* Writes the bucket number of each of `count` sizes (bytes, in the order given) to bucket_of (count), and returns the
+ * number of buckets. A bucket is closed as soon as it holds at least its cap: first_cap for bucket 0, cap for all
+ * others. Source: the rule of PyTorch's compute_bucket_assignment_by_size. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
-/* Gives every trained parameter its place. order: parameter indices in the order in which their gradients become
- * ready, trained ones only; NULL: the reverse of registration, which is about that order. Gradients are zero.
- * Their memory is pg's (pg_alloc_shared), so both are collective; pg NULL: no group, plain device memory. */
+/* Places the gradient of every trained parameter in a bucket, zeroed. order: the indices of all trained parameters, in
+ * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.
+ * The memory comes from pg_alloc_shared(), so both functions are collective; pg NULL: plain device memory. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap);
 void buckets_free(Buckets *buckets);
 
-size_t buckets_largest(const Buckets *buckets); /* elements of the largest one */
+size_t buckets_largest(const Buckets *buckets); /* number of elements of the largest bucket */
 
 #endif

@@ -1,4 +1,4 @@
-/* readiness.c: keeping track of complete gradients. */
+/* readiness.c: keeps track of which gradients are ready. */
 #include "ddp/readiness.h"
 
 #include <stdlib.h>
@@ -30,7 +30,7 @@ void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 void readiness_mark(Readiness *readiness, const Parameter *parameter)
 {
     CHECK(parameter->tensor.requires_grad, "%s was marked ready, but it is frozen: it has no gradient and is in no "
-          "bucket; of the parameters that a loss does not depend on, only trained ones are to be marked",
+          "bucket; of the parameters that the loss does not depend on, mark only the trained ones",
           parameter->name);
     double now = now_seconds();
     timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);

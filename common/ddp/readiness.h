@@ -1,4 +1,4 @@
-/* readiness.h: which gradients are complete in a backward pass, and what the ranks must agree on about that.
+/* readiness.h: which gradients are ready in a backward pass, and what the ranks must agree on about them.
  * For the stages that listen to gradient-ready events (3 and 4).
  */
 #ifndef LOCKSTEP_DDP_READINESS_H
@@ -8,30 +8,31 @@
 #include "comm/process_group.h"
 
 typedef struct Readiness {
-    bool *ready; /* by parameter index: its gradient is complete in this backward pass; owned */
+    bool *ready; /* by parameter index: its gradient is ready in this backward pass; owned */
     int *order;  /* parameter indices in the order in which they became ready; owned */
     int count;   /* of order */
 } Readiness;
 
+/* Allocates room for all parameters. Free with readiness_free(). */
 void readiness_create(Readiness *readiness, const ParameterList *parameters);
 void readiness_free(Readiness *readiness);
 
-/* A new backward pass: nothing is ready. */
+/* Call before each backward pass: no gradient is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
-/* The parameter's gradient is complete; --trace shows the moment. Faults if it was complete before, because something
- * has been added to a gradient that may already have been sent; and if the parameter is frozen, because no bucket holds
- * it: so mark first, then look for the bucket. */
+/* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it was ready before, because its
+ * all-reduce may already have read it. Faults if the parameter is frozen, because no bucket holds it: so mark the
+ * parameter before you look up its bucket. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
-/* Backward is over: faults, naming them, unless every trained parameter is ready. */
+/* Call after backward. Faults if trained parameters are not ready, and names them. */
 void readiness_check_complete(const Readiness *readiness, const ParameterList *parameters);
 
-/* A parameter that any rank has used gets has_gradient on all ranks; one that no rank has used keeps it false, and
- * the optimizer leaves it alone. Collective. */
+/* Sets has_gradient on all ranks for each parameter that at least one rank has used. It stays false for a parameter
+ * that no rank has used, and the optimizer then skips this parameter. Collective. */
 void readiness_agree_on_use(ProcessGroup *pg, ParameterList *parameters);
 
-/* Replaces this rank's order by rank 0's. Collective. */
+/* Replaces this rank's order by rank 0's. Call it only when all trained parameters are ready. Collective. */
 void readiness_agree_on_order(Readiness *readiness, ProcessGroup *pg);
 
 #endif

@@ -9,8 +9,8 @@
 #include "base/hash.h"
 #include "device/device.h"
 
-enum { LINE_SIZE = 160 }; /* of a parameter's description, at most */
-enum { LARGEST_TEXT = 1 << 24 }; /* bytes; what is larger is no text */
+enum { LINE_SIZE = 160 }; /* bytes: the longest description of a parameter */
+enum { LARGEST_TEXT = 1 << 24 }; /* bytes; a larger size was sent by another collective */
 
 /* Ends the run at the first line in which the texts differ. */
 static void show_difference(const char *text, const char *other, int rank, const char *problem, const char *advice)
@@ -24,18 +24,18 @@ static void show_difference(const char *text, const char *other, int rank, const
     } while (length == other_length && memcmp(text, other, (size_t)length) == 0);
     const char *value = strstr(text, " is ");
     int name = value != NULL && value < text + length ? (int)(value - text) + 4 : 0;
-    int known = strncmp(text, other, (size_t)name) == 0 ? name : 0; /* the same name is not said twice */
+    int known = strncmp(text, other, (size_t)name) == 0 ? name : 0; /* do not print the same name twice */
     die("%s: %.*s on rank 0, but %.*s on rank %d; %s", problem, length, text, other_length - known, other + known, rank,
         advice);
 }
 
 static void check_same_collective(bool same, int rank)
 {
-    CHECK(same, "what rank %d sent is not what is compared here: it is in another collective, so the ranks have not "
-          "made the same calls in the same order before; --debug-collectives names the first one that differs", rank);
+    CHECK(same, "rank %d sent data of another collective, not the text that is compared here: the ranks have not made "
+          "the same calls in the same order before; --debug-collectives names the first one that differs", rank);
 }
 
-/* The problem is sent as well: a text is recognised by it. */
+/* `problem` is sent in front of the text, to recognise data of another collective. */
 void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *problem, const char *advice)
 {
     const int world_size = pg_world_size(pg);
@@ -133,8 +133,8 @@ void replicas_check_gradients(const ParameterList *parameters, const bool *ready
             used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? ", " : "", parameter->name);
     }
     CHECK(missing == 0 || missing < trained || ready == NULL,
-          "backward is over and no gradient-ready event was noted, of any of %d parameters: does ddp_create() listen "
-          "to the tape, and does gradient_ready() call readiness_mark()?", trained);
+          "backward is over and no gradient-ready event was recorded for any of %d parameters: does ddp_create() "
+          "listen to the tape, and does gradient_ready() call readiness_mark()?", trained);
     CHECK(missing == 0, "backward is over and %d parameter(s) got no gradient: %s. The loss does not depend on them; "
                         "freeze them, or use --find-unused-parameters (from stage 3 on), with which "
                         "ddp_before_backward() marks them as ready in every micro-batch", missing, names);

@@ -79,7 +79,7 @@ static void leave_all_out(void *argument)
 static void test_nothing_marked(void **state)
 {
     (void)state;
-    expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was noted, of any of 2 parameters");
+    expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was recorded for any of 2 parameters");
 }
 
 /* A new backward pass starts from nothing, frozen parameters are not waited for, and the order is written down. */

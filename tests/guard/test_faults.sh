@@ -57,21 +57,21 @@ plant() {
 }
 
 plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
-    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 4; its last one'
+    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 4; its last one'
 plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
     'rank 1, step 2: has been waiting' \
-    'rank 2, step 2: has not come to collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
+    'rank 2, step 2: has not reached collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
 ! grep -Eq 'rank 2, step 2: has been waiting' "$work/err" || fail "device: rank 2, which is late itself, blames the others"
 plant backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
     'rank 1, step 2: has been waiting' \
-    'rank 2, step 2: has not come to collective number 5; its last one, all_reduce number 4 \(fc2.weight'
-plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(giving shared memory back' \
-    'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not come to collective number'
+    'rank 2, step 2: has not reached collective number 5; its last one, all_reduce number 4 \(fc2.weight'
+plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(freeing shared memory' \
+    'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not reached collective number'
 plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
     'rank 1, step 2: .*rank 2 has left the group'
 plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
-    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not come to collective number 6; its last one'
-plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 gives its shared memory back instead'
+    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
+plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
 plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
 plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI cuts a message off
 plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
@@ -79,7 +79,7 @@ plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never st
 plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
 plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'
 for where in mpi shm; do
-    plant "unwaited $where" 'rank 2, step 2: this rank gives memory back while 3 all-reduce\(s\) may be under way: every'
+    plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 all-reduce\(s\) may be under way: every'
 done
 for code in 0 1 2 3; do # what a library does that has found a mistake (with leaks, a sanitizer would change the status)
     ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
@@ -91,8 +91,8 @@ plant abort 'rank 2 .*signal 6'
 plant crash 'rank 2 .*signal 11'
 plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
 plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'
-plant "model text" 'what rank (2 sent is not what is compared here|0 sent is not)'
-plant "model number" 'what rank 2 sent is not what is compared here: it is in another collective'
+plant "model text" 'rank [02] sent data of another collective'
+plant "model number" 'rank 2 sent data of another collective, not the text that is compared here'
 plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
 for which in 1 2 3; do # of three parameters
     plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
@@ -109,7 +109,7 @@ fi
 if [ -z "${MPIEXEC_FLAGS:-}" ]; then
     ranks=4
     plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
-        'rank 1, step 2: has done its part' 'rank 2, step 2: has not come to collective number 4' \
+        'rank 1, step 2: has done its part' 'rank 2, step 2: has not reached collective number 4' \
         'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
     ranks=3
 fi
@@ -125,7 +125,7 @@ finalize() {
     status=$?
     [ "$status" -eq "$2" ] || [ -n "${MPIEXEC_FLAGS:-}" ] ||
         fail "MPI_Finalize hangs ($1): expected status $2, got $status (124, 137: still there after 30 s)"
-    grep -q 'note: MPI has not ended within 10 s; nothing is left to do' "$work/err" ||
+    grep -q 'note: MPI_Finalize has not returned within 10 s; nothing is left to do' "$work/err" ||
         fail "MPI_Finalize hangs ($1): no rank says so"
     left=$(left_running "$fault_rank" "$mark")
     [ -z "$left" ] || fail "MPI_Finalize hangs ($1): processes are left: $left"

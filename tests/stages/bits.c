@@ -1,7 +1,7 @@
 /* bits.c: trains small models with ordered all-reduces at five bucket caps, and writes a hash of the weights for each
- * model, optimizer and number of micro-batches. Every cap must give the same hash, and the sharded run of one
- * process the same weights to the bit; test_bits.sh compares the hashes of the four stages. Not a cmocka program, as
- * its output is compared from outside.
+ * model, optimizer and number of micro-batches. Every cap must give the same hash, and the sharded run of one process
+ * must give the same bits. test_bits.sh compares the hashes of the four stages. This is not a cmocka program, because a
+ * script compares its output.
  *
  * usage: mpiexec -n N bits FILE     FILE: one line per case; "-" for none */
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "data/loader.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "comm/group.h" /* to switch the algorithm */
+#include "comm/group.h" /* to change the algorithm */
 #include "mpi_main.h"
 #include "toy_data.h"
 #include "train/guard/guard.h"
@@ -93,7 +93,7 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
         if (pg_rank(pg) == 0)
             fprintf(stderr, "FAIL: stage %d, %s: differs from one process that adds the same shards in rank order, and "
                     "then multiplies by gradient_scale; usual cause: a rank's share is scaled BEFORE the "
-                    "all-reduce, or in two factors: that is right within 1e-5, but it rounds in other places\n",
+                    "all-reduce, or in two factors: this is right within 1e-5, but it rounds differently\n",
                     ddp_stage_number, c->title);
     }
     uint64_t hash = parameters_hash(&replica.model.parameters);
@@ -123,7 +123,7 @@ static void run_case(Case c, FILE *file)
     uint64_t first = train_and_hash(&c, &caps[0], true);
     for (int i = 1; i < CAPS && LOCKSTEP_STAGE > 1; i++)
         expect_hash(&c, train_and_hash(&c, &caps[i], false), first, caps[i].name);
-    if (pg_world_size(pg) <= 2) { /* a + b = b + a: MPI's own all-reduce has no choice */
+    if (pg_world_size(pg) <= 2) { /* a + b = b + a: MPI cannot add in another order */
         pg->options.algorithm = ALLREDUCE_MPI;
         expect_hash(&c, train_and_hash(&c, &caps[2], false), first, "the default all-reduce");
         pg->options.algorithm = ALLREDUCE_ORDERED;
@@ -139,7 +139,7 @@ int main(int argc, char **argv)
     pg_initialize(&argc, &argv);
     guard_job();
     pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
-                                           .debug_collectives = true}); /* a stage under test may call anything */
+                                           .debug_collectives = true}); /* a stage under test may make any calls */
     guard_group(pg);
     device_init(pg_local_rank(pg), 1);
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
         die("%s: cannot be written", argv[1]);
     for (int m = 0; m < 3; m++)
         for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
-            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 3 ? 1 : 3); accumulate += 2) /* 3 begins it */
+            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 3 ? 1 : 3); accumulate += 2) /* from stage 3 on */
                 run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate},
                          file);
     if (file != NULL)

@@ -82,8 +82,8 @@ void branch_pair_free(BranchPair *pair)
     watch_stop(&pair->watch);
     ddp_destroy(pair->ddp);
     if (pair->ranks.tape.on_gradient_ready != NULL)
-        fail_msg("after ddp_destroy() the tape still raises its events: they go to memory that has been given back; "
-                 "set tape->on_gradient_ready to NULL");
+        fail_msg("after ddp_destroy() the tape still raises its events: they use memory that is freed; set "
+                 "tape->on_gradient_ready to NULL");
     optimizer_free(&pair->ranks_optimizer);
     optimizer_free(&pair->whole_optimizer);
     device_free(pair->whole_gradients);
@@ -92,13 +92,13 @@ void branch_pair_free(BranchPair *pair)
     free(pair);
 }
 
-/* What turns the sum over all ranks' samples into the mean. */
+/* The factor that makes the mean from the sum over all ranks' samples. */
 static float gradient_scale(const BranchPair *pair)
 {
     return 1.0f / (float)(BRANCH_SAMPLES * pg_world_size(pair->pg));
 }
 
-/* A rank that has left the agreement out leaves the others waiting in it, and is the one that can say why. */
+/* If a rank skips the agreement, the other ranks wait in it, and only this rank can report the mistake. */
 static void expect_agreement(const BranchPair *pair, long before)
 {
     long done = pg_counters(pair->pg).collectives - before;
@@ -125,7 +125,7 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
         expect_agreement(pair, before);
 }
 
-/* All ranks' samples in one process. */
+/* Adds the gradients of all ranks' samples in one process. */
 static void whole_gradient(BranchPair *pair, const BranchPlan *plans, long step)
 {
     for (int rank = 0; rank < pg_world_size(pair->pg); rank++) {

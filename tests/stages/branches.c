@@ -63,7 +63,7 @@ Tensor *branches_loss(Branches *branches, const BranchPlan *plan, int rank, long
         if (!plan->left_out[k])
             outputs[k] = op_linear(tape, h, &items[2 * k]->tensor, &items[2 * k + 1]->tensor);
     }
-    for (int k = 0; k < BRANCHES; k++) /* added in one order everywhere: the same rounding */
+    for (int k = 0; k < BRANCHES; k++) /* added in one order on all ranks, so that the rounding is the same */
         if (outputs[k] != NULL && !plan->dead_end[k])
             prediction = prediction == NULL ? outputs[k] : op_add(tape, prediction, outputs[k]);
     return op_mse(tape, prediction, targets->data);

@@ -1,7 +1,7 @@
-/* branches.h: a small model built directly on the tape, for what the real models never do: branches that are
- * recorded in another order on each rank, that are left out, or that lead nowhere; and a weight that is used twice.
+/* branches.h: a small model built directly on the tape, for cases that the real models never have: branches that each
+ * rank records in a different order, that are left out, or that the loss ignores; and a weight that is used twice.
  *
- *   h = relu(x trunk^T) trunk^T                     trunk: the tied weight, first used, last complete
+ *   h = relu(x trunk^T) trunk^T                     trunk: the tied weight; used first, ready last
  *   prediction = sum over k of (h weight_k^T + bias_k)
  *   loss = mean squared error, summed over samples
  */
@@ -17,9 +17,9 @@ typedef struct Branches {
     Tape tape;
 } Branches;
 
-/* What one rank does in one step. */
+/* One rank's branches in one step. */
 typedef struct BranchPlan {
-    int order[BRANCHES]; /* in which the branches are recorded; backward meets them in reverse */
+    int order[BRANCHES]; /* the order in which branches are recorded; backward visits them in reverse */
     bool left_out[BRANCHES]; /* not computed at all */
     bool dead_end[BRANCHES]; /* computed, but the loss does not depend on it */
 } BranchPlan;
@@ -27,10 +27,10 @@ typedef struct BranchPlan {
 void branches_create(Branches *branches, uint64_t seed);
 void branches_free(Branches *branches);
 
-/* All branches, in the order of their numbers, `turn` places further round; odd turns go backwards. */
+/* A plan with all branches, in the order of their numbers, rotated by `turn`; reversed if turn is odd. */
 BranchPlan branches_plan(int turn);
 
-/* The loss on BRANCH_SAMPLES samples that depend on rank and step only. Start with tape_begin(). */
+/* The loss on BRANCH_SAMPLES samples that depend only on rank and step. Call tape_begin() before. */
 Tensor *branches_loss(Branches *branches, const BranchPlan *plan, int rank, long step);
 
 #endif

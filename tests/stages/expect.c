@@ -1,4 +1,4 @@
-/* expect.c: what expect.h promises. A comparison first looks at every element, then says all it found at once. */
+/* expect.c: see expect.h. A comparison first looks at every element, and then prints one report. */
 #include "expect.h"
 
 #include <math.h>
@@ -13,14 +13,14 @@ enum { CHILD_SECONDS = 30, CHILD_RETURNED = 250, CHILD_OUTPUT_MAX = 4096 };
 
 static bool in_child = false;
 
-/* LeakSanitizer asks this when a process ends. A child that dies on purpose leaves its memory where it is. */
+/* LeakSanitizer calls this when a process ends. A child that dies on purpose does not free its memory. */
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void)
 {
     return in_child;
 }
 
-/* Stops a test that would pass whatever the code under test does. */
+/* Fails a test that would pass for any result of the code under test. */
 static void check_comparison(const char *file, int line, const char *name, const float *actual, const float *expected,
                              int64_t count)
 {
@@ -43,14 +43,14 @@ static void print_element(const char *which, int64_t index, float actual, float 
                 (double)actual, fabs((double)actual - (double)expected));
 }
 
-/* 0 if an element passes, else how far it is off in units of what is allowed. Infinite for NaN and infinity. */
+/* 0 if an element passes, else its difference divided by the allowed one. Infinite for NaN and infinity. */
 static double excess(float actual, float expected, double atol, double rtol)
 {
     if (!isfinite(actual) || !isfinite(expected))
         return INFINITY;
     double difference = fabs((double)actual - (double)expected);
     double allowed = atol + rtol * fabs((double)expected);
-    return difference <= allowed ? 0.0 : difference / (allowed + 1e-30); /* nothing may be allowed at all */
+    return difference <= allowed ? 0.0 : difference / (allowed + 1e-30); /* the allowed difference may be 0 */
 }
 
 void expect_close_at(const char *file, int line, const char *name, const float *actual, const float *expected,
@@ -108,7 +108,7 @@ void expect_bits_equal_at(const char *file, int line, const char *name, const fl
     _fail(file, line);
 }
 
-/* Runs in the child, whose stderr is the pipe from now on. Never returns. */
+/* Runs in the child. From now on its stderr is the pipe. Never returns. */
 static void run_child(void (*function)(void *argument), void *argument, int pipe_end)
 {
     in_child = true;
@@ -120,7 +120,7 @@ static void run_child(void (*function)(void *argument), void *argument, int pipe
     _exit(CHILD_RETURNED);
 }
 
-/* Reads all that the child writes, and keeps the beginning of it as a string. */
+/* Reads everything that the child writes, and keeps the beginning as a string. */
 static void read_output(int pipe_end, char *output, size_t size)
 {
     size_t used = 0;
@@ -151,7 +151,7 @@ void expect_dies_at(const char *file, int line, void (*function)(void *argument)
                     const char *text)
 {
     int ends[2];
-    fflush(NULL); /* or the child would print what this process has buffered a second time */
+    fflush(NULL); /* or the child would print this process's buffers a second time */
     if (pipe(ends) != 0)
         fail_msg("expect_dies: no pipe");
     pid_t child = fork();

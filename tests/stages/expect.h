@@ -1,15 +1,15 @@
-/* expect.h: comparisons for cmocka tests whose failure message teaches.
+/* expect.h: comparisons for cmocka tests, with failure messages that explain.
  *
  * Interface:
  *   expect_close("dweight", actual, expected, count, 1e-6, 1e-5, "hint")
- *       every |actual - expected| <= atol + rtol * |expected|. NaN and infinity never pass, on either side.
+ *       every |actual - expected| <= atol + rtol * |expected|. NaN and infinity never pass in either array.
  *   expect_bits_equal("weights", actual, expected, count, "hint")
  *       the same bits, element by element: 0.0 and -0.0 differ.
  *   expect_dies(function, argument, 2, "--lr")
  *       the function ends its process with that exit status, after writing that text to stderr.
  *
- * A hint is one sentence: what usually causes this failure. It may be NULL.
- * Include this header instead of <cmocka.h>, which wants four others before it.
+ * A hint is one sentence: the usual cause of this failure. It may be NULL.
+ * Include this header instead of <cmocka.h>, which needs four other headers before it.
  */
 #ifndef LOCKSTEP_TESTS_EXPECT_H
 #define LOCKSTEP_TESTS_EXPECT_H
@@ -21,21 +21,21 @@
 
 #include <cmocka.h>
 
-/* The macros add where the test stands, as cmocka's own do. */
+/* The macros add the test's file and line, as cmocka's own macros do. */
 #define expect_close(...) expect_close_at(__FILE__, __LINE__, __VA_ARGS__)
 #define expect_bits_equal(...) expect_bits_equal_at(__FILE__, __LINE__, __VA_ARGS__)
 #define expect_dies(...) expect_dies_at(__FILE__, __LINE__, __VA_ARGS__)
 
-/* Comparing nothing (count 0), or an array with itself, is a mistake in the test and fails. */
+/* A comparison of 0 elements, or of an array with itself, is a mistake in the test, and fails. */
 void expect_close_at(const char *file, int line, const char *name, const float *actual, const float *expected,
                      int64_t count, double atol, double rtol, const char *hint);
 void expect_bits_equal_at(const char *file, int line, const char *name, const float *actual, const float *expected,
                           int64_t count, const char *hint);
 
-/* Calls function(argument) in a forked child, so that the test goes on. `text` may be anywhere in what the child
- * wrote to stderr; NULL or "" asks for the status only. A child that runs for 30 s is ended, and the test fails.
- * The function must not use cmocka's assertions: in the child they would jump back into the test runner.
- * Not for a process that has initialized MPI: a forked child must not use it. */
+/* Calls function(argument) in a forked child, so that the test continues. `text` may be anywhere in what the child
+ * wrote to stderr; NULL or "" checks only the status. After 30 s the child is ended, and the test fails. Do not use
+ * cmocka's assertions in the function: in the child they would jump back into the test runner. Do not call it in a
+ * process that has initialized MPI, because a forked child must not use MPI. */
 void expect_dies_at(const char *file, int line, void (*function)(void *argument), void *argument, int status,
                     const char *text);
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # grade.sh: runs every case of a stage's tests by itself, and counts those that pass. A failing case ends all ranks at
-# once, so in one run of a test program the first failure hides whatever would have passed behind it.
+# once, so if a test program runs all its cases, the first failure hides the cases after it.
 #
 # usage: tests/stages/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
 #   BUILD: the build directory, of all stages or of this one alone   STAGE: 1 to 4
 #   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
-# For each case: "passed", or what it said first. Exit status 0 if all have passed, else 1.
+# Prints for each case "passed", or its first message. Exit status 0 if all have passed, else 1.
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/messages.sh"

@@ -1,4 +1,4 @@
-/* gradient_suspects.c: the comparison, and the line-up. */
+/* gradient_suspects.c: compares gradients, and finds the mistake that explains a wrong one. */
 #include "gradient_suspects.h"
 
 #include <math.h>
@@ -9,11 +9,11 @@
 #include "base/check.h"
 #include "expect.h"
 
-/* What every micro-batch of every rank contributes to one parameter's gradient. */
+/* The contributions of every rank's micro-batches to one parameter's gradient. */
 typedef struct Shares {
     int ranks, micro_batches, own_rank;
     int64_t elements;
-    double gradient_scale; /* what ddp.c multiplies the sum by: 1 / (terms of the whole batch * loss scale) */
+    double gradient_scale; /* the factor in ddp.c: 1 / (terms of the whole batch * loss scale) */
     double *terms;    /* (ranks, micro_batches): samples or tokens in the share's summed loss; owned */
     float **gradient; /* (ranks, micro_batches): of that sum; owned */
 } Shares;
@@ -42,7 +42,7 @@ static void shares_free(Shares *shares)
     free(shares->terms);
 }
 
-/* ---- suspects: how much rank's micro-batch k counts ---- */
+/* ---- suspects: the weight of a rank's micro-batch k ---- */
 
 static double every_share(const Shares *shares, int rank, int k)
 {
@@ -77,20 +77,20 @@ static double last_micro_batch_only(const Shares *shares, int rank, int k)
     return k + 1 == shares->micro_batches;
 }
 
-/* The sum is divided at once; what is added later is as backward left it. */
+/* The sum is divided at once; later micro-batches are added unscaled. */
 static double first_micro_batch_averaged(const Shares *shares, int rank, int k)
 {
     return k == 0 ? shares->gradient_scale : rank == shares->own_rank;
 }
 
-/* In place, so that each later all-reduce multiplies what is there by the number of ranks. */
+/* In place, so that each later all-reduce multiplies the earlier sum by the number of ranks. */
 static double summed_again_and_again(const Shares *shares, int rank, int k)
 {
     (void)rank;
     return pow(shares->ranks, shares->micro_batches - 1 - k);
 }
 
-/* The same, and divided each time as well. */
+/* The same, and also divided each time. */
 static double averaged_again_and_again(const Shares *shares, int rank, int k)
 {
     (void)rank;
@@ -104,15 +104,15 @@ typedef struct Suspect {
 
 static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
                                "all-reduce is missing (from stage 2 on: its bucket was forgotten, the last, partial "
-                               "one perhaps; from stage 3 on: or nobody waited for it with work_wait())";
+                               "one perhaps; from stage 3 on: or its work_wait() is missing)";
 static const char not_scaled[] = "summed over the ranks, but not multiplied by gradient_scale, as others were: its "
                                  "parameter or bucket was left out there, the last, partial one perhaps";
 /* On one rank the sum over all ranks is this rank's own gradient. */
 static const char untouched_alone[] = "what backward left: its all-reduce is missing, or it is not multiplied by "
                                       "gradient_scale, as others were: its parameter or bucket was forgotten, the "
-                                      "last, partial one perhaps (two ranks would tell which it is)";
+                                      "last, partial one perhaps (a run on two ranks shows which)";
 
-/* The first one is innocent, up to a factor. */
+/* The first one is correct, up to a factor. */
 static const Suspect suspects[] = {
     {every_share, "the sum over all ranks"},
     {own_rank_only, left_out},
@@ -123,8 +123,8 @@ static const Suspect suspects[] = {
     {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
                                  "no_sync is for all micro-batches but the LAST"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
-                             "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after the "
-                             "LAST micro-batch, or put the earlier sums elsewhere"},
+                             "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after "
+                             "the LAST micro-batch, or put the earlier sums elsewhere"},
     {averaged_again_and_again, "a mean over the ranks that was summed and divided again with the next micro-batch: "
                                "no_sync is for all micro-batches but the LAST"},
     {NULL, "the LARGEST of the ranks' gradients, not their sum: REDUCE_MAX instead of REDUCE_SUM"},
@@ -156,7 +156,8 @@ static void largest(const Shares *shares, double *result)
     }
 }
 
-/* The factor f for which f * candidate is nearest to got; returns whether it is near enough to be no accident. */
+/* Writes to *factor the f for which f * candidate is nearest to got; returns whether they are close enough to be no
+ * coincidence. */
 static bool fits(const float *got, const double *candidate, int64_t count, double *factor)
 {
     double product = 0, square = 0, got_square = 0, error = 0;
@@ -173,7 +174,7 @@ static bool fits(const float *got, const double *candidate, int64_t count, doubl
 
 /* ---- the factor ---- */
 
-/* What makes every element `factor` times too large. */
+/* The mistake that makes every element `factor` times too large. */
 static const char *name_factor(double factor, double terms, double wrong_divisor, double ranks, double micro_batches,
                                double loss_scale)
 {
@@ -183,8 +184,8 @@ static const char *name_factor(double factor, double terms, double wrong_divisor
     } causes[] = {
         {terms, "the sum was not divided: times 1 / (number of samples in the global batch) is missing"},
         {1 / terms, "it was divided by the number of samples in the global batch twice"},
-        {terms / wrong_divisor, "it was divided by the full batch, or by the samples that there are, where it is to be "
-                                "the other one: --join divides by what took part, --join initial by the full batch"},
+        {terms / wrong_divisor, "it was divided by the full batch, or by the samples that took part, but the other one "
+                                "is right: --join divides by what took part, --join initial by the full batch"},
         {loss_scale, "the loss scale is still in it: gradients are unscaled before they are clipped and used"},
         {micro_batches, "one time per micro-batch: divide by the samples of ALL micro-batches of the step, not of one"},
         {1 / micro_batches, "it was divided by the number of micro-batches as well"},
@@ -197,8 +198,9 @@ static const char *name_factor(double factor, double terms, double wrong_divisor
     return "a constant factor: look for a wrong divisor";
 }
 
-/* Writes into text what is wrong with pair->ranks' gradient of the parameter; false if no suspect fits. Overwrites the
- * gradients of pair->whole. all_are_wrong: so are the other parameters' gradients, and none was left out alone. */
+/* Writes to text what is wrong with pair->ranks' gradient of the parameter; false if no suspect explains it. Overwrites
+ * the gradients of pair->whole. all_are_wrong: all other gradients are wrong, too, so this parameter was not left out
+ * alone. */
 static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size)
 {
     Shares shares;
@@ -216,7 +218,7 @@ static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_
             found = s;
     }
     bool divided = fabs(factor - 1) > 1e-3;
-    factor /= shares.gradient_scale; /* compared with the right gradient */
+    factor /= shares.gradient_scale; /* relative to the correct gradient */
     if (found == 0 && !divided && !all_are_wrong)
         snprintf(text, size, "it is %s", shares.ranks == 1 ? untouched_alone : not_scaled);
     else if (found == 0)
@@ -240,7 +242,7 @@ static bool is_close(const float *a, const float *b, int64_t count, double toler
     return true;
 }
 
-/* Right at first, and then wrong at a fifth of the elements or more: a count that was too small. */
+/* Recognises a count that was too small: the first elements are right, and at least a fifth of the rest is wrong. */
 static void explain_cut_off(const float *got, const float *want, int64_t count, double tolerance, char *text,
                             size_t size)
 {
@@ -251,7 +253,7 @@ static void explain_cut_off(const float *got, const float *want, int64_t count, 
         wrong += !is_close(got + i, want + i, 1, tolerance);
     if (right > 1000 && wrong > (count - right) / 5)
         snprintf(text, size, "the first %lld elements are right, and what is behind them is not: a count that is cut "
-                 "off, as by a type of 16 bits (counts are size_t or int64_t)", (long long)right);
+                 "off, for example by a 16-bit type (counts are size_t or int64_t)", (long long)right);
 }
 
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance)

@@ -1,15 +1,15 @@
-# lockstep_tests.cmake: how tests are added, and the tests of what a stage does: those that an assignment is graded by.
-# What a stage is a part of, the program around it, is tested in tests/train.
+# lockstep_tests.cmake: functions that add tests, and the tests of a stage, which also grade an assignment. The program
+# around the stages is tested in tests/train.
 
-# The environment of every test: no BLAS kernels forced on us, and clean reports from the sanitizers. Open MPI leaves
-# memory of its own behind, so leaks are only looked for under MPICH, which does not.
+# The environment of every test: one BLAS thread, and clean reports from the sanitizers. Open MPI does not free all its
+# memory, so tests look for leaks only under MPICH.
 include(CheckSymbolExists)
 set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
 check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_OPEN_MPI)
 unset(CMAKE_REQUIRED_INCLUDES)
 if(LOCKSTEP_OPEN_MPI)
     set(leaks ":detect_leaks=0")
-    # Open MPI counts cores and refuses more ranks than that, and binds each rank to one.
+    # Open MPI refuses more ranks than cores, and binds each rank to one core, unless it gets these options.
     set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
     set(flags_for_scripts "MPIEXEC_FLAGS=--oversubscribe --bind-to none -q") # -q: only our own lines on stderr
 else()
@@ -19,12 +19,12 @@ set(LOCKSTEP_TEST_ENVIRONMENT
     "OPENBLAS_NUM_THREADS=1" ${flags_for_scripts}
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "HWLOC_PLUGINS_PATH=/none" # hwloc's OpenCL plugin, where installed, leaks a kilobyte when MPI starts
-    "UCX_MEM_EVENTS=no" # UCX's memory hooks and the thread sanitizer do not get along
+    "UCX_MEM_EVENTS=no" # the thread sanitizer crashes in UCX's memory hooks
     "ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${leaks}"
     "UBSAN_OPTIONS=print_stacktrace=1"
     "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/stages/tsan.supp:halt_on_error=1:handle_segv=2")
 
-# What tests share: comparisons with messages, small data sets, cmocka under mpiexec.
+# Shared by all tests: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
     add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
                                         ${LOCKSTEP_ROOT}/tests/stages/toy_data.c ${LOCKSTEP_ROOT}/tests/stages/branches.c)
@@ -64,9 +64,9 @@ function(lockstep_stage_program number name)
                                                          lockstep_train)
 endfunction()
 
-# What stages 3 and 4 promise beyond the others: overlap, event order, unused parameters.
+# The tests of stages 3 and 4 only: overlap, event order, unused parameters.
 function(lockstep_overlap_tests number)
-    foreach(name test_launches test_overlap) # the test's functions come before the process group's, and count
+    foreach(name test_launches test_overlap) # they wrap functions of the process group
         lockstep_stage_program(${number} ${name})
         target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/branch_pair.c ${LOCKSTEP_ROOT}/tests/stages/watch.c)
         target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
@@ -78,7 +78,7 @@ function(lockstep_overlap_tests number)
         lockstep_test(stage${number}_overlap_${ranks}_ranks test_overlap_stage${number} ${ranks} stage${number} mpi)
         lockstep_test(stage${number}_no_sync_${ranks}_ranks test_no_sync_stage${number} ${ranks} stage${number} mpi)
     endforeach()
-    # The communication thread beside backward: also under the thread sanitizer.
+    # The communication thread runs beside backward, so these tests also run under the thread sanitizer.
     foreach(name launches overlap equivalence)
         set_property(TEST stage${number}_${name}_2_ranks APPEND PROPERTY LABELS thread)
     endforeach()
@@ -94,7 +94,7 @@ function(lockstep_stage_tests number)
                                                    ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
-    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to see what it is given
+    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to check its argument
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)

@@ -1,7 +1,7 @@
-# messages.sh: what the output of a failed test says first, on one line. For scripts that run many tests; to be sourced.
+# messages.sh: prints the first message of a failed test on one line. For scripts that run many tests; source it.
 # shellcheck shell=bash
 
-# A sanitizer's report: its verdict, and in which functions of ddp.c it happened, and the memory was allocated or freed.
+# A sanitizer's report: its verdict, and where in ddp.c it happened, and the memory was allocated or freed.
 sanitizer_message() { # FILE
     awk '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
             verdict = $0; where = "in"
@@ -21,7 +21,7 @@ sanitizer_message() { # FILE
         END { if (verdict) print verdict text }' "$1"
 }
 
-# The first line in which a test says what is wrong, and what it says of the usual cause. Nothing if there is none.
+# The first line of a test that says what is wrong, and its usual cause. Prints nothing if there is none.
 first_message() { # FILE
     local message crash='exception: |\(\): (invalid|corrupted|unaligned|mismatching)|double free'
     message=$(sanitizer_message "$1")
@@ -31,7 +31,7 @@ first_message() { # FILE
              said && left-- == 0 { exit }' "$1" |
             sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
                 -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' ')
-        if [ -z "$message" ]; then # not a word of ours: it crashed
+        if [ -z "$message" ]; then # no message of ours: it crashed
             message=$(grep -a -E -m 1 "$crash|EXIT STRING" "$1" | sed 's/.*STRING: //')
             crash=.
         fi

@@ -1,6 +1,6 @@
-/* missing_gradient.c: trains the branching model, and in step 2 one branch is missing, on one rank or on all of them,
- * without find_unused_parameters; or one rank has another model from the start. The error that must follow is what
- * test_missing_gradient.sh looks for.
+/* missing_gradient.c: trains the branching model without find_unused_parameters. In step 2 one branch is missing, on
+ * one rank or on all ranks; or one rank has a different model from the start. test_missing_gradient.sh checks the error
+ * that must follow.
  *
  * usage: missing_gradient RANK               the rank that leaves branch 3 out; -1: all of them do
  *        missing_gradient other-model RANK   the rank that has frozen the bias of branch 1 */

@@ -1,4 +1,4 @@
-/* mpi_main.c: one report from N ranks, and no rank left waiting when another fails. */
+/* mpi_main.c: prints one report for N ranks, and ends all ranks when one fails. */
 #include "mpi_main.h"
 
 #include <signal.h>
@@ -56,7 +56,7 @@ double tests_timeout(void)
     char *end = NULL;
     double seconds = strtod(text, &end);
     if (end == text || *end != '\0' || !(seconds > 0))
-        die("LOCKSTEP_TEST_TIMEOUT: \"%s\" is no number of seconds above 0", text);
+        die("LOCKSTEP_TEST_TIMEOUT: \"%s\" must be a number of seconds above 0", text);
     return seconds;
 }
 

@@ -1,4 +1,4 @@
-/* mpi_main.h: cmocka under mpiexec. Knows nothing of MPI: the test's main() says which rank it is.
+/* mpi_main.h: cmocka under mpiexec.
  *
  * Interface:
  *   int main(int argc, char **argv)
@@ -16,21 +16,21 @@
 #include "comm/process_group.h"
 #include "expect.h"
 
-/* Understands "--list" (prints the names of the cases, and ends) and "--case NAME" (runs that one only); anything else
- * ends the program with status 2. The cases are independent: as a failing one ends all ranks, running each of them by
- * itself is how to learn which ones pass. Before MPI is started. Faults name the test program from now on. */
+/* Reads the command line: "--list" prints the names of the cases and ends; "--case NAME" runs only this case; anything
+ * else ends the program with status 2. The cases are independent. A case that fails ends all ranks, so run each case by
+ * itself to learn which ones pass. Call it before MPI is started. Faults carry the test program's name from now on. */
 void tests_choose_case(int argc, char **argv, const struct CMUnitTest *tests, size_t count);
 
-/* Seconds that a collective may take in a test: 60, or what LOCKSTEP_TEST_TIMEOUT says. */
+/* Seconds that a collective may take in a test: 60, or the value of LOCKSTEP_TEST_TIMEOUT. */
 double tests_timeout(void);
 
-/* From now on a failing test ends its process, so that mpiexec ends all ranks: the others would wait for it in
- * their next collective for ever. Rank 0 alone prints cmocka's report; what fails on another rank is on stderr,
- * with a line that names the rank. */
+/* From now on a failing test ends its process, so that mpiexec ends all ranks, which would otherwise wait for it in
+ * their next collective. Only rank 0 prints cmocka's report. A failure on another rank is printed on stderr, with a
+ * line that names the rank. */
 void tests_run_as_rank(int rank);
 
-/* Starts MPI, makes a guarded group of all ranks, initializes the device, and runs as a rank: what most tests of several
- * ranks begin with. Free with pg_destroy(). */
+/* Starts MPI, makes a guarded group of all ranks, initializes the device, and calls tests_run_as_rank(): most tests of
+ * several ranks begin with it. Free with pg_destroy(). */
 ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptions *options);
 
 #endif

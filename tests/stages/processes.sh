@@ -1,9 +1,9 @@
-# processes.sh: which processes are running, read from /proc: no other program is needed, and a path is compared letter
-# by letter, whatever characters it has. Sourced by the tests of faults.
+# processes.sh: lists running processes. It reads /proc, so it needs no other program, and can compare paths with any
+# characters. Sourced by the tests of faults.
 # shellcheck shell=bash
 
 if [ ! -r "/proc/$$/cmdline" ]; then
-    echo "FAIL: /proc cannot be read on this system: no way to see whether processes are left"
+    echo "FAIL: /proc cannot be read on this system, so the tests cannot check whether processes are left"
     exit 1
 fi
 
@@ -11,7 +11,7 @@ fi
 processes() {
     local directory word command
     for directory in /proc/[0-9]*; do
-        { mapfile -d '' -t command <"$directory/cmdline"; } 2>/dev/null || continue # it has just ended
+        { mapfile -d '' -t command <"$directory/cmdline"; } 2>/dev/null || continue # the process has just ended
         [ "${command[0]-}" = "$1" ] || continue
         for word in "${command[@]}"; do
             if [ "$word" = "${2-$1}" ]; then
@@ -30,7 +30,8 @@ children() {
     done 2>/dev/null | tr ' ' '\n'
 }
 
-# left_running PROGRAM [WORD]: those of them that stay. mpiexec may return a moment before what it has killed is gone.
+# left_running PROGRAM [WORD]: those that still run after 5 s. mpiexec may return before the processes that it kills
+# have ended.
 left_running() {
     local left
     for _ in $(seq 50); do

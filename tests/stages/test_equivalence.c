@@ -1,6 +1,6 @@
 /* test_equivalence.c: N ranks with DDP train what one process trains on whole batches: the same start, the same
  * gradient before each step, the same weights after it. Compiled once per stage, run on 1, 2, 3 and 4 ranks (8: slow).
- * A wrong gradient is explained by gradient_suspects.c. */
+ * gradient_suspects.c explains wrong gradients. */
 #include "expect.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "comm/group.h" /* to count what is under way, and to slow it down */
+#include "comm/group.h" /* to count collectives under way, and to slow them down */
 #include "comm/shared_memory.h"
 #include "gradient_suspects.h"
 #include "mpi_main.h"
@@ -45,7 +45,7 @@ static void expect_zero_gradients(const Pair *pair, long step)
         const float *gradient = parameter->tensor.grad;
         bool zero = true;
         if (parameter->tensor.requires_grad && gradient == NULL)
-            fail_msg("%s has no memory for its gradient: ddp_create() must give it some", parameter->name);
+            fail_msg("%s has no memory for its gradient: ddp_create() must allocate it", parameter->name);
         for (int64_t k = 0; k < tensor_count(&parameter->tensor) && parameter->tensor.requires_grad; k++)
             zero = zero && gradient[k] == 0;
         if (!zero)
@@ -83,8 +83,8 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
 
 /* ---- the same start ---- */
 
-/* The rank whose random initial weights this rank holds; -1: no single rank's. */
-static int rank_whose_weights_these_are(const Pair *pair)
+/* The rank whose random initial weights this rank holds; -1: no rank's, or a mixture. */
+static int rank_of_weights(const Pair *pair)
 {
     uint64_t mine = parameters_hash(&pair->ranks.model.parameters);
     int found = -1;
@@ -102,7 +102,7 @@ static void check_same_start(const char *model)
 {
     Options options = toy_options(model);
     Pair *pair = pair_create(pg, &options, 24, NULL);
-    int32_t mine = rank_whose_weights_these_are(pair), *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
+    int32_t mine = rank_of_weights(pair), *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
     pg_all_gather(pg, &mine, all, 1, DTYPE_I32, "whose weights");
     bool own = true;
     for (int rank = 0; rank < pg_world_size(pg); rank++)
@@ -131,7 +131,7 @@ static void test_same_start(void **state)
         check_same_start(models[i]);
 }
 
-/* ---- what is on the wire ---- */
+/* ---- what is sent ---- */
 
 static void test_as_many_buckets_as_planned(void **state)
 {
@@ -145,14 +145,14 @@ static void test_as_many_buckets_as_planned(void **state)
     if (got != planned)
         fail_msg("ddp_bucket_count() is %d, expected %d: %s", got, planned, LOCKSTEP_STAGE == 1 ?
                  "one for each parameter that is trained" :
-                 "a bucket closes once it holds its cap; the first has a cap of its own, the last is seldom full");
+                 "a bucket closes once it holds its cap; the first has its own cap, the last is seldom full");
     pair_free(pair);
 }
 
 static const char through_pg[] = "what travels must go through pg_...(): calls of MPI's own are neither counted, nor "
                                  "watched for a time-out, nor carried by NCCL";
 
-/* Gradients, and the gaps between them: not more, and not less. */
+/* All gradients with the gaps between them are sent: not more, and not less. */
 static void test_no_more_travels_than_gradients(void **state)
 {
     (void)state;
@@ -163,7 +163,7 @@ static void test_no_more_travels_than_gradients(void **state)
     int64_t most = (int64_t)parameters_gradient_bytes(parameters);
     pg_reset_counters(pg);
     pair_ranks_gradient(pair);
-    pg_barrier(pg); /* what nobody has waited for counts as well: another case finds it */
+    pg_barrier(pg); /* all-reduces without a work_wait() count, too: another case detects them */
     int64_t bytes = pg_counters(pg).bytes;
     if (bytes > most)
         fail_msg("%ld bytes travelled in one backward pass, but all gradients together have %ld: counts are elements, "
@@ -174,7 +174,7 @@ static void test_no_more_travels_than_gradients(void **state)
     pair_free(pair);
 }
 
-/* Over an emulated link so slow that whatever is not waited for is still under way. */
+/* The emulated link is so slow that every all-reduce without a work_wait() is still under way. */
 static void test_nothing_is_under_way_after_backward(void **state)
 {
     (void)state;
@@ -189,7 +189,8 @@ static void test_nothing_is_under_way_after_backward(void **state)
         long done = pg_counters(pg).collectives, launched = pg->sequence - before;
         if (launched != ddp_bucket_count(pair->ddp) && pg_world_size(pg) > 1)
             fail_msg("%ld collectives were called in a backward pass, but ddp_bucket_count() is %d: one all-reduce for "
-                     "each bucket (stage 1: for each parameter), and no barrier (%s)", launched, ddp_bucket_count(pair->ddp), through_pg);
+                     "each bucket (stage 1: for each parameter), and no barrier (%s)", launched,
+                     ddp_bucket_count(pair->ddp), through_pg);
         if (done != launched)
             fail_msg("%ld of %ld all-reduces were still under way when ddp_after_backward() returned: every bucket "
                      "needs its work_wait() before the optimizer may touch it", launched - done, launched);
@@ -231,7 +232,7 @@ static void test_uneven_batches(void **state)
     train_and_compare(options, 25, NULL, "mlp with uneven batches", 1e-5);
 }
 
-/* A batch with fewer samples than ranks: some ranks have nothing to contribute, and still take part. */
+/* A batch with fewer samples than ranks: some ranks contribute no sample, but still take part. */
 static void test_empty_share(void **state)
 {
     (void)state;
@@ -241,13 +242,13 @@ static void test_empty_share(void **state)
     train_and_compare(options, 6, NULL, "gpt with an empty share", 1e-5);
 }
 
-/* Ranks with unequal numbers of samples of their own, the last of four without any: they run out of data at different
- * steps of an epoch, shadow the others until its end, and start again. */
+/* Ranks have unequal numbers of samples of their own; the last of four has none. They run out of data in different
+ * steps of an epoch, shadow the other ranks until its end, and start again. */
 static void train_uneven_ranks(Options options, JoinMode join, const char *what)
 {
     static const int64_t rank_samples[] = {71, 31, 9, 0, 12, 1, 0, 3};
     if (pg_world_size(pg) == 1)
-        return; /* there is nobody to shadow */
+        return; /* there is no other rank to shadow */
     options.join = join;
     options.rank_samples_count = pg_world_size(pg);
     memcpy(options.rank_samples, rank_samples, sizeof rank_samples);
@@ -275,7 +276,8 @@ static void test_frozen_parameter(void **state)
     train_and_compare(options, 240, "transformer.h.0.attn.c_attn.weight", "gpt with a frozen weight", 1e-5);
 }
 
-/* fc1.weight has more elements than 16 bits can count, signed or not; no other count becomes negative in 16 bits. */
+/* fc1.weight has more elements than 16 bits can count, signed or unsigned. No other count becomes negative in 16
+ * bits. */
 static void test_large_parameter(void **state)
 {
     (void)state;
@@ -286,7 +288,7 @@ static void test_large_parameter(void **state)
     train_and_compare(options, 240, NULL, "mlp with a weight of 70400 elements", 1e-5);
 }
 
-/* Under --allreduce shm, pg_alloc_shared() gives what free() does not know. */
+/* Under --allreduce shm, free() cannot free memory of pg_alloc_shared(). */
 static void test_shared_memory(void **state)
 {
     (void)state;
@@ -296,18 +298,18 @@ static void test_shared_memory(void **state)
     train_and_compare(options, 240, NULL, "mlp over shared memory", 1e-5);
     const SharedWindow *left = pg->shared != NULL ? pg->shared->windows : NULL;
     if (left != NULL && left->number > 0)
-        fail_msg("after ddp_destroy() there is still shared memory of %zu bytes: pg_free_shared() must give back what "
+        fail_msg("after ddp_destroy() there is still shared memory of %zu bytes: pg_free_shared() must free what "
                  "pg_alloc_shared() gave", left->bytes);
     pg_set_algorithm(pg, ALLREDUCE_MPI);
 }
 
-/* The linker puts this before C's own. */
+/* The linker calls this function instead of C's free(). */
 void __real_free(void *memory);
 void __wrap_free(void *memory)
 {
     if (pg != NULL && pg->shared != NULL && shared_window_of(pg->shared, pg_rank(pg), memory, 1) != NULL)
         fail_msg("free() or device_free() was given what pg_alloc_shared() gave: only pg_free_shared() knows how to "
-                 "give it back");
+                 "free it");
     __real_free(memory);
 }
 
@@ -319,8 +321,8 @@ static void test_clipping(void **state)
     train_and_compare(options, 240, NULL, "mlp with clipped gradients", 1e-5);
 }
 
-/* fp16 multiplies the loss by a scale; what is clipped and used must be free of it again. Rounded operands may flip by
- * a unit of fp16 where sums in another order differ in the last bit: so not 1e-5. */
+/* fp16 multiplies the loss by a scale, which must be removed before gradients are clipped and used. Rounded operands
+ * may differ by a unit of fp16 where sums in another order differ in the last bit, so the tolerance is not 1e-5. */
 static void test_loss_scale(void **state)
 {
     (void)state;
@@ -355,7 +357,7 @@ static void test_accumulation(void **state)
     }
 }
 
-/* Accumulation: a rank can run out in the middle of a step. And clipping, which looks at the divided gradient. */
+/* With accumulation a rank can run out of data in the middle of a step. Clipping uses the divided gradient. */
 static void test_uneven_ranks_in_micro_batches(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_hides_nothing.sh: stages 1 and 2 hide none of their communication, and their summary says so: they begin to wait
-# before an all-reduce begins, so it is exactly 0 at any speed. How much stage 3 hides is a matter of time, and
-# bench/bucket_sizes.sh measures it; that its all-reduces overlap backward, test_overlap.c sees from the events.
+# test_hides_nothing.sh: stages 1 and 2 hide none of their communication, and their summary must say so. They begin to
+# wait before an all-reduce begins, so the hidden part is exactly 0 at any speed. (For stage 3, bench/bucket_sizes.sh
+# measures the hidden part, and test_launches.c checks from events that all-reduces overlap backward.)
 #
 # usage: test_hides_nothing.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]
 set -u
@@ -13,7 +13,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cat "$root"/common/*/*.[ch] >"$scratch/text" # any text will do
 
-# A link that takes longer than the computation: what is hidden by mistake is seen.
+# The link takes longer than the computation, so that communication which is hidden by mistake is detected.
 timeout -k 5 100 "${launcher[@]}" -n 2 "$train" --model gpt --data "$scratch/text" --batch-size 2 --steps 5 \
     --eval-samples 2 --wire 1,50 --json "$scratch/json" >"$scratch/out" 2>&1 </dev/null || {
     echo "FAIL: the run ended with status $?"
@@ -26,7 +26,7 @@ number_of() { # KEY
 communication=$(number_of comm_ms) exposed=$(number_of exposed_comm_ms) hidden=$(number_of hidden_fraction)
 echo "communication $communication ms, exposed $exposed ms, hidden $hidden"
 [ "$hidden" = 0 ] || {
-    echo "FAIL: this stage waits for every all-reduce as it comes, so none can be hidden: expected 0, got $hidden." \
+    echo "FAIL: this stage waits for every all-reduce at once, so none can be hidden: expected 0, got $hidden." \
         "Usual cause: not all of the waiting is counted as exposed"
     exit 1
 }

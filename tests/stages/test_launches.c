@@ -1,7 +1,6 @@
-/* test_launches.c: stages 3 and 4: all-reduces start while backward goes on, neither too early nor too late, and
- * nothing waits for them before backward is over. Shown by the order of events and calls, never by time: what a
- * test waits for comes in milliseconds, and only a stage that is wrong lets it wait until it gives up.
- * Run on 1 to 4 ranks. */
+/* test_launches.c: stages 3 and 4: all-reduces start during backward, neither too early nor too late, and nothing waits
+ * for them before backward is over. The tests compare the order of events and calls, never times. With a correct stage
+ * they wait for milliseconds; only with a wrong stage do they wait until they give up. Run on 1 to 4 ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +57,7 @@ static void run_free(Run *run)
     free(run);
 }
 
-/* last: of the step's micro-batches. */
+/* last: this is the step's last micro-batch. */
 static void backward(Run *run, bool last)
 {
     int64_t indices[SAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -86,7 +85,7 @@ static const TimelineEvent *find_event(int from, const char *name)
     return NULL;
 }
 
-/* The first bucket's all-reduce against the last parameter's event. */
+/* Compares the start of the first bucket's all-reduce with the last parameter's event. */
 static void expect_start_before_ready(int from, const char *last_parameter)
 {
     char name[56];
@@ -97,8 +96,8 @@ static void expect_start_before_ready(int from, const char *last_parameter)
                  first->start - last->start);
 }
 
-/* Backward is held just before its last event until an all-reduce is DONE: so it must have started long before, and
- * have made progress while this thread did something else. */
+/* Backward is held after its last event but one until an all-reduce is DONE. So the all-reduce must have started
+ * before, and must have made progress while this thread did something else. */
 static void test_first_bucket_starts_during_backward(void **state)
 {
     (void)state;
@@ -119,10 +118,10 @@ static void test_first_bucket_starts_during_backward(void **state)
     run_free(run);
 }
 
-/* ---- what goes on meanwhile ---- */
+/* ---- backward continues during all-reduces ---- */
 
-/* Rank 0's first event lasts until all other ranks have raised all of theirs. No all-reduce can be done before, so a
- * stage that waits for one in the middle of backward, in whatever way, does not get to its end. */
+/* Rank 0's first event lasts until all other ranks have raised all their events. No all-reduce can be done before that,
+ * so a stage that waits for one during backward, in any way, does not reach the end of backward. */
 static void test_backward_goes_on_meanwhile(void **state)
 {
     (void)state;

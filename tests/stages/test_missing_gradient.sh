@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A parameter without a gradient, in a run that does not look for unused ones: a fault IN THAT STEP, on the rank that
-# lacks it, which names the parameter; and then all ranks end. So does a rank that has another model end them, at once.
+# A parameter without a gradient, in a run without find_unused_parameters, must be a fault IN THAT STEP on the rank that
+# lacks the gradient. The fault names the parameter and ends all ranks. A rank with a different model must also end
+# all ranks.
 #
 # usage: test_missing_gradient.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from missing_gradient.c
 set -u
@@ -29,7 +30,7 @@ check()
     faults=$(grep -a -c '^missing_gradient: fault: ' "$scratch/err")
     expected="rank ${culprit/-1/[0-9]}, step 2: .*branch3\.weight, branch3\.bias"
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
-        fail "still running after $limit s: a rank waits for the one that has ended"
+        fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -eq 0 ]; then
         fail "the run went on: a gradient that never came was not noticed"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
@@ -46,7 +47,7 @@ check()
     fi
 }
 
-# The culprit has frozen a parameter that the others train.
+# On rank `culprit` a parameter is frozen that the others train.
 check_other_model()
 {
     ranks=$1 culprit=$2

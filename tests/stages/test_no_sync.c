@@ -1,5 +1,5 @@
-/* test_no_sync.c: what gradient accumulation costs. In stage 4 only the last micro-batch communicates. Stage 3 pays for
- * each of them, or, where somebody's already knows better, for the last one; it gets the same weights.
+/* test_no_sync.c: the cost of gradient accumulation. In stage 4 only the last micro-batch communicates. In stage 3
+ * every micro-batch does (or only the last, if a student's stage 3 does this already). The weights must be the same.
  * Run on 1 to 4 ranks, for stages 3 and 4. */
 #include <math.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static void micro_batch(Run *run, bool last)
     ddp_after_backward(run->ddp, replica_gradient_scale(&run->replica, batch->global_samples));
 }
 
-/* Whether all ranks hold the same bits in every gradient. The comparison itself is not counted. */
+/* True if all ranks hold the same bits in every gradient. This comparison itself is not counted. */
 static bool gradients_agree(Run *run)
 {
     const ParameterList *parameters = &run->replica.model.parameters;
@@ -80,7 +80,7 @@ static bool gradients_agree(Run *run)
     return agree;
 }
 
-/* Collectives of one optimizer step. */
+/* The number of collectives in one optimizer step. */
 static long collectives_of_step(Run *run)
 {
     int accumulate = run->options.accumulate;

@@ -62,7 +62,8 @@ static void run_free(Run *run)
     free(run);
 }
 
-/* One step, in which rank `culprit` (-1: none) has a target so large that fp16 cannot hold the gradient. */
+/* Trains one step, in which rank `culprit` (-1: none) has a target so large that fp16 cannot hold the gradient. Returns
+ * whether the optimizer took the step. */
 static bool take_step(Run *run, long step, int culprit)
 {
     int64_t indices[SAMPLES];
@@ -108,11 +109,11 @@ static void check_overflow_on(int culprit, DType grad_dtype)
         fail_msg("rank %d of %d took the step in which rank %d had an overflow: an overflow on one rank skips the step "
                  "on all", pg_rank(pg), pg_world_size(pg), culprit);
     float *after = copy_weights(run);
-    expect_bits_equal("weights after the skipped step", after, before, total, "a skipped step must leave them alone");
+    expect_bits_equal("weights after the skipped step", after, before, total, "a skipped step must not change them");
     expect_scale(run, 32, 1);
     replicas_check_equal(pg, &run->replica.model.parameters);
 
-    if (!take_step(run, 2, -1)) /* nothing of the overflow is left behind */
+    if (!take_step(run, 2, -1)) /* the overflow must have no further effect */
         fail_msg("the step after the skipped one was skipped, too: gradients were not zeroed");
     free(after);
     after = copy_weights(run);

@@ -1,6 +1,6 @@
-/* test_overlap.c: stages 3 and 4: what could go wrong with communication behind backward: ranks that are ready in
- * different orders, tied weights, unused and frozen parameters, rebuilt buckets. Run on 1 to 4 ranks.
- * (That communication is behind backward at all: test_launches.c.) */
+/* test_overlap.c: stages 3 and 4: the difficult cases of communication during backward: different orders of readiness,
+ * tied weights, unused and frozen parameters, rebuilt buckets. Run on 1 to 4 ranks.
+ * (test_launches.c checks that communication happens during backward at all.) */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 static ProcessGroup *pg;
 
-/* ---- ranks that are ready in different orders ---- */
+/* ---- different orders of readiness on the ranks ---- */
 
 static void test_order_differs_by_rank(void **state)
 {
@@ -51,7 +51,7 @@ static void test_tied_weight(void **state)
     BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter, -1);
     BranchPlan plan = branches_plan(0);
     pair->watch.copying = true;
-    branch_pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch: the gradient stays local */
+    branch_pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch, so the gradient stays local */
     int events[PARAMETERS] = {0};
     for (int i = 0; i < pair->watch.count; i++) {
         const Parameter *parameter = pair->ranks.parameters.items[pair->watch.order[i]];
@@ -69,7 +69,7 @@ static void test_tied_weight(void **state)
                  "contributes to it", pair->watch.order[PARAMETERS - 1], TRUNK);
     parameters_zero_gradients(&pair->ranks.parameters);
 
-    /* The trunk, registered last, is bucket 0: before its event, nothing may be on the wire. */
+    /* The trunk was registered last, so it is in bucket 0: before its event, no bucket may be launched. */
     pg_reset_counters(pg);
     branch_pair_ranks_gradient(pair, &plan, 0, true);
     if (pair->watch.collectives[PARAMETERS - 1] != 0)
@@ -93,7 +93,7 @@ static void expect_untouched(const BranchPair *pair, const float *before, int i,
 {
     const Parameter *parameter = pair->ranks.parameters.items[i];
     expect_bits_equal(parameter->name, parameter->tensor.data, before, tensor_count(&parameter->tensor),
-                      "no rank used this parameter: momentum and weight decay must leave it alone");
+                      "no rank used this parameter: momentum and weight decay must not change it");
     if (pair->ranks_optimizer.steps[i] != updates)
         fail_msg("%s: no rank used it, but the optimizer has counted %ld updates, not %ld", parameter->name,
                  pair->ranks_optimizer.steps[i], updates);
@@ -128,8 +128,8 @@ static void unused_in_step(BranchPair *pair, long step)
 
 enum { ONLY_FIRST = 1, ONLY_FIRST_ON_RANK_0 = 2, FIRST_THEN_DEAD_END = 4 }; /* 0: always used; 3: never */
 
-/* Two micro-batches. What the last one does not use still holds the first one's gradient, which must be sent: that the
- * parameter is ready before backward does not mean that its gradient is zero, nor that nobody used it. */
+/* Two micro-batches. A parameter that the last one does not use still holds the first one's gradient, which must be
+ * sent. "Ready before backward" does not mean that its gradient is zero, nor that no micro-batch used it. */
 static void unused_in_last_micro_batch(BranchPair *pair, long step)
 {
     BranchPlan first[MAX_RANKS], last[MAX_RANKS];
@@ -157,7 +157,7 @@ static void test_unused_parameters(void **state)
         BranchPair *pair = branch_pair_create(pg, &options, -1);
         BranchPlan plans[MAX_RANKS];
         same_on_all_ranks(plans, branches_plan(0));
-        branch_pair_step(pair, plans, 0, "all parameters used"); /* gives every parameter some momentum */
+        branch_pair_step(pair, plans, 0, "all parameters used"); /* every parameter gets some momentum */
         unused_in_step(pair, 1);
         unused_in_last_micro_batch(pair, 2);
         branch_pair_step(pair, plans, 3, "all parameters used again");
@@ -165,8 +165,8 @@ static void test_unused_parameters(void **state)
     }
 }
 
-/* One rank alone has something unused: it must not go its own way, and the others must agree with it. A frozen
- * parameter is in no bucket, be it unused or, as the trunk, in the way of all others. */
+/* Only one rank has an unused parameter: it must make the same calls as the others, and all ranks must agree. A frozen
+ * parameter is in no bucket. It may be the unused one, or the trunk, through which all gradients pass. */
 static void test_unused_on_one_rank(void **state)
 {
     (void)state;
@@ -230,11 +230,11 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
 {
     (void)state;
     rebuild_and_look(false);
-    rebuild_and_look(true); /* the one option must not keep the other one from its work */
+    rebuild_and_look(true); /* both options together must work, too */
 }
 
-/* Rebuilt buckets need not be as large, nor as many, as the first ones. A stage that keeps beside them what depends on
- * their sizes or their number has to make that anew. */
+/* Rebuilt buckets may have other sizes and another number than the first ones. A stage must update everything that
+ * depends on these sizes or this number. */
 static void test_rebuilt_buckets_are_others(void **state)
 {
     (void)state;
@@ -279,7 +279,7 @@ static uint64_t hash_after_steps(bool rebuild)
 static void test_rebuilt_buckets_give_the_same_bits(void **state)
 {
     (void)state;
-    uint64_t first = hash_after_steps(false), rebuilt = hash_after_steps(true); /* the sums are ordered: see main() */
+    uint64_t first = hash_after_steps(false), rebuilt = hash_after_steps(true); /* ordered sums: see main() */
     if (first != rebuilt)
         fail_msg("rank %d: the weights have other bits when buckets are rebuilt after the first step (hash %016" PRIx64
                  ", not %016" PRIx64 "): a gradient was lost or counted twice when it moved to its new bucket",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mixed precision on several ranks: --verify exact (the sharded run of one process) to the bit, with gradients that
-# travel in 32 or in 16 bits, and --verify (whole batches) within 1e-4.
+# Mixed precision on several ranks, with gradients sent in 32 or in 16 bits: --verify exact (the sharded run of one
+# process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u
@@ -12,7 +12,7 @@ trap 'rm -rf "$scratch"' EXIT
 runs=0
 failures=0
 gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16 --lr 0.003"
-sgd="--optimizer sgd --lr 0.05 --momentum 0" # Adam scales noise up to the learning rate: no 1e-4 there
+sgd="--optimizer sgd --lr 0.05 --momentum 0" # AdamW amplifies noise to the learning rate, so 1e-4 is too strict for it
 toy="--model mlp-toy $sgd"
 
 fail()
@@ -23,7 +23,7 @@ fail()
     grep 'DIFFERENT' "$scratch/out" | head -3
 }
 
-# verified RANKS "ARGUMENTS" JQ-CONDITION: the run ends well and its summary fulfils the condition
+# verified RANKS "ARGUMENTS" JQ-CONDITION: fails unless the run succeeds and its summary fulfils the condition
 verified()
 {
     ranks=$1 arguments=$2
@@ -57,7 +57,7 @@ for ranks in 2 3 4; do
     verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
 done
 
-# 16 bits are added in rank order over MPI whatever --allreduce says, and the summary says what was done.
+# Over MPI, 16-bit gradients are added in rank order for every --allreduce, and the summary names the algorithm used.
 for algorithm in mpi ring recursive-doubling root; do
     runs_as=ordered
     [ $algorithm = root ] && runs_as=root
@@ -73,9 +73,9 @@ for algorithm in mpi ring recursive-doubling root; do
         fail "the summary does not say 'MB in bf16', but '$(grep '^  all-reduce' "$scratch/out")'"
 done
 verified 3 "$toy --allreduce ring" '.allreduce == "ring" and .grad_dtype == "fp32"'
-! grep -E '^gradients: |MB in' "$scratch/out" || fail "gradients are sent as they are: there is nothing to say about it"
+! grep -E '^gradients: |MB in' "$scratch/out" || fail "gradients are sent in 32 bits: no line about them is expected"
 
-# In shared memory, also with gradients and 16-bit copies in windows that are given back and made anew.
+# In shared memory, also with gradients and 16-bit copies in windows that are freed and made again.
 verified 3 "$gpt --allreduce shm --verify exact" "$exact"
 verified 3 "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --rebuild-buckets --first-bucket-mb 0.001 \
 --bucket-cap-mb 0.02 --allreduce shm --verify exact" "$exact"
@@ -85,7 +85,7 @@ verified 2 "$gpt --grad-dtype bf16" '.bytes_per_step > 0'
 half=$(jq .bytes_per_step "$scratch/json")
 verified 2 "$gpt" ".bytes_per_step == 2 * $half"
 
-# A scale that overflows: steps are skipped, the scale is halved each time, and every rank and the reference agree.
+# A scale that overflows: steps are skipped, the scale is halved each time, and all ranks equal the reference.
 verified 3 "$gpt --precision fp16 --loss-scale 16777216 --allreduce ordered --verify exact" \
     "$exact and .steps_skipped > 0 and .loss_scale == 16777216 / pow(2; .steps_skipped)"
 

@@ -1,7 +1,7 @@
 /* test_toys.c: the classical toys: 20 samples, mean squared error, SGD with learning rate 0.1, 5 steps on all samples,
- * in a new order each time. One toy has a frozen bias and a parameter that never gets a gradient, the other one two
- * layers that share one weight. Weights must be those of one process, to 1e-5, and what is frozen must keep every bit.
- * The one process and its update are written out here: it has no optimizer, sampler or DDP that could be wrong in both.
+ * in a new order each time. One toy has a frozen bias and a parameter that never gets a gradient. In the other one two
+ * layers share one weight. Weights must equal those of one process within 1e-5, and frozen ones must keep every bit.
+ * The one process is written out here without optimizer, sampler and DDP, so that no mistake can be in both.
  * Compiled once per stage, run on 1, 2, 3 and 4 ranks (8: slow). */
 #include "expect.h"
 
@@ -24,7 +24,7 @@ enum { SAMPLES = 20, STEPS = 5, INPUTS = 10, WIDTH = 12, OUTPUTS = 5, MAX_LAYERS
 static const float learning_rate_of_toys = 0.1f;
 
 static ProcessGroup *pg;
-static Options options; /* the process group's and DDP's: buckets that hold a parameter or two */
+static Options options; /* of the process group and of DDP: each bucket holds one or two parameters */
 
 /* ---- the toys ---- */
 
@@ -32,7 +32,7 @@ static Options options; /* the process group's and DDP's: buckets that hold a pa
 typedef struct Toy {
     ParameterList parameters;
     Tape tape;
-    Parameter *weight[MAX_LAYERS], *bias[MAX_LAYERS]; /* not owned; no bias: NULL */
+    Parameter *weight[MAX_LAYERS], *bias[MAX_LAYERS]; /* not owned; NULL: no bias */
     int layers;
 } Toy;
 
@@ -49,18 +49,19 @@ static void add_layer(Toy *toy, Parameter *weight, Parameter *bias)
     toy->bias[toy->layers++] = bias;
 }
 
-/* Registered between trained parameters: what is frozen must leave no hole in a bucket, and fill none. */
+/* Frozen parameters stand between trained ones, to check that they take no space in a bucket. */
 static void create_frozen(Toy *toy)
 {
     add_layer(toy, add(toy, "fc1.weight", WIDTH, INPUTS, true), NULL);
-    add(toy, "never_used", 2, 0, false); /* forward does not know it */
+    add(toy, "never_used", 2, 0, false); /* forward does not use it */
     Parameter *weight = add(toy, "fc2.weight", WIDTH, WIDTH, true);
     add_layer(toy, weight, add(toy, "fc2.bias", WIDTH, 0, false));
     add_layer(toy, add(toy, "fc3.weight", OUTPUTS, WIDTH, true), NULL);
 }
 
-/* The shared weight is registered last, so it is in the first bucket: who takes its first contribution for its last one
- * sends it while layer 2 still has to add to it. (test_tied_weight in test_overlap.c leaves none of that to chance.) */
+/* The shared weight is registered last, so it is in the first bucket. A stage that launches this bucket after the first
+ * contribution sends it while layer 2 still adds to it. (test_tied_weight in test_overlap.c checks this without
+ * depending on time.) */
 static void create_shared(Toy *toy)
 {
     Parameter *first = add(toy, "fc1.weight", WIDTH, INPUTS, true), *bias2 = add(toy, "fc2.bias", WIDTH, 0, true);
@@ -118,7 +119,7 @@ static void draw_samples(void)
     }
 }
 
-/* The summed loss of `count` samples, perhaps of none, on a tape that starts anew. */
+/* The summed loss of `count` samples, possibly of none. Starts a new tape. */
 static Tensor *toy_loss(Toy *toy, const int64_t *indices, int64_t count)
 {
     tape_begin(&toy->tape, true);
@@ -151,7 +152,7 @@ static void step_of_ranks(Toy *toy, Ddp *ddp, Optimizer *optimizer, const Sample
     parameters_zero_gradients(&toy->parameters);
 }
 
-/* All samples, in the order of their numbers, and the update by hand. */
+/* Trains all samples, in the order of their numbers, with the update written out. */
 static void step_of_one_process(Toy *toy)
 {
     int64_t indices[SAMPLES];
@@ -182,7 +183,7 @@ static void compare(const ToyKind *kind, const Toy *ranks, const Toy *whole, con
                  pg_world_size(pg));
         if (!got->tensor.requires_grad)
             expect_bits_equal(name, got->tensor.data, initial, count,
-                              "it is frozen: it is broadcast before the first step, and then nobody writes to it");
+                              "it is frozen: it is broadcast before the first step, and must not change after that");
         else
             expect_close(name, got->tensor.data, want->tensor.data, count, 1e-5, 0,
                          "its gradient must be the sum over ALL ranks, divided by the samples of the global batch, "
@@ -206,7 +207,7 @@ static void train_toy(const ToyKind *kind)
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), SAMPLES, 5, true, false);
     compare(kind, ranks, whole, initial, 0);
     for (int step = 1; step <= STEPS; step++) {
-        sampler_set_epoch(&sampler, step); /* a new order, so that each rank gets other samples */
+        sampler_set_epoch(&sampler, step); /* a new order: each rank gets other samples */
         step_of_ranks(ranks, ddp, &optimizer, &sampler);
         step_of_one_process(whole);
         compare(kind, ranks, whole, initial, step);

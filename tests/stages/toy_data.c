@@ -23,7 +23,7 @@ Options toy_options(const char *model_name)
     options.precision = DTYPE_F32;
     options.initial_loss_scale = 1024;
     options.group.timeout = tests_timeout();
-    options.group.debug_collectives = true; /* a stage under test may call anything: say exactly what */
+    options.group.debug_collectives = true; /* a stage under test may make any calls: name the wrong one */
     options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .grad_dtype = DTYPE_F32};
     return options;
 }
@@ -38,7 +38,7 @@ static unsigned char *random_bytes(int64_t count, uint64_t below, uint64_t seed)
     return bytes;
 }
 
-/* Image i has class i % 10 and is brighter in that class's rows, so that there is something to learn. */
+/* Image i has a random class, and its pixels of this class are brighter, so that there is something to learn. */
 static Dataset toy_images(const MlpSizes *sizes, int64_t samples)
 {
     Dataset dataset = {.kind = DATASET_IMAGES, .size = samples, .inputs = sizes->inputs, .targets = 1,

@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "toy_data.h"
 
-/* Every rank seeds its weights differently: only the broadcast can make them equal. */
+/* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
 {
     Pair *pair = alloc_or_fault(sizeof *pair);
@@ -65,7 +65,7 @@ static int64_t terms_of(const Pair *pair, int64_t samples)
     return pair->options.model.kind == MODEL_GPT ? samples * pair->options.model.gpt.context : samples;
 }
 
-/* Of the samples in pair->indices: zeroes the gradient, then adds that of the summed loss; returns its terms. */
+/* Replaces the gradient by that of the summed loss of the samples in pair->indices; returns the number of terms. */
 static int64_t gradient_of_samples(Pair *pair, int64_t count)
 {
     parameters_zero_gradients(&pair->whole.model.parameters);
@@ -74,7 +74,7 @@ static int64_t gradient_of_samples(Pair *pair, int64_t count)
     return terms_of(pair, count);
 }
 
-/* The sampler is put into the step's epoch; returns the number of the step in it. */
+/* Sets the sampler to the step's epoch; returns the number of the step in this epoch. */
 static int64_t step_of_epoch(Pair *pair, long step)
 {
     int64_t steps_per_epoch = sampler_steps_per_epoch(&pair->sampler);
@@ -82,7 +82,7 @@ static int64_t step_of_epoch(Pair *pair, long step)
     return step % steps_per_epoch;
 }
 
-/* The scaling is written out here, so that the test shares no arithmetic with DDP. */
+/* The scaling is written out here, so that the test does not use DDP's arithmetic. */
 void pair_whole_gradient(Pair *pair, long step)
 {
     int64_t count = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
@@ -115,7 +115,7 @@ double pair_wrong_divisor(Pair *pair, long step)
     return (double)terms_of(pair, full ? present : pair->options.batch_size);
 }
 
-/* Gradients come in reverse order of registration, and a bucket is closed once it holds its cap. */
+/* Gradients become ready in reverse order of registration, and a bucket is closed once it holds its cap. */
 int pair_planned_all_reduces(const Pair *pair)
 {
     const ParameterList *parameters = &pair->ranks.model.parameters;

@@ -1,5 +1,5 @@
-/* training_pair.h: two trainings of the same model: one on N ranks with DDP, and the one that they must equal, in one
- * process on whole batches. Every rank holds both, so that it can compare after every step, and before.
+/* training_pair.h: trains the same model twice: on N ranks with DDP, and in one process on whole batches. Both must
+ * give the same weights. Every rank holds both models, so that it can compare them before and after every step.
  *
  * Interface, per step: pair_ranks_gradient(), pair_whole_gradient(), compare, then replica_update() for both.
  */
@@ -23,27 +23,27 @@ typedef struct Pair {
     void *inputs, *targets;
 } Pair;
 
-/* frozen: the name of a parameter that is not trained, or NULL. Collective. */
+/* frozen: the name of a parameter that is not trained, or NULL. Free with pair_free(). Both are collective. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen);
 void pair_free(Pair *pair);
 
 /* Forward, backward and synchronisation of the next step on all ranks, without the update. Collective. */
 void pair_ranks_gradient(Pair *pair);
 
-/* The same step on the whole batch: leaves the mean gradient in pair->whole. */
+/* The same step on the whole batch; puts the mean gradient into pair->whole. */
 void pair_whole_gradient(Pair *pair, long step);
 
-/* What a rank's micro-batch contributes to the step: the gradient of its SUMMED loss, left in pair->whole. Returns
+/* Puts the contribution of a rank's micro-batch to the step into pair->whole: the gradient of its SUMMED loss. Returns
  * the number of terms in the sum: samples, or tokens. */
 int64_t pair_share(Pair *pair, long step, int rank, int micro_batch);
 
-/* What the step's sum of gradients is divided by: the terms of the whole batch's loss; with JOIN_INITIAL, of a full
- * batch's. */
+/* The correct divisor of the step's sum of gradients: the terms of the whole batch's loss; with JOIN_INITIAL, those of
+ * a full batch. */
 int64_t pair_terms(Pair *pair, long step);
-double pair_wrong_divisor(Pair *pair, long step); /* the other one of the two */
+double pair_wrong_divisor(Pair *pair, long step); /* the other one of these two numbers */
 
-/* How many all-reduces the stage's plan asks for in one backward pass. Stage 1: one for each trained parameter. From
- * stage 2 on: one for each bucket, counted here by the rule, not by buckets_plan(). */
+/* The number of all-reduces in one backward pass. Stage 1: one for each trained parameter. From stage 2 on: one for
+ * each bucket, counted here by the rule, without buckets_plan(). */
 int pair_planned_all_reduces(const Pair *pair);
 
 #endif

@@ -1,4 +1,4 @@
-/* watch.c: what a stage does during backward. */
+/* watch.c: records what a stage does during backward. */
 #include "watch.h"
 
 #include <math.h>
@@ -16,25 +16,25 @@
 /* ---- the calls of the stage ---- */
 
 static int started;                      /* all-reduces, in this backward pass */
-static const Parameter *must_not_wait_in; /* this parameter's event is under way, and rank 0 is held; else NULL */
-static bool in_before_backward;           /* ddp_before_backward() is under way */
+static const Parameter *must_not_wait_in; /* set while rank 0 is held and this parameter's event runs; else NULL */
+static bool in_before_backward;           /* ddp_before_backward() is running */
 
-/* While rank 0 is held nothing that this rank starts can be done, so a stage that waits now would wait for ever. */
+/* While rank 0 is held, no all-reduce of this rank can be done, so a stage that waits now would wait for ever. */
 static void check_does_not_wait(const char *call)
 {
     if (must_not_wait_in != NULL)
-        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward stands still until every rank "
-                 "has sent this bucket: nothing is hidden. An event starts all-reduces with pg_all_reduce_async(), and "
-                 "ddp_after_backward() waits for them", job_rank(), call, must_not_wait_in->name);
+        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward waits until every rank has "
+                 "sent this bucket: nothing is hidden. Start all-reduces in an event with pg_all_reduce_async(), and "
+                 "wait for them in ddp_after_backward()", job_rank(), call, must_not_wait_in->name);
 }
 
-/* Only what waits in every case is looked for: nothing here depends on which rank is faster. */
+/* Checks only calls that wait in every case, so that the result does not depend on which rank is faster. */
 static void check_before_backward_does_not_wait(const char *call)
 {
     if (in_before_backward)
-        fail_msg("rank %d: %s was called in ddp_before_backward(), so that backward begins only when all ranks have come "
-                 "there: nothing is hidden meanwhile. A bucket of parameters that the loss does not depend on is started "
-                 "there, with pg_all_reduce_async(), and ddp_after_backward() waits for it", job_rank(), call);
+        fail_msg("rank %d: %s was called in ddp_before_backward(), so backward begins only when all ranks have reached "
+                 "this call: nothing is hidden meanwhile. Start a bucket of unused parameters there with "
+                 "pg_all_reduce_async(), and wait for it in ddp_after_backward()", job_rank(), call);
 }
 
 Work *__real_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
@@ -71,7 +71,7 @@ void __wrap_work_wait(Work *work)
 {
     if (work != NULL && !work_test(work))
         check_does_not_wait("work_wait()");
-    if (work != NULL && started > 0) /* of an earlier backward pass: a stage may wait as late as it likes */
+    if (work != NULL && started > 0) /* of this backward pass; a wait for an earlier pass is allowed */
         check_before_backward_does_not_wait("work_wait()");
     __real_work_wait(work);
 }
@@ -84,11 +84,11 @@ static float *copy_gradient(const Parameter *parameter)
     return memcpy(alloc_or_fault(bytes), parameter->tensor.grad, bytes);
 }
 
-static MPI_Comm messages; /* of the test's own, which no collective of the stage can mix with */
+static MPI_Comm messages; /* the test's own: separate from the stage's collectives */
 
 static bool others_are_over(const Watch *watch)
 {
-    static int heard_of; /* ranks, in the hold that is under way */
+    static int heard_of; /* number of ranks, in the current hold */
     int there = 1;
     while (heard_of < pg_world_size(watch->pg) - 1 && there) {
         MPI_Iprobe(MPI_ANY_SOURCE, 0, messages, &there, MPI_STATUS_IGNORE);
@@ -108,7 +108,7 @@ static bool a_collective_is_done(const Watch *watch)
     return pg_counters(watch->pg).collectives > 0;
 }
 
-/* Gives up before a collective's own time-out, whose message would be about something else. */
+/* Waits for is_over(). Gives up before a collective's own time-out, whose message would not name the mistake. */
 static void hold(Watch *watch, bool (*is_over)(const Watch *watch))
 {
     double deadline = now_seconds() + fmin(20, tests_timeout() / 2);
@@ -145,7 +145,7 @@ void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
     *watch = (Watch){.pg = pg, .tape = tape, .inner = tape->on_gradient_ready, .inner_listener = tape->listener,
                      .hold_at = -1};
     if (watch->inner == NULL)
-        fail_msg("the stage does not listen to gradient-ready events: nothing can start before backward is over");
+        fail_msg("the stage does not listen to gradient-ready events, so no all-reduce can start during backward");
     tape->on_gradient_ready = watch_event;
     tape->listener = watch;
     MPI_Comm_dup(MPI_COMM_WORLD, &messages);
@@ -178,12 +178,12 @@ void watch_backward_is_over(Watch *watch)
     if (pg_rank(watch->pg) != 0)
         MPI_Send(NULL, 0, MPI_BYTE, 0, 0, messages);
     else if (watch->gave_up)
-        fail_msg("rank 0 held its first gradient-ready event back, and another rank's backward did not get to its end "
-                 "meanwhile: its stage waits for rank 0 in the middle of backward, where nothing may wait. All-reduces "
-                 "start in an event, and ddp_after_backward() waits for them");
+        fail_msg("while rank 0 delayed its first gradient-ready event, another rank's backward did not reach its end: "
+                 "its stage waits for rank 0 in the middle of backward, where nothing may wait. Start all-reduces in "
+                 "an event, and wait for them in ddp_after_backward()");
 }
 
-/* ---- what should have been started when ---- */
+/* ---- which all-reduces should have been started at which event ---- */
 
 void watch_follow_rank_0(Watch *watch)
 {
@@ -195,7 +195,7 @@ void watch_follow_rank_0(Watch *watch)
 typedef struct Plan {
     int buckets;
     int bucket_of[MAX_EVENTS]; /* by parameter index; -1: frozen */
-    int missing[MAX_EVENTS];   /* by bucket: gradients that are not complete */
+    int pending[MAX_EVENTS];   /* by bucket: gradients that are not ready */
 } Plan;
 
 static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, const DdpOptions *options)
@@ -217,16 +217,16 @@ static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, co
     plan.buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
     for (int i = 0; i < trained; i++) {
         plan.bucket_of[order[i]] = bucket_of[i];
-        plan.missing[bucket_of[i]]++;
+        plan.pending[bucket_of[i]]++;
     }
     return plan;
 }
 
-/* Buckets that may be under way: full ones, as far as all before them are full as well. */
+/* The number of buckets that may be launched: full ones, if all buckets before them are full, too. */
 static int buckets_that_may_start(const Plan *plan)
 {
     int count = 0;
-    while (count < plan->buckets && plan->missing[count] == 0)
+    while (count < plan->buckets && plan->pending[count] == 0)
         count++;
     return count;
 }
@@ -236,7 +236,7 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
 {
     int expected = buckets_that_may_start(plan), full = 0;
     for (int b = 0; b < plan->buckets; b++)
-        full += plan->missing[b] == 0;
+        full += plan->pending[b] == 0;
     if (got > full)
         fail_msg("rank %d: %d all-reduces had been started %s, but only %d of %d buckets were full: a bucket was sent "
                  "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(),
@@ -262,14 +262,14 @@ void watch_expect_starts(const Watch *watch, const ParameterList *parameters, co
     for (int i = 0; i < parameters->count; i++) {
         if (raised[i] || plan.bucket_of[i] < 0)
             continue;
-        plan.missing[plan.bucket_of[i]]--;
+        plan.pending[plan.bucket_of[i]]--;
         unused++;
     }
     expect_started(&plan, watch->started_before, last, "before the first event of backward", late_unused);
     for (int i = 0; i < watch->count; i++) {
         char when[120];
         snprintf(when, sizeof when, "after the event of %s", parameters->items[watch->order[i]]->name);
-        plan.missing[plan.bucket_of[watch->order[i]]]--;
+        plan.pending[plan.bucket_of[watch->order[i]]]--;
         expect_started(&plan, watch->started[i], last, when, unused > 0 ? late_unused :
                        "the event that makes a bucket full starts it, and the full ones behind it");
     }

@@ -1,5 +1,5 @@
-/* compare_calls.c: do all ranks mean the same collective? Where they do not, MPI would hang, or fail far from the cause,
- * or add up gradients that have nothing to do with each other. */
+/* compare_calls.c: do all ranks call the same collective? If not, MPI would hang, fail far from the cause, or add
+ * gradients of different parameters. */
 #include "train/guard/compare_calls.h"
 
 #include <stdio.h>
@@ -13,9 +13,9 @@
 
 static void describe_call(const Collective *c, char *text)
 {
-    memset(text, 0, CALL_SIZE); /* all of it is compared */
-    snprintf(text, CALL_SIZE, "%s number %ld of %.60s: %zu x %s, %s, root %d", operation_name(c->operation), c->sequence,
-             c->carries[0] != '\0' ? c->carries : "nothing", c->count, dtype_name(c->dtype),
+    memset(text, 0, CALL_SIZE); /* all bytes are compared */
+    snprintf(text, CALL_SIZE, "%s number %ld of %.60s: %zu x %s, %s, root %d", operation_name(c->operation),
+             c->sequence, c->carries[0] != '\0' ? c->carries : "nothing", c->count, dtype_name(c->dtype),
              c->op == REDUCE_SUM ? "sum" : "max", c->root);
 }
 
@@ -34,7 +34,7 @@ void compare_calls(void *self, const Collective *collective)
         if (memcmp(all, theirs, CALL_SIZE) == 0)
             continue;
         if (pg->rank != 0)
-            sleep_seconds(5); /* rank 0 speaks for all, and ends the job */
+            sleep_seconds(5); /* rank 0 prints the message for all ranks, and ends the job */
         FAULT("the ranks call different collectives: rank 0 %s; rank %d %s. Ranks must make the same calls in the same "
               "order", all, rank, theirs);
     }

@@ -4,8 +4,8 @@
 
 #include "comm/group.h"
 
-/* Faults, showing both sides, unless all ranks are about to carry out the same collective: number, operation, dtype,
- * count, and what it carries. Collective; costs a small all-gather. */
+/* Faults if not all ranks are about to run the same collective (number, operation, dtype, count, and what it carries),
+ * and shows both calls. Collective; costs a small all-gather. */
 void compare_calls(void *self, const Collective *collective); /* self: the ProcessGroup */
 
 #endif

@@ -1,4 +1,4 @@
-/* ending.c: how the ranks of a job end together: implements ending.h and alarm.h. */
+/* ending.c: how the ranks of a job end together. Implements ending.h and alarm.h. */
 #include "train/guard/ending.h"
 
 #include <mpi.h>
@@ -12,16 +12,17 @@
 #include "comm/messages.h"
 #include "train/guard/supervise.h"
 
-/* For agreeing on how the job ends, and for alarms: no other message travels on it, so it never hangs. */
+/* Used only to end the job together and for alarms. No collective of the group runs on it, so it does not hang with
+ * them. */
 static MPI_Comm ending_comm;
 
 enum { TAG_ALARM = 1, TAG_DEPARTURE };
 
-/* die() ends MPI while the watchdog still runs: it must not look for messages any more. */
+/* die() may end MPI while the watchdog still runs. The watchdog must not call MPI after that. */
 static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
 static bool mpi_has_ended; /* guarded by `receiving` */
 
-static int departures; /* other ranks that have said that they leave */
+static int departures; /* other ranks that have announced their departure */
 
 /* ---- MPI's part of base/check.h ---- */
 
@@ -45,8 +46,9 @@ static void exit_at_once(int signal_number)
     _exit(job_status());
 }
 
-/* The launcher ends everything at once, and may not have passed on our last line by then: it gets a moment. MPI_Abort
- * ends with exit(), where a library may hang: OpenBLAS waits there for its thread, and that one for memory. */
+/* The launcher ends all processes at once. Wait a moment, so that it can forward this rank's last line before.
+ * MPI_Abort ends with exit(), where a library may hang: OpenBLAS waits there for its thread, and this thread for
+ * memory. So SIGALRM ends the process after 2 seconds. */
 static void abort_all(int status)
 {
     job_set_status(status);
@@ -57,23 +59,23 @@ static void abort_all(int status)
 }
 
 /* note: finalize
- * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits for messages to leave, the other one, already in
- * the launcher's barrier, does not take them any more. All ranks have met before, and have nothing left to do, so this
- * one leaves without it. But a rank that goes without a word is a failed one to MPICH's launcher, which kills the
- * others. So this one says it, as MPI_Finalize would. */
+ * MPICH 4.0 over UCX's TCP may hang in MPI_Finalize: one rank waits until its messages are sent, but the other rank is
+ * already in the launcher's barrier, and receives no more. All ranks have met before and have nothing left to do, so
+ * this rank exits without MPI_Finalize. MPICH's launcher takes a rank that exits without notice for a failed one, and
+ * kills the others. So this function sends the notice that MPI_Finalize would send. */
 static void exit_without_finalize(int signal_number)
 {
-    static const char note[] = "note: MPI has not ended within 10 s; nothing is left to do, so this rank leaves\n";
+    static const char note[] = "note: MPI_Finalize has not returned within 10 s; nothing is left to do: exiting\n";
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, note, sizeof note - 1);
     (void)written;
     launcher_tell("cmd=finalize\n");
-    sleep(1); /* until all ranks stand here: one that still looks at its connections would take ours for lost */
+    sleep(1); /* until all ranks are here: a rank that still tests its connections would report ours as lost */
     job_end_is_explained();
     _exit(job_status());
 }
 
-static void begin_to_end(void)
+static void limit_finalize(void)
 {
     signal(SIGALRM, exit_without_finalize);
     alarm(10);
@@ -81,12 +83,12 @@ static void begin_to_end(void)
 
 static void finalize(void)
 {
-    begin_to_end();
+    limit_finalize();
     MPI_Finalize();
     ending_close();
 }
 
-/* die()'s way out. */
+/* Called by die() on every rank. */
 static void leave(void)
 {
     pthread_mutex_lock(&receiving);
@@ -99,7 +101,7 @@ static void leave(void)
 
 void alarm_raise(ProcessGroup *pg, Alarm alarm)
 {
-    static long overdue[2]; /* there until MPI has sent it; nobody raises two alarms */
+    static long overdue[2]; /* static: must outlive the MPI_Isend; there is only one alarm */
     overdue[0] = alarm.sequence;
     overdue[1] = alarm.fingerprint;
     pthread_mutex_lock(&receiving);
@@ -111,7 +113,7 @@ void alarm_raise(ProcessGroup *pg, Alarm alarm)
     pthread_mutex_unlock(&receiving);
 }
 
-/* Receives a message of this kind and of `count` numbers, if there is one. Never waits. */
+/* Receives a message with this tag and `count` numbers, if one has arrived. Never waits. */
 static bool receive_if_there(int tag, int *source, long *numbers, int count)
 {
     int waiting = 0;
@@ -138,7 +140,7 @@ bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm)
 
 void departure_announce(ProcessGroup *pg)
 {
-    static long collectives; /* there until MPI has sent it */
+    static long collectives; /* static: must outlive the MPI_Isend */
     collectives = pg->sequence;
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Request request;
@@ -166,7 +168,7 @@ void departures_await(ProcessGroup *pg)
             sleep_seconds(1e-3);
 }
 
-/* ---- the way into a job, and out of it ---- */
+/* ---- the start and the end of a job ---- */
 
 void ending_open(void)
 {
@@ -174,11 +176,11 @@ void ending_open(void)
     job_set((Job){job_rank(), job_world_size(), all_ranks_arrive, leave, abort_all});
 }
 
-/* The group is about to end MPI. */
+/* The group is about to call MPI_Finalize. */
 static void close_with_group(void *self)
 {
     (void)self;
-    begin_to_end();
+    limit_finalize();
     MPI_Comm_free(&ending_comm);
     job_set((Job){.rank = job_rank(), .world_size = job_world_size()});
 }

@@ -9,9 +9,10 @@
 #include "train/guard/ending.h"
 #include "train/guard/watchdog.h"
 
-/* The launcher says how many ranks it has started. If MPI sees fewer, every rank believes it is alone, and would train
- * by itself: the program was built for another MPI than the launcher's. Slurm's srun brings an MPI's own variables
- * only where it speaks to that MPI. (MPICH's mpiexec starts its helpers with srun: Slurm's number is theirs then.) */
+/* The launcher says how many ranks it has started. If MPI sees fewer, the program was built for another MPI than the
+ * launcher's: every rank would believe that it is alone, and would train by itself. Slurm's srun sets an MPI's own
+ * variables only if it supports that MPI. (MPICH's mpiexec starts its helpers with srun. Then Slurm's number counts the
+ * helpers, so the launcher's variables decide.) */
 static void check_launcher(int world_size)
 {
     static const char *const variables[] = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};

@@ -1,15 +1,15 @@
-/* guard.h: what ends a job of several ranks in good order, and what notices that it hangs.
+/* guard.h: ends a job of several ranks in good order, and detects that it hangs.
  *
  * Interface, in this order:
  *   supervise_rank()        (supervise.h) first in main()
  *   pg_initialize(...)
  *   guard_job()             from here on die() and FAULT() end all ranks, each with its own message
  *   pg = pg_create(...)
- *   guard_group(pg)         from here on a collective that takes too long is a fault, and so is a rank that leaves early
+ *   guard_group(pg)         from here on a collective that takes too long is a fault; so is a rank that leaves early
  *   ...
  *   pg_destroy(pg)
- *   guard_end()             this rank has said all that it has to say
- * Nothing in common/ needs any of this. A program without it trains alike, and may hang.
+ *   guard_end()             this rank has ended regularly: no error message is missing
+ * Nothing in common/ needs the guard. Without it a program trains the same weights, but may hang.
  */
 #ifndef LOCKSTEP_TRAIN_GUARD_GUARD_H
 #define LOCKSTEP_TRAIN_GUARD_GUARD_H
@@ -18,10 +18,11 @@
 
 void guard_job(void);
 
-/* Observes the group: its options say how long a collective may take, and whether calls are compared. Collective. */
+/* Observes the group. The group's options say how long a collective may take, and whether calls are compared.
+ * Collective. */
 void guard_group(ProcessGroup *pg);
 
-/* From now on the ranks compare what they are about to do before each collective (--debug-collectives). */
+/* From now on the ranks compare their calls before each collective (--debug-collectives). Call it on all ranks. */
 void guard_compare_calls(ProcessGroup *pg);
 
 void guard_end(void);

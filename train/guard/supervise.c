@@ -1,4 +1,4 @@
-/* supervise.c: a parent for each rank. */
+/* supervise.c: a parent process for each rank. */
 #include "train/guard/supervise.h"
 
 #include <errno.h>
@@ -18,9 +18,9 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-#define LEFTOVER_SECONDS 10 /* a file that is younger may be another job's, which starts just now */
+#define LEFTOVER_SECONDS 10 /* a younger file may be that of a job that starts now */
 
-/* This process's rank as its launcher numbers it, or NULL without a launcher. MPICH's, Open MPI's and Slurm's. */
+/* This process's rank in the numbering of its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
 static const char *launched_rank(void)
 {
     static const char *const variables[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
@@ -30,7 +30,7 @@ static const char *launched_rank(void)
     return NULL;
 }
 
-/* ---- what killed jobs have left in /dev/shm ---- */
+/* ---- files of killed jobs in /dev/shm ---- */
 
 static bool is_mapped(const char *path)
 {
@@ -40,7 +40,7 @@ static bool is_mapped(const char *path)
     if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
         return true;
     for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
-        /* NULL: the process has ended, or is another user's, who cannot map our file. */
+        /* NULL: the process has ended, or belongs to another user, who cannot map our file. */
         FILE *maps = fopen(all.gl_pathv[i], "r");
         while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
             mapped = strstr(line, path) != NULL;
@@ -53,8 +53,8 @@ static bool is_mapped(const char *path)
 
 /* note: leftovers
  * MPICH and UCX delete their files in /dev/shm as soon as all ranks of a host have opened them. A job that is killed
- * before leaves some MB there until the host starts anew. Its own processes may be the ones that were killed, so the
- * next run deletes what is old, this user's, and mapped by no process. */
+ * before this leaves some MB there until the host restarts. The processes that could delete them may be dead, so the
+ * next run deletes files that are old, owned by this user, and mapped by no process. */
 static void remove_leftovers(void)
 {
     glob_t files = {0};
@@ -71,8 +71,8 @@ static void remove_leftovers(void)
 /* ---- parent and child ---- */
 
 static pid_t child;
-static atomic_bool *end_is_explained; /* memory of both: the child says there that its end is explained */
-static volatile sig_atomic_t ended_by_launcher; /* as another rank has ended with an error: that one has said why */
+static atomic_bool *end_is_explained; /* shared with the child, which sets it when its end is explained */
+static volatile sig_atomic_t ended_by_launcher; /* because another rank has ended with an error, and has printed it */
 
 void launcher_tell(const char *words)
 {
@@ -82,9 +82,10 @@ void launcher_tell(const char *words)
 }
 
 /* note: early-end
- * A rank may die before it has come to MPI_Init. To MPICH's launcher it is a program without MPI then, which may end
- * as it likes, and the other ranks wait for it in their MPI_Init for ever. So its end is said in the launcher's own
- * words, which end the job. The time is for the launcher: to pass on what this rank has printed, and then to act. */
+ * A rank may die before it calls MPI_Init. MPICH's launcher then takes it for a program without MPI, which may end at
+ * any time, and the other ranks wait in their MPI_Init for ever. So this function asks the launcher, in its own
+ * protocol, to end the job. The pauses give the launcher time: first to forward what this rank has printed, then to
+ * act. */
 static _Noreturn void end_job(void)
 {
     sleep_seconds(0.2);
@@ -93,36 +94,36 @@ static _Noreturn void end_job(void)
     _exit(1);
 }
 
-/* Forwards what the parent is told (to end) to the rank. */
-static void pass_on(int signal_number, siginfo_t *info, void *context)
+/* Forwards termination signals to the rank. */
+static void forward_signal(int signal_number, siginfo_t *info, void *context)
 {
     (void)context;
     ended_by_launcher = info->si_pid == getppid();
-    if (child <= 0) /* it has ended already; and 0 would mean every process of ours */
+    if (child <= 0) /* the child has ended; kill(0) would signal all our processes */
         return;
     kill(child, signal_number);
     if (signal_number != SIGUSR1)
-        kill(child, SIGCONT); /* a stopped process takes no other signal */
+        kill(child, SIGCONT); /* a stopped process handles no signal until it continues */
 }
 
 static _Noreturn void wait_for_child(const char *rank)
 {
-    static const int passed_on[] = {SIGTERM, SIGINT, SIGUSR1};
-    const struct sigaction action = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO};
+    static const int forwarded[] = {SIGTERM, SIGINT, SIGUSR1};
+    const struct sigaction action = {.sa_sigaction = forward_signal, .sa_flags = SA_SIGINFO};
     int status = 0;
-    for (size_t i = 0; i < sizeof passed_on / sizeof *passed_on; i++)
-        sigaction(passed_on[i], &action, NULL);
+    for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
+        sigaction(forwarded[i], &action, NULL);
     remove_leftovers();
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool has_said_all = WIFEXITED(status) && atomic_load(end_is_explained);
-    if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has said why */
+    if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has printed the reason */
         _exit(code);
     const int dead = (int)child;
     child = 0;
     if (WIFEXITED(status) && !has_said_all)
-        sleep_seconds(0.2); /* an MPI may end this rank as another one has ended: then the launcher comes for us, too */
+        sleep_seconds(0.2); /* another rank's end may be the cause: then the launcher signals us, too */
     if (ended_by_launcher)
         _exit(1);
     char line[160];
@@ -141,10 +142,11 @@ static void tell_parent(void)
     atomic_store(end_is_explained, true);
 }
 
-/* The line on the end of this process's own parent. */
+/* The line that this process prints when its own parent was killed. */
 static char orphaned[120];
 
-/* The rank's parent was killed, or the parent's own: the launcher. */
+/* SIGUSR2: the parent of this process was killed. For the rank this is our parent process, for that one the
+ * launcher. */
 static void end_orphaned(int signal_number)
 {
     (void)signal_number;
@@ -155,14 +157,14 @@ static void end_orphaned(int signal_number)
     end_job();
 }
 
-/* Asks the system for end_orphaned() when the parent, which is `parent` now, is gone. */
+/* Asks the system to signal end_orphaned() when the parent, now `parent`, ends. */
 static void end_with_parent(const char *rank, pid_t parent, const char *whose)
 {
     snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: %s, process %d, was killed\n", rank,
              (int)getpid(), whose, (int)parent);
     signal(SIGUSR2, end_orphaned);
     prctl(PR_SET_PDEATHSIG, SIGUSR2);
-    if (getppid() != parent) /* it died before prctl() could tell us */
+    if (getppid() != parent) /* it died before prctl() */
         end_job();
 }
 
@@ -171,8 +173,8 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL)
         return;
-    /* Without a connection to MPICH's launcher, the parent may be a shell. A shell may end while its background jobs go
-     * on. */
+    /* Without a connection to MPICH's launcher, the parent may be a shell, and a shell may end while its background
+     * jobs continue. */
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
     pid_t parent = getpid();

@@ -15,17 +15,17 @@
 #include "comm/group.h"
 #include "train/guard/alarm.h"
 
-#define LOOK_EVERY 0.1  /* seconds between two looks */
-#define STOOD_STILL 1.0 /* this long without a look: the process itself was stopped, as Slurm suspends a job */
-#define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
-#define RECENT 64       /* collectives that a rank can compare with what another one waits in */
+#define LOOK_EVERY 0.1   /* seconds between two checks */
+#define SUSPENDED 1.0    /* seconds without a check: the process was suspended, for example by Slurm */
+#define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
+#define RECENT 64        /* number of the latest collectives whose fingerprints are kept */
 
-/* What a rank is doing with `collective`, in this order. */
+/* What a rank does with `collective`, in this order. */
 typedef enum Progress {
-    IDLE,              /* it has done it, or there was none yet */
-    WAITS_FOR_DEVICE,  /* it has called it, but has not computed yet what it sends */
+    IDLE,              /* the collective is done, or there was none yet */
+    WAITS_FOR_DEVICE,  /* called, but the device has not computed yet what it sends */
     WAITS_FOR_RANKS,
-    WAITS_FOR_LINK     /* all have come: it waits as long as the emulated link would take */
+    WAITS_FOR_LINK     /* all ranks have taken part: it only waits for the emulated link */
 } Progress;
 
 typedef struct Watchdog {
@@ -34,19 +34,19 @@ typedef struct Watchdog {
     pthread_mutex_t lock;  /* guards all below */
     pthread_cond_t stopping;
     bool stop;
-    double timeout;        /* of the collective under way */
+    double timeout;        /* of the current collective */
     Progress progress;
-    Collective collective; /* the one that is being carried out, or the last one */
-    char carries[64];      /* a copy: the name may be gone when we print it */
-    double since;          /* when it came to this progress */
-    double called;         /* when it made the call: the time-out counts from here */
-    bool any;              /* there was a collective at all */
-    long recent[RECENT];   /* fingerprint of collective number n: [n % RECENT] */
+    Collective collective; /* the current collective, or the last one */
+    char carries[64];      /* a copy, because the name may be freed before it is printed */
+    double since;          /* start of this progress */
+    double called;         /* time of the call, from which the time-out counts */
+    bool any;              /* there was at least one collective */
+    long recent[RECENT];   /* fingerprint of collective number n, at [n % RECENT] */
     int left_rank;         /* the first rank to leave the group ... */
     long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
 } Watchdog;
 
-/* "all_reduce number 7 (bucket 2, 65536 x float32)". Called with the lock held. */
+/* "all_reduce number 7 (bucket 2, 65536 x float32)". Hold the lock when you call it. */
 static void name_collective(const Watchdog *watchdog, char *text, size_t size)
 {
     const Collective *c = &watchdog->collective;
@@ -59,7 +59,8 @@ static void name_collective(const Watchdog *watchdog, char *text, size_t size)
         snprintf(text, size, "barrier number %ld", c->sequence);
 }
 
-/* One line on what this rank is doing. Called with the lock held. `sequence`: the collective that hangs. */
+/* Describes in one line what this rank is doing. Hold the lock when you call it. `sequence`: the collective that
+ * hangs. */
 static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
 {
     double seconds = now_seconds() - watchdog->since;
@@ -73,19 +74,20 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
     else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
         snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
     else if (watchdog->progress == WAITS_FOR_DEVICE)
-        snprintf(text, size, "has not come to collective number %ld: its device has not finished, in %.1f s, what %s is "
-                 "to send", watchdog->collective.sequence, seconds, last);
+        snprintf(text, size, "has not reached collective number %ld: its device has not finished, in %.1f s, what %s "
+                 "is to send", watchdog->collective.sequence, seconds, last);
     else if (watchdog->any && watchdog->collective.sequence >= sequence)
         snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
     else if (watchdog->any)
-        snprintf(text, size, "has not come to collective number %ld; its last one, %s, was done %.1f s ago, and it has "
+        snprintf(text, size, "has not reached collective number %ld; its last one, %s, was done %.1f s ago, and it has "
                  "been computing or stuck since", sequence, last, seconds);
     else
-        snprintf(text, size, "has not come to collective number %ld, nor to any other", sequence);
+        snprintf(text, size, "has not reached collective number %ld, nor to any other", sequence);
 }
 
-/* Another rank waits in a collective that was, or is, a different one here: then nobody is late, but the calls differ.
- * A rank cannot tell if it has not come to that number yet; the other one, which hears this rank's alarm, can. */
+/* Reports it if another rank waits in a collective that was, or is, a different one here: then no rank is late, but
+ * their calls differ. A rank cannot know this before it has reached that number itself, but then the other rank can: it
+ * hears this rank's alarm. */
 static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
 {
     pthread_mutex_lock(&watchdog->lock);
@@ -94,14 +96,14 @@ static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
     bool differs = known && watchdog->recent[alarm.sequence % RECENT] != alarm.fingerprint;
     pthread_mutex_unlock(&watchdog->lock);
     if (differs)
-        job_say_fault("collective number %ld, in which rank %d waits, was another one here: the ranks do not make the "
-                      "same calls in the same order; --debug-collectives names the first one that differs",
+        job_say_fault("collective number %ld, in which rank %d waits, was a different one here: the ranks do not make "
+                      "the same calls in the same order; --debug-collectives names the first one that differs",
                       alarm.sequence, rank);
 }
 
-/* Prints this rank's line, gives the others time to print theirs, and ends the job. heard: the alarm of rank `from`;
- * NULL: this rank is the first whose time is up. A rank that has made its call raises the alarm in any case: all can
- * compare. */
+/* Prints this rank's line, gives the other ranks time to print theirs, and ends the job. heard: the alarm of rank
+ * `from`; NULL: this rank is the first whose time-out is over. A rank that has made its call always raises the alarm,
+ * so that all ranks can compare their calls. */
 static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, int from)
 {
     char text[400];
@@ -118,14 +120,14 @@ static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, i
     if (heard != NULL)
         compare_with_own(watchdog, from, *heard);
     Alarm theirs;
-    for (double end = now_seconds() + TIME_TO_SPEAK; now_seconds() < end; sleep_seconds(LOOK_EVERY))
+    for (double end = now_seconds() + TIME_TO_REPORT; now_seconds() < end; sleep_seconds(LOOK_EVERY))
         while (alarm_was_raised(watchdog->pg, &from, &theirs))
             compare_with_own(watchdog, from, theirs);
     job_abort(1);
 }
 
-/* This rank waits in a collective that a rank which has left will never come to. */
-static _Noreturn void name_who_left(Watchdog *watchdog)
+/* This rank waits in a collective in which a rank that has left the group will not take part. */
+static _Noreturn void report_departed_rank(Watchdog *watchdog)
 {
     char text[400];
     pthread_mutex_lock(&watchdog->lock);
@@ -134,25 +136,25 @@ static _Noreturn void name_who_left(Watchdog *watchdog)
     long after = watchdog->left_after;
     pthread_mutex_unlock(&watchdog->lock);
     job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others, "
-                  "or leave a call out?", text, rank, after);
-    sleep_seconds(TIME_TO_SPEAK);
+                  "or skip a call?", text, rank, after);
+    sleep_seconds(TIME_TO_REPORT);
     job_abort(1);
 }
 
-/* While this process stood still, the others probably did, too, and it has not waited for them. (A call that another
- * thread has made since was made now at the latest.) Called with the lock held. looked: when it last looked; becomes
- * now. */
-static void leave_out_standstill(Watchdog *watchdog, double *looked)
+/* Time during which this process was suspended does not count as waiting, because the other ranks were probably
+ * suspended, too. (A call that another thread has made in this time counts from now at the latest.) Hold the lock when
+ * you call it. looked: time of the last check; set to now. */
+static void skip_suspended_time(Watchdog *watchdog, double *looked)
 {
     const double now = now_seconds(), gap = now - *looked;
-    if (gap > STOOD_STILL) {
+    if (gap > SUSPENDED) {
         watchdog->called = fmin(watchdog->called + gap, now);
         watchdog->since = fmin(watchdog->since + gap, now);
     }
     *looked = now;
 }
 
-/* Notes who has left the group meanwhile. Called with the lock held. */
+/* Receives the departures of other ranks. Hold the lock when you call it. */
 static void look_for_departures(Watchdog *watchdog)
 {
     int rank;
@@ -177,7 +179,7 @@ static void *watch(void *argument)
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
-        leave_out_standstill(watchdog, &looked);
+        skip_suspended_time(watchdog, &looked);
         bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout;
         long sequence = watchdog->collective.sequence;
         Alarm alarm;
@@ -186,7 +188,7 @@ static void *watch(void *argument)
         bool missing_rank_has_left = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
         pthread_mutex_unlock(&watchdog->lock);
         if (missing_rank_has_left)
-            name_who_left(watchdog);
+            report_departed_rank(watchdog);
         if (alarm_was_raised(watchdog->pg, &from, &alarm))
             report_and_abort(watchdog, &alarm, from);
         if (too_late)
@@ -197,9 +199,9 @@ static void *watch(void *argument)
     return NULL;
 }
 
-/* ---- what the group tells ---- */
+/* ---- observer functions ---- */
 
-/* The same on all ranks if they make the same call. */
+/* Equal on all ranks that make the same call. */
 static long fingerprint(const Collective *c)
 {
     uint64_t hash = fnv1a(FNV1A_START, c->carries, strlen(c->carries));
@@ -253,7 +255,7 @@ static void leaving(void *self)
     Watchdog *watchdog = self;
     ProcessGroup *pg = watchdog->pg;
     departure_announce(pg);
-    pthread_mutex_lock(&watchdog->lock); /* from here on the others' watchdogs are enough: they know who has left */
+    pthread_mutex_lock(&watchdog->lock); /* the others' watchdogs are enough now: they know which ranks have left */
     watchdog->stop = true;
     pthread_cond_signal(&watchdog->stopping);
     pthread_mutex_unlock(&watchdog->lock);
