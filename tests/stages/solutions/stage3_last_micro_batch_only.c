@@ -1,5 +1,5 @@
-/* A correct stage 3, written apart from ours: nothing is sent before the step's last micro-batch. No counter is kept: a
- * bucket is full if all its parameters are ready. Finished all-reduces are collected in events, without waiting. */
+/* A correct stage 3, written independently of ours: nothing is sent before the step's last micro-batch. It keeps no
+ * counter: a bucket is full if all its parameters are ready. Events collect finished all-reduces without waiting. */
 #include "ddp.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* A correct stage 3, written apart from ours: without ddp/buckets.h but for the rule of its caps. Gradients lie in one
- * block; a bucket is a piece of it, and a link in a list. */
+/* A correct stage 3, written independently of ours: of ddp/buckets.h it uses only the rule of the caps. Gradients lie in
+ * one block; a bucket is a piece of it, and an element of a linked list. */
 #include "ddp.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* A correct stage 3, written apart from ours: every micro-batch is synchronised, and every sum, also the last one's,
- * lands in memory beside its bucket; from there it is copied and scaled. */
+/* A correct stage 3, written independently of ours: every micro-batch is synchronised, and every sum, also that of the
+ * last one, is written to memory outside its bucket, then copied back and scaled. */
 #include "ddp.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct Ddp {
     Tape *tape;
     DdpOptions options;
     Buckets buckets;
-    float **sums; /* by bucket: as large as it */
+    float **sums; /* by bucket, of the bucket's size */
     Readiness readiness;
     int started;
     bool is_last;
@@ -117,7 +117,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);
-    for (int b = ddp->buckets.count - 1; b >= 0; b--) /* the last one first: then all are done */
+    for (int b = ddp->buckets.count - 1; b >= 0; b--) /* wait for the last one first: then all are done */
         work_wait(ddp->buckets.items[b].work);
     if (!ddp->is_last)
         return;
