@@ -48,7 +48,7 @@ void group_add_exposed(ProcessGroup *pg, double seconds);
 /* Counts a collective that took this many seconds. */
 void group_count(ProcessGroup *pg, const Collective *collective, double seconds);
 
-/* ---- calls every observer: see observer.h ---- */
+/* ---- each calls all observers: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
 void group_tell_carried(ProcessGroup *pg, const Collective *collective);

@@ -15,8 +15,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-#define SPIN 20e-6                    /* seconds; in the training thread, if every rank has a core */
-#define YIELDS_BEFORE_SLEEP 2000      /* in the training thread: some ms on an idle machine */
+#define SPIN 20e-6                    /* seconds; while training waits, if every rank has a core */
+#define YIELDS_BEFORE_SLEEP 2000      /* while training waits: some ms on an idle machine */
 #define SHORTEST_SLEEP 20e-6          /* seconds */
 #define LONGEST_SLEEP 200e-6
 

@@ -19,7 +19,7 @@
 /* One rank's own samples: consecutive places of the list. */
 typedef struct Piece {
     int64_t first, samples;
-    int64_t used; /* of them, in an epoch; with drop_last the fewest that any rank has */
+    int64_t used; /* of them, in an epoch; with drop_last: as many as the rank with the fewest has */
 } Piece;
 
 typedef struct Sampler {
@@ -31,7 +31,7 @@ typedef struct Sampler {
     int64_t *list;  /* the sample number at each place; owned */
     int64_t length; /* places of an epoch: a multiple of world_size, but for pieces of unequal length */
     int64_t steps;  /* of an epoch */
-    Piece *pieces;  /* (world_size), or NULL: the list is dealt out. Owned */
+    Piece *pieces;  /* (world_size), or NULL: the list is distributed over the ranks. Owned */
     long epoch;     /* -1 before the first sampler_set_epoch() */
 } Sampler;
 

@@ -1,5 +1,5 @@
-/* A correct stage 3, written independently of ours: of ddp/buckets.h it uses only the rule of the caps. Gradients lie in
- * one block; a bucket is a piece of it, and an element of a linked list. */
+/* A correct stage 3, written independently of ours: it uses only the rule of the caps of ddp/buckets.h. Gradients lie
+ * in one block; a bucket is a piece of it, and an element of a linked list. */
 #include "ddp.h"
 
 #include <stdio.h>
