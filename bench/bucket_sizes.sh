@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# How much of the communication stage 3 hides behind backward, by the size of its buckets; stage 2 beside it.
+# The share of communication that stage 3 hides behind backward, for several bucket sizes, compared with stage 2.
 #
 #   bench/bucket_sizes.sh [--rounds N] [--build DIR] [--wire GBIT,MICROSECONDS] [--batch-size N] [--caps MB,MB,...]
 #
 # The GPT, 2 ranks, an emulated link (1,50). All contenders run in turns, round by round. The table shows medians over
 # the rounds of each run's own medians, and of the step also the smallest and largest.
 set -euo pipefail
-export LC_ALL=C # a decimal comma would stop printf
+export LC_ALL=C # printf rejects a decimal comma
 cd "$(dirname "$0")/.."
 source scripts/mpi.sh
 
@@ -25,12 +25,12 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 stop() { echo "bucket_sizes.sh: $*" >&2; exit 2; }
-[[ $rounds =~ ^[1-9][0-9]*$ ]] || stop "--rounds $rounds: expected a whole number from 1 on"
+[[ $rounds =~ ^[1-9][0-9]*$ ]] || stop "--rounds $rounds: expected a whole number of at least 1"
 command -v jq >/dev/null || stop "jq is missing: apt-get install jq"
 for stage in stage2_bucketed stage3_overlap; do
     [ -x "$build/$stage/train" ] || stop "$build/$stage/train is missing: build first, or give --build DIR"
 done
-unset OPENBLAS_CORETYPE # OpenBLAS knows best which kernels are this processor's
+unset OPENBLAS_CORETYPE # OpenBLAS chooses the kernels for this processor itself
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 

@@ -1,25 +1,26 @@
 #!/usr/bin/env bash
-# Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of what this GPU
-# multiplies at best; PyTorch, eager and compiled, beside it where it is installed; and what DDP costs a single rank.
-# The last lines compare with goals that we have set ourselves. (The exit status does not: it says whether all could be
-# run.)
+# Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of this GPU's peak rate
+# for matrix products; PyTorch, eager and compiled, where it is installed; and the cost of DDP on a single rank.
+# The last lines compare with goals of this project. (They do not change the exit status, which says whether all
+# programs ran.)
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
 #                [--gpt-batch N] [--gpt2-batch N]
 #
-# Batches that do not fit into the GPU's memory are halved until they do; where PyTorch needs a smaller one than
+# Batches that do not fit into the GPU's memory are halved until they do. If PyTorch needs a smaller batch than
 # lockstep, lockstep is measured at that one, too. A run has --steps steps (50) or as many as take about --seconds (6),
-# but at least 10. After --minutes (9) no new run begins, and what was left out is said; what matters most comes first.
+# but at least 10. After --minutes (9) no new run begins, and the script lists what it left out; the most important runs
+# come first.
 #
 # Each run of PyTorch has a run of lockstep at the same batch right beside it; "to PyTorch" is lockstep's tokens per
-# second divided by PyTorch's. It is one round each: a ratio near its goal deserves a second look.
+# second divided by PyTorch's. There is one round of each, so repeat the run if a ratio is near its goal.
 #
-# cuBLAS may take float32 for products of small matrices where TF32 is allowed: gpt's layers are 256 wide.
+# Even where TF32 is allowed, cuBLAS may use float32 for products of small matrices: gpt's layers are 256 wide.
 #
 # A rate counts everything in a step: for lockstep also reading the batch, copying it to the GPU and reading the loss
 # back. Floating-point operations of a token: 6 per weight of the matrices (embedding once, as output layer) plus
-# 6 * layers * context * width for attention, which is causal: half of what a full one would count. The share is that of
-# the measured peak (bench/matmul_peak.c).
+# 6 * layers * context * width for attention, which is causal: half the operations of full attention. The share is
+# relative to the measured peak (bench/matmul_peak.c).
 set -euo pipefail
 export LC_ALL=C # a decimal comma would stop printf
 cd "$(dirname "$0")/.."
@@ -27,7 +28,7 @@ repository=$PWD
 source scripts/gpu.sh
 
 usage() {
-    sed -n '2,12s/^# \{0,1\}//p' bench/gpu.sh
+    sed -n '2,13s/^# \{0,1\}//p' bench/gpu.sh
     exit 2
 }
 
@@ -59,21 +60,21 @@ read -ra text <<<"$(text_flags "$results")"
 
 # ---- time ----
 
-left_out=() # what there was no time for
+left_out=() # runs for which there was no time
 failed=0
 
-# limited COMMAND...: no run may take longer than two minutes, or half a minute longer than there is left.
+# limited COMMAND...: no run may take longer than two minutes, or longer than the time left and half a minute.
 limited() {
     local left=$((60 * minutes - SECONDS + 30))
     timeout -k 10 "$((left < 1 ? 1 : left < 120 ? left : 120))" "$@"
 }
 
-# time_for WHAT [SECONDS]: are there so many left? If not, it is noted.
+# time_for WHAT [SECONDS]: are so many seconds left? If not, WHAT is added to left_out.
 time_for() {
     [ $((SECONDS + ${2:-0})) -lt $((60 * minutes)) ] || { left_out+=("$1"); return 1; }
 }
 
-# why STATUS LOG: in a line
+# why STATUS LOG: the reason of a failure, in one line
 why() {
     if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then echo "no end in time"; else grep . "$2" | tail -n 1; fi
 }
@@ -81,7 +82,7 @@ why() {
 # ---- the GPU ----
 
 busy=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | grep -c . || true)
-[ "$busy" -eq 0 ] || echo "note: $busy other process(es) use a GPU here, and blur every figure"
+[ "$busy" -eq 0 ] || echo "note: $busy other process(es) use a GPU here, and disturb every figure"
 limited "$build/bench/matmul_peak" >"$results/peak"
 bf16_peak=$(value "$results/peak" bf16_tflops)
 tf32_peak=$(value "$results/peak" tf32_tflops)
@@ -89,7 +90,7 @@ fp32_peak=$(value "$results/peak" fp32_tflops)
 echo "GPU: $(head -n 1 <<<"$gpus")"
 echo "matrix products by cuBLAS: bf16 $bf16_peak, TF32 $tf32_peak, fp32 $fp32_peak TFLOP/s"
 
-[ "$backend" = nccl ] || echo "note: over MPI, as NCCL was not asked for: what DDP costs below is not NCCL's cost"
+[ "$backend" = nccl ] || echo "note: runs over MPI, without --backend nccl: the cost of DDP below is not that over NCCL"
 
 torch=no
 if limited "$python" -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null; then
@@ -98,7 +99,7 @@ else
     echo "PyTorch: NOT RUN: $python has none that sees a GPU (another one: --python)"
 fi
 
-# 10^12 operations per second at so many tokens per second
+# tflops MODEL TOKENS_PER_S: the rate in 10^12 operations per second
 tflops() {
     case $1 in
         gpt) set -- "$2" 4 256 128 256 ;;
@@ -108,7 +109,7 @@ tflops() {
         print rate * (6 * (12 * layers * width * width + rows * width) + 6 * layers * context * width) / 1e12 }'
 }
 
-# share_of_peak MODEL PRECISION TOKENS_PER_S: in per cent. Cut off, not rounded, as ratios below: 39.97 is not 40.
+# share_of_peak MODEL PRECISION TOKENS_PER_S: in per cent. Truncated, like the ratios below: 39.97 is not 40.
 share_of_peak() {
     local peak=${2}_peak
     awk -v speed="$(tflops "$1" "$3")" -v peak="${!peak}" 'BEGIN {
@@ -150,15 +151,15 @@ pytorch() { # MODEL PRECISION BATCH STEPS FILE [--compile]
 
 declare -A batches lengths
 
-# find_batch MODEL PRECISION: the largest of N, N/2, N/4, ..., at which lockstep runs, and how many steps of it to
-# measure. False where there is none, or no time. It tries 4 steps: after two all memory is allocated, and the last two
-# are like those that will be measured.
+# find_batch MODEL PRECISION: finds the largest of N, N/2, N/4, ..., at which lockstep runs, and how many steps of it to
+# measure. False if there is none, or no time. It tries 4 steps: after two all memory is allocated, and the last two are
+# like the measured ones.
 find_batch() {
     local key=$1.$2 batch=${largest_batch[$1]} fit=$results/fit status
     [ -z "${batches[$key]:-}" ] || return 0
     time_for "$1 $2" || return
     until status=0; lockstep "$1" "$2" "$batch" 4 "$fit" || status=$?; [ "$status" -eq 0 ]; do
-        # Our own kernels' message, and NCCL's guess.
+        # The message of lockstep's kernels, and that of NCCL.
         if [ "$batch" -eq 1 ] || ! grep -qE 'memory (is |may be )?full' "$fit.log"; then
             echo "$1 $2: lockstep FAILED at batch $batch: $(why "$status" "$fit.log")"
             cat "$fit.log" >&2
@@ -175,8 +176,8 @@ find_batch() {
 
 # ---- the table ----
 
-# For the goals, by model.precision: lockstep's tokens per second in its last run, and its share of the peak in the
-# first; its rate to PyTorch's, by model.precision.eager or .compiled; what DDP costs.
+# For the goals, by model.precision: lockstep's tokens per second in its last run, and its share of the peak in its
+# first run; the ratio to PyTorch's rate, by model.precision.eager or .compiled; the cost of DDP.
 declare -A rates shares ratios costs
 
 run_lockstep() { # MODEL PRECISION BATCH
@@ -198,8 +199,8 @@ measure_lockstep() { # MODEL PRECISION
     shares[$key]=$(share_of_peak "$1" "$2" "${rates[$key]}")
 }
 
-# PyTorch at lockstep's batch, or the largest half of it that fits. Lockstep ran just before eager, at its own batch;
-# for another time or another batch it runs once more.
+# PyTorch at lockstep's batch, halved until it fits. Lockstep ran just before eager PyTorch, at its own batch. For
+# compiled PyTorch, or for another batch, it runs once more.
 measure_pytorch() { # MODEL PRECISION eager|compiled
     local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status batch=${batches[$1.$2]:-} theirs
     [ "$3" = eager ] || { flags=(--compile); expected=60; }
@@ -268,7 +269,7 @@ echo
 echo "What DDP costs (medians of three rounds' medians):"
 cost_of_ddp gpt2 bf16
 cost_of_ddp gpt fp32
-if [ "$torch" = yes ]; then # at the end, as each takes a minute or so to compile
+if [ "$torch" = yes ]; then # at the end, because each takes about a minute to compile
     heading
     for precision in bf16 tf32 fp32; do
         for model in gpt2 gpt; do
@@ -279,10 +280,10 @@ fi
 if [ ${#left_out[@]} -gt 0 ]; then
     echo
     printf -v list ', %s' "${left_out[@]}"
-    echo "NOT RUN, for want of time (--minutes $minutes): ${list#, }"
+    echo "NOT RUN, no time left (--minutes $minutes): ${list#, }"
 fi
 
-# goal WHAT VALUE UNIT WORD NUMBER: "at least" or "at most" that number; VALUE empty: it was not measured.
+# goal WHAT VALUE UNIT WORD NUMBER: WORD is "at least" or "at most"; an empty VALUE was not measured.
 goal() {
     local verdict
     verdict=$(awk -v value="$2" -v word="$4" -v number="$5" 'BEGIN {

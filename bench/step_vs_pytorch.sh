@@ -4,8 +4,8 @@
 #   bench/step_vs_pytorch.sh [--rounds N] [--build DIR] [--python PYTHON]
 #
 # mlp: 784-512-512-10, batch 256, SGD. gpt: 4 layers, width 256, context 128, batch 16, AdamW. The two programs run in
-# turns, round by round, so that both see the same noise of the machine; each round gives one median over its steps.
-# The table shows the median over the rounds, and the smallest and largest.
+# turns, round by round, so that the machine's noise affects both alike; a round's result is the median of its steps.
+# The table shows the median, minimum and maximum over the rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -34,7 +34,7 @@ trap 'rm -rf "$results"' EXIT
 
 # one_round MODEL BATCH OPTIMIZER STEPS ROUND
 one_round() {
-    local flags="--clip-grad-norm 0" # as torch_step.py, which has neither momentum nor clipping
+    local flags="--clip-grad-norm 0" # like torch_step.py, which has neither momentum nor clipping
     [ "$3" = adamw ] || flags="--momentum 0"
     # shellcheck disable=SC2086 # flags are two words
     "$train" --model "$1" --batch-size "$2" --optimizer "$3" $flags --steps $(($4 + 3)) --threads 1 --eval-samples 1 \
@@ -43,7 +43,7 @@ one_round() {
 }
 
 awk -v cores="$(nproc --all)" '$1 > cores / 2 {
-    print "note: a load of " $1 " on " cores " cores: other programs run, too, and blur every figure here" }' \
+    print "note: a load of " $1 " on " cores " cores: other programs run, too, and disturb every figure here" }' \
     /proc/loadavg
 for round in $(seq "$rounds"); do
     one_round mlp 256 sgd 150 "$round"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run
-# in them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up after itself, also when interrupted.
+# in them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up at its end, also when interrupted.
 #
 #   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #
 # stages: the GPT, all four stages with 1 MB buckets, and PyTorch's DDP where PYTHON has it, in turns.
-# --limit SECONDS: how long one run may take (stages 600, collectives 3600); then it is ended, and the script with it.
+# --limit SECONDS: how long one run may take (stages 600, collectives 3600). After that the run and the script end.
 set -euo pipefail
 export LC_ALL=C
 trap 'exit 129' HUP
@@ -54,9 +54,9 @@ tag=ls$$ work=
 
 take_down() {
     local namespace left
-    trap '' INT TERM HUP # once is enough
+    trap '' INT TERM HUP # do not interrupt the cleaning up
     for namespace in ${tag}a ${tag}b; do
-        # Until all are gone: a rank that is just being started is not in the list yet.
+        # Repeated, because a rank that is just being started is not in the list yet.
         for _ in $(seq 50); do
             left=$(ip netns pids "$namespace" 2>/dev/null || true)
             [ -n "$left" ] || break
@@ -71,14 +71,14 @@ take_down() {
 trap take_down EXIT
 work=$(mktemp -d)
 
-# attended COMMAND...: runs it in the background, and waits. Bash answers a signal in the middle of `wait`, but only
-# after the end of a command in the foreground.
+# attended COMMAND...: runs it in the background, and waits. Bash handles a signal during `wait` at once, but during a
+# command in the foreground only after its end.
 attended() {
     "$@" </dev/null &
     wait $!
 }
 
-# Both ends of the link are made where they belong: at no time is there anything outside the two namespaces.
+# Both ends of the link are made inside their namespaces, so nothing ever exists outside the two.
 ip netns add ${tag}a
 ip netns add ${tag}b
 ip link add eth0 netns ${tag}a type veth peer name eth0 netns ${tag}b
@@ -89,7 +89,7 @@ for side in a b; do
     ip netns exec "$namespace" ip link set eth0 up
     ip netns exec "$namespace" tc qdisc add dev eth0 root tbf rate "$rate" burst 256kb latency 50ms
 done
-for side in a b; do # the kernel says a moment later that a link is up, and UCX takes none that is not
+for side in a b; do # a link is up only after a moment, and UCX uses no other
     tries=0
     until grep -q 'state UP' <<<"$(ip -n $tag$side link show eth0)"; do
         tries=$((tries + 1))
@@ -108,14 +108,14 @@ exec ip netns exec \$namespace sh -c "\$*"
 END
 chmod +x "$work/launch"
 
-# ended_well STATUS WHAT: or else the script ends.
+# ended_well STATUS WHAT: ends the script if the status is not 0.
 ended_well() {
     case $1 in 124 | 137) stop "$2: still running after $limit s, ended (--limit)" ;; esac
     [ "$1" -eq 0 ] || stop "$2 failed with status $1"
 }
 
-# run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, so that both can
-# reach its port.
+# run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, because both hosts
+# must reach its port.
 run() {
     local status=0
     attended ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
@@ -126,7 +126,7 @@ run() {
 }
 
 if [ "$what" = collectives ]; then
-    # Two hosts share no memory, so shm is left out, unless algorithms are named.
+    # Two hosts share no memory, so shm is left out, unless --algorithms is given.
     run build/bench/collectives --algorithms MPI_Allreduce,mpi,root,ring,recursive-doubling,ordered "${rest[@]}"
     cat "$work/out"
     exit

@@ -6,7 +6,7 @@
 #   build_preset release -DLOCKSTEP_WERROR=ON
 #   ls "$(preset_directory release)"
 
-export LC_ALL=C # a decimal comma would stop printf, and messages of tools are searched for words
+export LC_ALL=C # printf rejects a decimal comma, and the scripts search the tools' messages for English words
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # release is built in build/, any other preset in build-NAME/.
@@ -17,7 +17,7 @@ preset_directory() {
 # OpenBLAS picks its kernels by CPU. This variable overrides that, often with slower ones.
 use_own_openblas_kernels() {
     if [ -n "${OPENBLAS_CORETYPE:-}" ]; then
-        echo "note: OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE is set: unset here, OpenBLAS picks its kernels for this CPU itself"
+        echo "note: OPENBLAS_CORETYPE=$OPENBLAS_CORETYPE is unset here: OpenBLAS then picks its kernels for this CPU"
         unset OPENBLAS_CORETYPE
     fi
 }
@@ -27,7 +27,7 @@ build_preset() {
     build_preset_in "$(preset_directory "$1")" "$@"
 }
 
-# build_preset_in DIRECTORY NAME [-DVARIABLE=VALUE...]: the same, elsewhere.
+# build_preset_in DIRECTORY NAME [-DVARIABLE=VALUE...]: the same in another directory.
 build_preset_in() {
     local directory=$1 preset=$2 log
     shift 2
@@ -42,7 +42,7 @@ build_preset_in() {
         echo "error: cmake could not configure preset '$preset' (its output is above)" >&2
         return 1
     fi
-    grep -o 'CUDA: o.*' "$log" || true # on or off, and why
+    grep -o 'CUDA: o.*' "$log" || true # whether CUDA is on, and if not, why
     echo "== build ${directory##*/}/ ($(nproc) jobs)"
     cmake --build "$directory" --parallel "$(nproc)" ${build_targets:+--target "${build_targets[@]}"}
 }

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# demo.sh: trains three models with every stage, alone and as two ranks, and shows that both give the same weights,
-# at what speed, and what communication costs; the GPT once more over a slow link. Then it writes some text. About five
-# minutes on two cores.
+# demo.sh: trains three models with every stage, alone and as two ranks. It shows that both give the same weights, the
+# speed of each, and the cost of communication; the GPT once more over a slow link. Then the GPT generates some text.
+# About five minutes on two cores.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 
-# What is trained: model, steps, flags. SGD, as AdamW turns the rounding noise of a gradient that is 0 into full steps.
+# Model, steps, flags. SGD, because AdamW turns the rounding noise of a gradient that is 0 into full steps.
 runs=(
     "mlp-toy 1000 --optimizer sgd"
     "mlp     100  --optimizer sgd"
     "gpt     20   --optimizer sgd --eval-samples 64"
 )
-# The GPT over an emulated link of 1 Gbit/s and 50 us: small buckets, so that the first one can leave early. The same
-# batch in every line. In the last three it comes in 4 micro-batches, which stages 1 and 2 do not have.
+# The GPT over an emulated link of 1 Gbit/s and 50 us, with small buckets, so that the first one can be sent early. All
+# lines have the same batch. The last three split it into 4 micro-batches, which stages 1 and 2 cannot do.
 link="1,50"
 link_flags=(--optimizer sgd --eval-samples 16 --wire "$link" --batch-size 32 --steps 6)
 # The longer run at the end, with the last stage as two ranks (about two minutes on two slow cores).
@@ -47,7 +47,7 @@ run() {
     fi
 }
 
-# compare STAGE MODEL: one line of the table for each number of ranks, from the runs' JSON summaries.
+# compare STAGE MODEL: one line of the table for each number of ranks, from the JSON summaries of the runs.
 compare() {
     jq -rs --arg stage "$1" --arg model "$2" '
         .[0].step_ms.p50 as $alone | .[] |
@@ -61,7 +61,7 @@ compare() {
         done
 }
 
-# over_link LABEL STAGE FLAGS...: trains over the slow link, and leaves the summary for link_table.
+# over_link LABEL STAGE FLAGS...: trains over the slow link, and saves the summary for link_table.
 over_link() {
     local label=$1 stage=$2
     shift 2
@@ -71,7 +71,7 @@ over_link() {
     link_labels+=("$label")
 }
 
-# link_table: one line for each run over the slow link; samples in the median step's time.
+# link_table: one line for each run over the slow link; samples/s from the median step time.
 link_table() {
     local first i samples hidden faster
     first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.0.json")

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# gpu_check.sh: on a machine with an NVIDIA GPU: builds train_cuda, checks that it computes what the CPU computes, and
-# measures it (bench/gpu.sh). Ends with a table of everything that was run, and of what was not and why. Needs no
-# network: what is missing is said, and scripts/offline_packages.sh brings it. Nothing can hang for ever: each program
-# has a time limit. Exit status: 0 all that ran passed, 1 something failed, 2 wrong use, 3 no GPU.
+# gpu_check.sh: on a machine with an NVIDIA GPU: builds train_cuda, compares its results with the CPU's, and measures
+# it (bench/gpu.sh). Ends with a table of everything that was run, and of everything that was not and why. It needs no
+# network: it says what is missing, and scripts/offline_packages.sh brings it. Nothing can hang for ever, because each
+# program has a time limit. Exit status: 0 all that ran passed, 1 something failed, 2 wrong use, 3 no GPU.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 source "$repository/scripts/gpu.sh"
@@ -14,10 +14,10 @@ usage: scripts/gpu_check.sh [--only PART[,PART]] [--minutes N] [--limit SECONDS]
   --only PART     tests: every operation against float64; ranks: several on one GPU, over MPI; nccl: a GPU for each
                   rank; trace: the GPU's times in a trace, and nsys; sanitizer: compute-sanitizer; bench: speed.
                   All by default, one after another. The build comes before any; `build` alone stops after it.
-  --minutes N     begin nothing new after N minutes: for machines that are rented by the minute
+  --minutes N     start nothing new after N minutes: for machines that are rented by the minute
   --limit SECONDS how long one program may take (120); under compute-sanitizer three times as long
-  --build DIR     where to build (build-cuda/); kept, so that the next call builds what has changed
-  -DVAR=VALUE     handed to cmake, e.g. -DNCCL_ROOT=DIR. The GPUs in this machine are what is compiled for, unless
+  --build DIR     where to build (build-cuda/); kept, so that the next call builds only what has changed
+  -DVAR=VALUE     passed to cmake, e.g. -DNCCL_ROOT=DIR. The build is for the GPUs in this machine, unless
                   -DCMAKE_CUDA_ARCHITECTURES says otherwise
 END
 }
@@ -35,7 +35,7 @@ while [ $# -gt 0 ]; do
         -D?*) definitions+=("$1") ;;
         -h | --help) usage; exit 0 ;;
         --only | --minutes | --limit | --build)
-            [ $# -ge 2 ] || wrong_use "$1 wants a value"
+            [ $# -ge 2 ] || wrong_use "$1 needs a value"
             case $1 in
                 --only) only=${2//,/ } ;;
                 --minutes) minutes=$2 ;;
@@ -52,7 +52,7 @@ for part in $only; do
     [[ " ${parts[*]} " == *" $part "* ]] || wrong_use "--only $part: there are ${parts[*]}"
 done
 [[ $minutes =~ ^(0|[1-9][0-9]{0,3})$ ]] || wrong_use "--minutes $minutes is not a whole number"
-[[ $limit =~ ^[1-9][0-9]{0,4}$ ]] || wrong_use "--limit $limit is not a whole number from 1 on"
+[[ $limit =~ ^[1-9][0-9]{0,4}$ ]] || wrong_use "--limit $limit is not a whole number of at least 1"
 
 gpus=$(gpu_names) || {
     echo "gpu_check: no NVIDIA GPU here (nvidia-smi is missing or lists none): nothing was built or run" >&2
@@ -63,11 +63,11 @@ echo "GPUs: $gpu_count"
 nvidia-smi --query-gpu=index,name,driver_version,memory.total --format=csv,noheader
 
 if [ -r "$repository/offline/environment.sh" ]; then
-    echo "note: MPI and libraries are those in offline/, as scripts/offline_packages.sh has unpacked them"
-    # shellcheck disable=SC1091 # it is there on some machines only
+    echo "note: uses MPI and the libraries in offline/, which scripts/offline_packages.sh has unpacked"
+    # shellcheck disable=SC1091 # it exists on some machines only
     source "$repository/offline/environment.sh"
 fi
-source "$repository/scripts/mpi.sh" # which looks what kind mpiexec is
+source "$repository/scripts/mpi.sh" # after that, because it asks which MPI mpiexec belongs to
 use_own_openblas_kernels
 if [[ " ${definitions[*]} " != *" -DCMAKE_CUDA_ARCHITECTURES="* ]]; then
     present=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | tr -d . | grep -xE '[89][0-9]|1[0-9]{2}' |
@@ -83,7 +83,7 @@ cd "$repository"
 # ---- the table ----
 
 failures=0
-passed=no # whether the last check did
+passed=no # whether the last check passed
 
 # record NAME RESULT
 record() {
@@ -99,7 +99,7 @@ time_left() {
     if [ "$minutes" -eq 0 ]; then echo 1000000; else echo $((60 * minutes - SECONDS)); fi
 }
 
-# limited COMMAND...: ends it where it takes too long, with status 124 or 137.
+# limited COMMAND...: runs it, and ends it with status 124 or 137 if it takes too long.
 limited() {
     local seconds
     seconds=$(time_left)
@@ -107,14 +107,14 @@ limited() {
 }
 run_ranks_under=(limited)
 
-# check NAME COMMAND...: runs it; its output goes to a file that is named where it fails. COMMAND sees to it that each
-# program it starts is limited.
+# check NAME COMMAND...: runs it; its output goes to a file, whose name is printed if it fails. COMMAND must limit each
+# program that it starts.
 check() {
     local name=$1 log start=$SECONDS status=0 result
     shift
     passed=no
     if [ "$(time_left)" -le 0 ]; then
-        not_run "$name" "for want of time (--minutes $minutes)"
+        not_run "$name" "no time left (--minutes $minutes)"
         return
     fi
     log=$logs/$(tr -c 'a-zA-Z0-9\n' '_' <<<"$name").log
@@ -126,7 +126,7 @@ check() {
         return
     fi
     if [[ $status =~ ^(124|137)$ ]] && [ "$(time_left)" -le 0 ]; then
-        not_run "$name" "cut off after $((SECONDS - start)) s, for want of time (--minutes $minutes)"
+        not_run "$name" "cut off after $((SECONDS - start)) s, no time left (--minutes $minutes)"
         return
     fi
     case $status in
@@ -142,7 +142,7 @@ check() {
 
 # ---- every operation, against float64 ----
 
-# Tensor cores come first: if their squares lie otherwise than device_cuda_mma.h says, much else fails.
+# Tensor cores come first: if their layout differs from device_cuda_mma.h, many other tests fail, too.
 check_tests() {
     local test name found=no
     for test in "$build"/tests/gpu/test_device_mma_cuda "$build"/tests/common/test_device*_cuda; do
@@ -162,7 +162,7 @@ read -ra text <<<"$(text_flags "$logs")"
 stages=(stage1_naive stage2_bucketed stage3_overlap stage4_accumulation)
 train=$build/stage4_accumulation/train_cuda
 sgd=(--model gpt --batch-size 8 --steps 10 --optimizer sgd --momentum 0 --eval-samples 16 --timeout 60 "${text[@]}")
-# Layers so wide that cuBLAS makes use of TF32 where it may.
+# Layers so wide that cuBLAS uses TF32 if it is allowed.
 wide=(--width 512 --heads 8)
 adamw=(--model gpt --batch-size 8 --steps 20 --eval-samples 16 --timeout 60 "${text[@]}")
 small=(--model gpt --layers 1 --heads 2 --width 64 --context 64 --batch-size 4 --steps 2 --eval-samples 4 --timeout 60
@@ -186,7 +186,7 @@ same_bits_twice() {
     [ -n "${hashes[0]}" ] && [ "${hashes[0]}" = "${hashes[1]}" ]
 }
 
-# Two ranks on one GPU without --share-gpu: refused, in one line, by all.
+# Two ranks on one GPU without --share-gpu: all ranks refuse, with one line.
 refuses_to_share() {
     local status=0
     CUDA_VISIBLE_DEVICES=0 run_ranks 2 "$train" "${sgd[@]}" 2>"$logs/refused" || status=$?
@@ -208,7 +208,7 @@ check_ranks() {
         check "$name, $precision, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" \
             --precision "$precision" --grad-dtype bf16 --accumulate 2
     done
-    check "$name, fp16, steps left out: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" \
+    check "$name, fp16, skipped steps: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" \
         --precision fp16 --loss-scale 131072 --clip-grad-norm 0.1
     check "$name, TF32, K=2: every bit" run_ranks 2 "$train" "${sgd[@]}" "${ordered[@]}" "${wide[@]}" \
         --tf32 --accumulate 2
@@ -226,25 +226,25 @@ check_ranks() {
 
 # ---- NCCL ----
 
-nccl_starts= # yes or no, once it has been tried
-no_nccl="it does not start" # why it is not used
+nccl_starts= # yes or no, after try_nccl
+no_nccl="it does not start" # the reason why NCCL is not used
 
-# Even for one rank NCCL wants a network interface that has an address.
+# Even for one rank NCCL needs a network interface that has an address.
 try_nccl() {
     [ -z "$nccl_starts" ] || return 0
     if [ "$(time_left)" -le 0 ]; then
-        nccl_starts=no no_nccl="for want of time (--minutes $minutes)"
+        nccl_starts=no no_nccl="no time left (--minutes $minutes)"
         return
     fi
     check "NCCL starts" run_ranks 1 "$train" --model mlp-toy --steps 1 --backend nccl --timeout 60
     nccl_starts=$passed
-    [ "$passed" = yes ] || echo "    hint: NCCL wants a network interface with an address, even for one rank:" \
+    [ "$passed" = yes ] || echo "    hint: NCCL needs a network interface with an address, even for one rank:" \
         "ip link set lo up, and NCCL_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO says more"
 }
 
 check_nccl() {
     local stage flags=("${sgd[@]}" --backend nccl)
-    [ "$gpu_count" -le 8 ] || flags+=(--batch-size "$gpu_count") # every rank needs a sample; the last of a kind counts
+    [ "$gpu_count" -le 8 ] || flags+=(--batch-size "$gpu_count") # a sample for each rank; the last --batch-size counts
     try_nccl
     if [ "$nccl_starts" = no ]; then
         not_run "training over NCCL" "$no_nccl"
@@ -259,7 +259,7 @@ check_nccl() {
     [ "$gpu_count" -gt 1 ] || not_run "NCCL between GPUs" "there is one GPU only"
 }
 
-# ---- the GPU's own times in a trace, and what a profiler is told ----
+# ---- the GPU's own times in a trace, and the ranges in a profiler ----
 
 trace_has_gpu_times() {
     local name
@@ -290,21 +290,21 @@ check_trace() {
 
 # ---- compute-sanitizer ----
 
-# Memcheck looks at all kernels: cuBLAS may read where we have sent it wrongly. Racecheck looks at our own, as cuBLAS's
-# synchronise in ways that it does not follow, and takes very long over them. Under it a program may take longer.
+# Memcheck checks all kernels, because cuBLAS may read from a wrong address that it was given. Racecheck checks ours
+# only: it cannot follow how cuBLAS's synchronise, and is very slow on them. A program may take longer under either.
 check_sanitizer() {
     local sanitizer filter=name tool test library flags limit=$((3 * limit))
     sanitizer=$(PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin command -v compute-sanitizer) || {
         not_run "compute-sanitizer" "it is not installed"
         return
     }
-    # Where GPUs are virtual, it may have no access to them: that is no fault of lockstep's.
+    # It may have no access to virtual GPUs: that is no failure of lockstep.
     limited "$sanitizer" "$train" --model mlp-toy --steps 1 --backend mpi >"$logs/sanitizer" 2>&1 || true
     if grep -i 'not supported' "$logs/sanitizer"; then
         not_run "compute-sanitizer" "it has no access to this GPU: see $logs/sanitizer"
         return
     fi
-    grep -q -e '--kernel-name' <<<"$("$sanitizer" --help)" || filter=regex # as it was called before CUDA 12
+    grep -q -e '--kernel-name' <<<"$("$sanitizer" --help)" || filter=regex # the option's name before CUDA 12
     for tool in memcheck racecheck; do
         flags=(--tool "$tool" --error-exitcode 7)
         if [ "$tool" = racecheck ]; then
@@ -329,7 +329,7 @@ check_sanitizer() {
 
 # ---- speed ----
 
-# Also where there is one GPU only: then it shows that the program runs, and what a call costs.
+# With a single GPU, too: then it shows that the program runs, and the cost of a call.
 all_reduce_beside_mpi() {
     run_ranks "$gpu_count" "$build/bench/collectives_cuda" --sizes 1K,64K,1M,13M,100M --algorithms MPI_Allreduce,nccl \
         --csv "$logs/collectives.csv" | tee "$logs/collectives"
@@ -347,7 +347,7 @@ check_bench() {
     fi
     seconds=$(time_left)
     if [ "$seconds" -lt 60 ]; then
-        not_run "bench/gpu.sh" "for want of time (--minutes $minutes)"
+        not_run "bench/gpu.sh" "no time left (--minutes $minutes)"
         return
     fi
     "$repository/bench/gpu.sh" --build "$build" --minutes "$((seconds < 540 ? seconds / 60 : 9))" "${backend[@]}" |

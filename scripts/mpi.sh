@@ -5,9 +5,9 @@
 #   run_ranks 2 build/stage1_naive/train --model mlp-toy
 #
 # MPICH needs no options. Open MPI refuses to run as root, refuses more ranks than cores, and binds each rank to
-# one core, where a rank's communication thread would have to share that core with its computing thread.
+# one core, which a rank's communication thread would share with its computing thread.
 
-run_ranks_under=() # what mpiexec itself is started with, e.g. (timeout 60)
+run_ranks_under=() # a command that starts mpiexec, e.g. (timeout 60)
 mpiexec_options=()
 if mpiexec --version 2>&1 | grep -qiE 'open.?mpi|open-?rte|prrte'; then
     mpiexec_options=(--oversubscribe --bind-to none)
@@ -17,7 +17,7 @@ if mpiexec --version 2>&1 | grep -qiE 'open.?mpi|open-?rte|prrte'; then
     fi
 fi
 
-# run_ranks N COMMAND...: its status is mpiexec's, which is not 0 if any rank's is not.
+# run_ranks N COMMAND...: returns mpiexec's status, which is not 0 if that of any rank is not 0.
 run_ranks() {
     local ranks=$1
     shift

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# offline_packages.sh: what lockstep needs, for a machine without a network, without packages, and perhaps without root.
+# offline_packages.sh: brings the packages that lockstep needs to a machine without a network, perhaps without root.
 # On a machine that has a network, with Debian or Ubuntu of the same age or older, and the same kind of processor:
 #
 #   scripts/offline_packages.sh fetch          downloads about 26 MB into offline/
 #
-# Then copy the repository with offline/, and on the machine without:
+# Then copy the repository with offline/, and on the machine without a network:
 #
 #   scripts/offline_packages.sh unpack         unpacks them into offline/root, and writes offline/environment.sh
-#   source offline/environment.sh              what cmake, mpiexec and the loader have to know (gpu_check.sh does this)
+#   source offline/environment.sh              paths for cmake, mpiexec and the loader (gpu_check.sh does this)
 #
-# The machine without must bring: bash, dpkg-deb, python3, a C and a C++ compiler, cmake, and ninja or make; and CUDA.
-# MPICH comes from the Python package `mpich`, which can lie anywhere; Debian's has /usr written into it. Data sets are
-# left at home: gpu_check.sh trains on lockstep's own sources, and any program on what --data names.
+# The machine without a network must have bash, dpkg-deb, python3, a C and a C++ compiler, cmake, ninja or make, and
+# CUDA. MPICH comes from the Python package `mpich`, which works in any directory; Debian's has the path /usr built in.
+# Data sets are not included: gpu_check.sh trains on lockstep's own sources, and other programs on the files of --data.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# With what they need in turn, but for the C and the compiler's libraries: those are there, and newer.
+# With their dependencies, except the C library and the compiler's: every machine has those, and newer ones.
 packages=(libopenblas0-pthread libopenblas-pthread-dev libgfortran5 libquadmath0 libcjson1 libcjson-dev libcmocka0
     libcmocka-dev zlib1g-dev pkgconf pkgconf-bin libpkgconf3)
 
@@ -28,10 +28,10 @@ usage() {
     echo "usage: scripts/offline_packages.sh fetch|unpack [DIR]      (DIR: offline/ in the repository)"
 }
 
-# What is in DIR is replaced, so it must be ours.
+# Replaces the contents of DIR, so DIR must be empty or made by this script.
 fetch() {
     local file
-    command -v apt-get >/dev/null || stop "fetch takes Debian or Ubuntu, as the packages are theirs"
+    command -v apt-get >/dev/null || stop "fetch needs Debian or Ubuntu, because it downloads their packages"
     mkdir -p "$1"
     cd "$1"
     [ -e .lockstep-offline ] || [ -z "$(ls -A)" ] || stop "$1 holds something else: name a new or an empty directory"
@@ -41,7 +41,7 @@ fetch() {
         stop "apt-get could not download them (its message is above); with old lists: apt-get update"
     python3 -m pip download -q --no-deps --only-binary=:all: --disable-pip-version-check mpich ||
         stop "pip could not download the package mpich (its message is above)"
-    for file in ./*%3a*.deb; do # a colon, which not every way of copying likes
+    for file in ./*%3a*.deb; do # %3a is a colon, which some ways of copying reject
         [ ! -e "$file" ] || mv "$file" "${file/\%3a/.}"
     done
     echo "offline_packages: $(du -ch ./*.deb ./*.whl | tail -n 1 | cut -f 1) in $PWD: copy it with the repository," \
@@ -63,11 +63,11 @@ environment() {
 
 unpack() {
     local directory root libraries file missing
-    directory=$(cd "$1" 2>/dev/null && pwd) || stop "$1 is not there: make it with fetch, where there is a network"
+    directory=$(cd "$1" 2>/dev/null && pwd) || stop "$1 does not exist: make it with fetch, on a machine with a network"
     ls "$directory"/*.deb "$directory"/mpich-*.whl >/dev/null 2>&1 ||
-        stop "$directory does not hold the packages: make it with fetch, where there is a network"
+        stop "$directory does not hold the packages: make it with fetch, on a machine with a network"
     for file in dpkg-deb python3; do
-        command -v "$file" >/dev/null || stop "$file is missing here, and unpacks the packages"
+        command -v "$file" >/dev/null || stop "$file is missing here; it unpacks the packages"
     done
     root=$directory/root
     [ ! -e "$root" ] || [ -e "$root/.lockstep-offline" ] || stop "$root holds something else"
@@ -79,8 +79,8 @@ unpack() {
     done
     python3 -m zipfile -e "$directory"/mpich-*.whl "$root/wheel"
     mv "$root"/wheel/mpich-*.data/data "$root/mpi"
-    chmod +x "$root"/mpi/bin/* # which zipfile forgets
-    find "$root" -type l \( -lname '/*' -o -xtype l \) -delete # to libraries of a whole system: libz.a will do
+    chmod +x "$root"/mpi/bin/* # zipfile does not keep this permission
+    find "$root" -type l \( -lname '/*' -o -xtype l \) -delete # their targets are not here; libz.a is enough
     libraries=$(find "$root/usr/lib" -name openblas-pthread -type d -print -quit)
     libraries=${libraries%/*}
     environment "$root" "$libraries" >"$directory/environment.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # setup.sh: finds out what is missing to build, test and run lockstep, says so, and installs it.
-# Debian, Ubuntu and what derives from them; on any other system it lists what is missing and stops.
-# With everything in place it prints one line and changes nothing. An MPI that is already installed is kept.
+# This works on Debian, Ubuntu and systems derived from them; on others it lists what is missing and stops.
+# If nothing is missing it prints one line and changes nothing. An MPI that is already installed is kept.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -12,7 +12,7 @@ jargon_file=/usr/share/doc/jargon-text/jargon.txt.gz
 has_command() { command -v "$1" >/dev/null; }
 has_library() { has_command pkg-config && pkg-config --exists "$1"; }
 
-# The launcher and the compiler's wrapper may be there without the headers.
+# The launcher and the compiler's wrapper may be installed without the headers.
 has_mpi() {
     has_command mpiexec && has_command mpicc && echo '#include <mpi.h>' | mpicc -fsyntax-only -xc - 2>/dev/null
 }
@@ -24,7 +24,7 @@ mpi_packages() {
     fi
 }
 
-# One line for each thing that is missing: the packages, and what they are for.
+# One line for each missing item: its packages, and their purpose.
 list_missing() {
     has_command cc || echo "build-essential: the C compiler and the C library's headers"
     has_command cmake || echo "cmake: writes the build files (version $cmake_needed or later)"
@@ -52,7 +52,7 @@ stop() {
     exit 1
 }
 
-# An older cmake than CMakeLists.txt asks for is the one thing apt-get may be unable to mend.
+# cmake may be older than CMakeLists.txt requires, and apt-get may have no newer one.
 check_cmake_version() {
     local found
     found=$(cmake --version | sed -nE '1s/.* ([0-9]+\.[0-9.]+).*/\1/p')
@@ -61,14 +61,14 @@ check_cmake_version() {
     fi
 }
 
-# install_packages NAME...: one apt-get call. Minimal systems (containers) leave out everything under
-# /usr/share/doc; the jargon file lies there, and is let through. A package may be there without its file: reinstall.
+# install_packages NAME...: one apt-get call. Minimal systems (containers) exclude everything under /usr/share/doc;
+# the jargon file lies there and is included again. A package may be installed without its file, hence --reinstall.
 install_packages() {
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends --reinstall \
         -o Dpkg::Options::=--path-include=/usr/share/doc/jargon-text/jargon.txt.gz "$@"
 }
 
-# Without its package a model still trains on other data, so the data alone stops nobody.
+# Without the data packages the models can train on other data, so their absence alone is no error.
 without_data() { grep -vE '^(dataset-fashion-mnist|jargon-text):' || true; }
 
 missing=$(list_missing)
@@ -82,24 +82,24 @@ sed 's/^/    /' <<<"$missing"
 
 if ! is_debian_like; then
     if [ -z "$(without_data <<<"$missing")" ]; then
-        echo "setup: note: no packages of these for this system: give the program other data with --data"
+        echo "setup: note: this system has no such packages: give the program other data with --data"
         exit 0
     fi
-    stop "this is not Debian or Ubuntu, whose package names stand above: please install the same things by hand" \
+    stop "this is not Debian or Ubuntu, whose package names stand above: please install the same software by hand" \
         "needed: a C11 compiler, cmake >= $cmake_needed, ninja or make, pkg-config, MPI (MPICH or Open MPI), OpenBLAS," \
         "zlib, cJSON, cmocka, jq, and as data Fashion-MNIST (or --data PATH) and any text (--data PATH)"
 fi
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
-    has_command sudo || stop "installing packages takes root: run this as root, or install sudo"
+    has_command sudo || stop "installing packages needs root: run this as root, or install sudo"
     as_root=sudo
 fi
 
 read -ra packages <<<"$(sed 's/:.*//' <<<"$missing" | tr '\n' ' ')"
 echo "setup: installing with ${as_root:+sudo }apt-get: ${packages[*]}"
-$as_root apt-get update || echo "setup: note: apt-get update had errors; going on with the lists there are"
+$as_root apt-get update || echo "setup: note: apt-get update had errors; going on with the present lists"
 
-# The data packages are in Debian's main and in Ubuntu's universe, which may be switched off.
+# The data packages are in Debian's main and in Ubuntu's universe, which may be disabled.
 available=()
 for package in "${packages[@]}"; do
     if apt-cache show --no-all-versions "$package" >/dev/null 2>&1; then
@@ -108,7 +108,7 @@ for package in "${packages[@]}"; do
         echo "setup: note: no package $package here. On Ubuntu: sudo add-apt-repository universe, and run this again." \
             "Without it, give the program other data with --data"
     else
-        stop "no package $package in this system's lists (on Ubuntu: sudo add-apt-repository universe)"
+        stop "there is no package $package in this system's lists (on Ubuntu: sudo add-apt-repository universe)"
     fi
 done
 [ ${#available[@]} -eq 0 ] || install_packages "${available[@]}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# sizes.sh: how large the parts of the project are, as a table: files and lines, comments included. It judges nothing.
+# sizes.sh: prints the size of each part of the project as a table: files and lines, comments included.
 #
 # usage: scripts/sizes.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-code() { # DIRECTORY...: its sources
+code() { # DIRECTORY...: their source files
     find "$@" -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cpp' -o -name '*.sh' -o -name '*.py' \) -not -path '*/build*'
 }
 

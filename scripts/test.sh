@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh: installs what is missing, builds what has changed, runs the tests. From any directory.
+# test.sh: installs missing packages, builds what has changed, runs the tests. It can be called from any directory.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 
@@ -8,8 +8,8 @@ usage() {
 usage: scripts/test.sh [--slow] [--preset NAME] [-DVARIABLE=VALUE]... [-- CTEST-ARGUMENT...]
   --slow          also the tests labelled slow (8 ranks, long runs)
   --preset NAME   release (default, in build/), or debug, asan, tsan, cuda (each in build-NAME/)
-  -DVAR=VALUE     handed to cmake, e.g. -DLOCKSTEP_WERROR=ON
-  -- ...          handed to ctest, e.g. -- -R allreduce
+  -DVAR=VALUE     passed to cmake, e.g. -DLOCKSTEP_WERROR=ON
+  -- ...          passed to ctest, e.g. -- -R allreduce
 END
 }
 
@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --slow) slow_filter=() ;;
         --preset)
-            [ $# -ge 2 ] || { echo "test.sh: error: --preset wants a name" >&2; exit 2; }
+            [ $# -ge 2 ] || { echo "test.sh: error: --preset needs a name" >&2; exit 2; }
             preset=$2
             shift
             ;;
@@ -40,7 +40,7 @@ esac
 use_own_openblas_kernels
 build_preset "$preset" "${definitions[@]}"
 
-# A test of several ranks says so to ctest, which then runs fewer tests beside it.
+# ctest knows how many ranks a test has, and runs fewer tests beside it.
 echo "== test ${preset}: ctest ${slow_filter[*]} $*"
 ctest --test-dir "$(preset_directory "$preset")" --output-on-failure --no-tests=error --parallel "$(nproc)" \
     "${slow_filter[@]}" "$@"
