@@ -6,7 +6,7 @@
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
-#   GRADE_CACHE     a directory that keeps what no student has written between calls, one call at a time (none)
+#   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -39,10 +39,10 @@ source "$here/../scripts/mpi.sh"
 # shellcheck source=../tests/stages/messages.sh
 source "$here/../tests/stages/messages.sh"
 
-# ---- running what a student wrote ----
+# ---- running a student's code ----
 
-# A rank runs in a session of its own, so no signal to a process group reaches it: what was started here is known by a
-# variable in its environment, or by where its program lies.
+# A rank runs in a session of its own, so a signal to a process group does not reach it. Processes that were started
+# here are found by a variable in their environment, or by the directory of their program.
 kill_left() {
     local left
     for _ in $(seq 20); do
@@ -63,15 +63,15 @@ trap 'kill_left; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 if [ -n "${GRADE_CACHE-}" ]; then
     base=$GRADE_CACHE/$stage
-    mkdir -p "$base" || stop 1 "GRADE_CACHE: $base cannot be made"
+    mkdir -p "$base" || stop 1 "GRADE_CACHE: cannot make the directory $base"
     base=$(cd "$base" && pwd -P)
     exec 9>"$base.lock"
-    flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or give each its own"
+    flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or use another directory"
 fi
 tree=$base/tree build=$base/build checked=$base/build-address
-no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI leaves memory of its own behind
+no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI has leaks of its own
 
-# limited SECONDS COMMAND...: its output goes to $log. Nothing of it runs any more when this returns.
+# limited SECONDS COMMAND...: its output goes to $log. None of its processes is left when this returns.
 limited() {
     local status limit=$1
     shift
@@ -81,24 +81,24 @@ limited() {
         cd "$work/run" || exit 1
         ulimit -c 0
         ulimit -f $((64 * 1024))     # KiB in any file, $log included
-        # KiB; the sanitizer maps terabytes, and counts for itself what is in use
+        # KiB; the sanitizer maps terabytes, and limits the memory in use itself
         [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
-        export HWLOC_PLUGINS_PATH=/none # or hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
+        export HWLOC_PLUGINS_PATH=/none # otherwise hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
         export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
         exec timeout --foreground -k 2 "$limit" "$@"
-    ) </dev/null >"$log" 2>&1 9>&- # the lock is not the student's
+    ) </dev/null >"$log" 2>&1 9>&- # the student's code does not get the lock
     status=$?
     kill_left
     return $status
 }
 
-# What is printed of the log: nothing that a terminal would obey.
+# Removes control characters, which could change the terminal, and cuts long lines.
 plain() {
     tr -d '\000-\010\013-\037\177' | cut -c 1-600
 }
 
-# explain STATUS: why a case has failed.
+# explain STATUS: why a case failed.
 explain() {
     local message
     case $1 in
@@ -113,7 +113,7 @@ explain() {
 }
 
 # run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's. PROGRAM
-# address:NAME: as the address sanitizer's build has it.
+# address:NAME: the program of the build with the address sanitizer.
 run_case() {
     local status done_line sanitizer programs=$build
     if [[ $1 = address:* ]]; then
@@ -136,7 +136,7 @@ run_case() {
 
 # ---- build ----
 
-# Programs that run under the address sanitizer: only those are built with it.
+# Programs that run under the address sanitizer: only they are built with it.
 mapfile -t checked_programs < <(sed -nE "s/^ *[0-9]+ +address:([a-z_]+) .*/test_\\1_stage$number/p" "$points" | sort -u)
 
 build_all() { # SECONDS
@@ -152,7 +152,7 @@ if [ ! -e "$base/complete" ]; then
         ! limited 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
-        stop 1 "what no student has written does not build"
+        stop 1 "the starter with empty functions does not build"
     fi
     touch "$base/complete"
 fi
@@ -166,7 +166,7 @@ fi
 
 # ---- the test cases ----
 
-declare -A results # of the cases run so far: several items may ask for the same one
+declare -A results # of the cases run so far: several items may contain the same one
 SECONDS=0 total=0 of=0
 echo "$stage, $submission"
 printf '%7s  %-6s  %s\n' points "" "what must be true"
@@ -174,7 +174,7 @@ while read -r worth program ranks cases idea; do
     message="" got=$worth verdict=passed
     [ "$ranks" = - ] || [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
     for case in ${cases//+/ }; do
-        on=$ranks # or as many as stand before the case's own name
+        on=$ranks # or the number before the case's name
         [[ $case != *:* ]] || on=${case%%:*} case=${case#*:}
         key="$program $on $case"
         if [ $built = false ]; then

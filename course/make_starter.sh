@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the stage's tests, the reading notes, and
-# a ddp.c whose functions are empty. It builds and tests on its own, and holds no solution. See README.md.
+# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the stage's tests, the reading
+# notes, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
 #
-# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: is made, must not exist
-# Exit status 0: done. 1: something failed, and DIR is gone again. 2: wrong usage.
+# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
+# Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -21,16 +21,16 @@ for stage in "$root"/stage[1-9]_*/; do # a number or a name, as a name
 done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 4"
 number=${stage:5:1}
-[ ! -e "$2" ] || stop 2 "$2 exists: name a directory that does not"
+[ ! -e "$2" ] || stop 2 "$2 exists: name a directory that does not exist"
 command -v patch >/dev/null || stop 1 "patch is missing (Debian and Ubuntu: apt-get install patch)"
-{ mkdir -p "$(dirname "$2")" && mkdir "$2"; } || stop 1 "$2 cannot be made"
+{ mkdir -p "$(dirname "$2")" && mkdir "$2"; } || stop 1 "cannot make the directory $2"
 starter=$(cd "$2" && pwd)
-trap 'rm -rf "$starter"' EXIT # half a starter is none; it goes unless the end is reached
+trap 'rm -rf "$starter"' EXIT # removes an incomplete starter
 
 # ---- which files ----
 
-# Everything but what builds left behind: what git knows or would add; without git, all but build*/. A git that has
-# this directory inside of a larger work tree speaks of that one, which may ignore all that is here.
+# All files but the output of builds: those that git tracks or would add; without git, all outside build*/. If this
+# directory lies inside a larger work tree, git is not asked, because that tree may ignore everything here.
 all_files() {
     cd "$root" || return
     if [ "$(git rev-parse --show-toplevel 2>/dev/null)" -ef . ]; then
@@ -40,8 +40,8 @@ all_files() {
     fi
 }
 
-# What no student meets is left out: gpu/, bench/, tests of other parts than the stage, notes that no reading list names.
-# A chapter about a later stage is left out, too, because it shows what this stage's successor does better.
+# Left out are gpu/, bench/, tests of other parts than the stage, and notes that no reading list names. A chapter about
+# a later stage is left out, too, because it shows how that stage improves on this one.
 is_wanted() {
     local name=${1##*/}
     case $1 in
@@ -67,7 +67,7 @@ all_files | sort -u | while IFS= read -r file; do
 done | tar -C "$root" --null -T - -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
 [ -f "$starter/$stage/ddp.c" ] || stop 1 "$stage/ddp.c is not among the files of $root: is that all of the repository?"
 
-# ---- what is changed in them ----
+# ---- changes in these files ----
 
 patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.patch" ||
     stop 1 "$stage.patch no longer applies to $stage/ddp.c: see course/README.md, When a stage changes"
@@ -76,7 +76,7 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 sed "/^add_subdirectory($stage)/b; /^add_subdirectory/d" "$root/CMakeLists.txt" >"$starter/CMakeLists.txt" ||
     stop 1 "could not write CMakeLists.txt"
 
-# Links to what is not here become plain words.
+# Links to files that were not copied become plain text.
 unlink_missing() { # FILE
     awk -v directory="$(dirname "$1")" '
         function is_there(target) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; what
-# is handed out compiles without warnings and holds no solution; points name cases that exist; wrong usage is said. With
-# --grade, in minutes: what is handed out gets no points, the stage's own ddp.c gets all, classical mistakes lie between
-# and are called by their names, and no submission stops the grader.
+# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
+# starter compiles without warnings and holds no solution; points name cases that exist; wrong usage is reported. With
+# --grade, in minutes: a starter gets no points, the stage's own ddp.c gets all, classical mistakes lie between and are
+# named, and no submission stops the grader.
 #
 # usage: test_course.sh ROOT [--grade]
 set -u
@@ -17,7 +17,7 @@ fail() {
     echo "FAIL: $*"
 }
 
-# status EXPECTED COMMAND...: the exit status; output goes to $scratch/out
+# status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
 status() {
     local expected=$1 got
     shift
@@ -30,21 +30,21 @@ status() {
     }
 }
 
-# ---- what is handed out ----
+# ---- starters ----
 
 compiles() { # STARTER STAGE
     status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
         -I "$1/common" -c "$1/$2/ddp.c" -o "$scratch/ddp.o"
 }
 
-# Of what the patch takes away, the lines that communicate, scale or keep count.
+# Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
 holds_no_solution() { # STARTER STAGE
     find "$1" \( -name .git -o -name course -o -name mutants -o -name 'stage[0-9]_*' ! -name "$2" \) >"$scratch/left"
-    [ ! -s "$scratch/left" ] || fail "$2: handed out as well: $(cat "$scratch/left")"
+    [ ! -s "$scratch/left" ] || fail "$2: the starter also holds $(cat "$scratch/left")"
     sed -n 's/^-  *//p' "$root/course/$2.patch" |
-        grep -E '(pg|replicas|readiness|work|device|tape|parameters)_[a-z_]+\(|missing' >"$scratch/lines"
-    [ -s "$scratch/lines" ] || fail "$2.patch takes nothing away"
-    ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: this line of the solution is handed out"
+        grep -E '(pg|replicas|readiness|work|device|tape|parameters)_[a-z_]+\(|pending' >"$scratch/lines"
+    [ -s "$scratch/lines" ] || fail "$2.patch removes nothing"
+    ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: it holds this line of the solution"
 }
 
 has_good_points() { # STAGE
@@ -70,7 +70,7 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
 done
 
-# Stage 1 leaves out most, so most links lose what they lead to.
+# Stage 1's starter leaves out most, so most of its links would lead nowhere.
 if sh "$root/tests/test_notes.sh" "$scratch/stage1_naive" 2>&1 | grep -a 'link ('; then
     fail "stage 1's starter: these links lead nowhere"
 fi
@@ -86,26 +86,26 @@ status 2 "$root/course/grade.sh" stage5 "$root/course/README.md"
 status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --jsn "$scratch/json"
 status 2 "$root/course/grade.sh" 1 "$root/course/README.md" --json "$scratch/none/json"
 
-# ---- from an archive that was unpacked inside of another repository, which ignores it ----
+# ---- from an archive that was unpacked inside another repository, which ignores it ----
 
 unpacked=$scratch/other/vendor/lockstep
 mkdir -p "$unpacked" && echo vendor/ >"$scratch/other/.gitignore"
 (cd "$root" && cp -r CMakeLists.txt CMakePresets.json cmake common course notes scripts stage[1-9]_* tests "$unpacked")
-if command -v git >/dev/null; then # without it, there is nothing to mistake
+if command -v git >/dev/null; then # without git, the test is simpler
     git -C "$scratch/other" init -q || fail "git init"
 fi
 status 0 "$unpacked/course/make_starter.sh" 1 "$scratch/from_archive" &&
     status 0 diff -r "$scratch/stage1_naive/stage1_naive" "$scratch/from_archive/stage1_naive"
 
-# Half a starter is not left behind, and what was there before stays.
+# An incomplete starter is removed, but not a directory that existed before.
 echo '/* another file */' >"$unpacked/stage1_naive/ddp.c"
 status 1 "$unpacked/course/make_starter.sh" 1 "$scratch/half" && {
     grep -q 'no longer applies' "$scratch/out" || fail "a patch that does not apply: $(cat "$scratch/out")"
-    [ ! -e "$scratch/half" ] || fail "make_starter.sh has failed and left half a starter behind"
+    [ ! -e "$scratch/half" ] || fail "make_starter.sh has failed and left an incomplete starter"
 }
 mkdir "$scratch/empty"
 status 2 "$unpacked/course/make_starter.sh" 1 "$scratch/empty"
-[ -d "$scratch/empty" ] || fail "make_starter.sh has removed a directory that was there before"
+[ -d "$scratch/empty" ] || fail "make_starter.sh has removed a directory that existed before"
 rm "$unpacked/stage1_naive/ddp.c"
 status 1 "$unpacked/course/make_starter.sh" 1 "$scratch/half" && {
     grep -q 'is that all of the repository' "$scratch/out" || fail "a missing ddp.c: $(cat "$scratch/out")"
@@ -113,7 +113,7 @@ status 1 "$unpacked/course/make_starter.sh" 1 "$scratch/half" && {
 
 # ---- grades ----
 
-# graded STAGE SUBMISSION FROM TO [PATTERN]: the points, and a message; nothing is left of it.
+# graded STAGE SUBMISSION FROM TO [PATTERN]: checks the points and a message, and that no process or file is left.
 graded() {
     local points
     status 0 env TMPDIR="$scratch/tmp" "$root/course/grade.sh" "$1" "$2" --json "$scratch/json" || return
@@ -124,7 +124,7 @@ graded() {
         cat "$scratch/out"
     fi
     grep -a -E -q -e "${5-}" "$scratch/out" || {
-        fail "$(basename "$2"), stage $1: nothing said that matches: $5"
+        fail "$(basename "$2"), stage $1: no output matches: $5"
         cat "$scratch/out"
     }
     [ "$(jq '[.items[].points] | add' "$scratch/json")" = "$points" ] || fail "JSON: the points do not add up"
@@ -132,14 +132,14 @@ graded() {
     [ -z "$(ls -A "$scratch/tmp")" ] || fail "$(basename "$2"): left behind: $(ls -A "$scratch/tmp")"
 }
 
-# A mistake of tests/mutants as a submission, and what that patch expects to be said.
+# A mistake of tests/mutants as a submission, and the message that its patch expects.
 mistake() { # STAGE NAME [MOST POINTS]
     local patch=$root/tests/mutants/$2.patch file=$scratch/$2.c
     patch -s -p1 --fuzz=0 -o "$file" "$root"/stage"$1"_*/ddp.c "$patch" >/dev/null || fail "$2.patch does not apply"
     graded "$1" "$file" 0 "${3-90}" "$(sed -n 's/^Expect: *//p' "$patch")"
 }
 
-# Stage 1's own ddp.c, with something added.
+# Stage 1's own ddp.c, with TEXT added.
 hostile() { # NAME TEXT FROM TO PATTERN
     { cat "$root"/stage1_*/ddp.c && echo "$2"; } >"$scratch/$1.c"
     graded 1 "$scratch/$1.c" "$3" "$4" "$5"
@@ -153,7 +153,7 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
-    for file in "$root"/tests/stages/solutions/stage3_*.c; do # correct, and unlike ours
+    for file in "$root"/tests/stages/solutions/stage3_*.c; do # correct, with other designs
         graded 3 "$file" 100 100
     done
     GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100
@@ -166,8 +166,8 @@ if [ "${2-}" = --grade ]; then
     mistake 3 launched-in-ready-order
     mistake 4 no-sync-ignored
     mistake 4 sync-on-first-micro-batch
-    # The stage before, as it is and under this one's number: right weights, not in the new way. (Stage 2 knows nothing of
-    # micro-batches, which begin with stage 3.)
+    # The solution of the stage before: right weights, but not in the new way. (Stage 2 does not handle micro-batches,
+    # which begin with stage 3.) The last one has stage 2's number.
     graded 2 "$root"/stage1_*/ddp.c 20 60 "is this ddp.c another stage's"
     graded 3 "$root"/stage2_*/ddp.c 10 30 'does not listen to gradient-ready events'
     graded 4 "$root"/stage3_*/ddp.c 20 60 '4 micro-batches need [0-9]* collectives'
