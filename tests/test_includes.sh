@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# test_includes.sh: the walls of the house: which room may include which. notes/architecture.md has the drawing.
+# test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing.
 #
 # usage: test_includes.sh ROOT
 set -u
 cd "$1" || exit 2
 failures=0
 
-# may_not ROOM PATTERN WHY: no file below ROOM includes what matches.
+# may_not DIRECTORY PATTERN WHY: no file below DIRECTORY includes a header that matches.
 may_not() {
     local found
     found=$(grep -r -n -E "^#include \"($2)" --include='*.[ch]' --include='*.cu' "$1")
@@ -16,7 +16,7 @@ may_not() {
     echo "$found"
 }
 
-# The rooms that the rules speak of must be there, or a rule holds because its room has another name.
+# The directories of the rules must exist, or a rule would hold only because its directory was renamed.
 for room in common/base common/tensor common/device common/autograd common/nn common/optim common/data common/comm \
     common/ddp train/cli train/files train/report train/guard gpu; do
     [ -d "$room" ] || [ "$room" = gpu ] || { echo "FAIL: there is no $room/: is this test out of date?"; failures=1; }
@@ -36,5 +36,5 @@ may_not gpu 'train/(cli|files|report|guard|trainer|replica)' "gpu/ is a device a
 for stage in stage[0-9]_*; do
     may_not "$stage" 'train/|gpu/|nn/|optim/|data/' "a stage knows ddp.h, and what common/ offers stages"
 done
-[ "$failures" -eq 0 ] && echo "all includes stay on their side of the walls"
+[ "$failures" -eq 0 ] && echo "all includes are allowed"
 exit $((failures > 0))

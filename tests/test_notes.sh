@@ -1,9 +1,9 @@
 #!/bin/sh
-# test_notes.sh ROOT: do the notes still fit the code?
+# test_notes.sh ROOT: checks that the notes fit the code.
 #
-# A chapter points at code by an anchor: a comment line that says "note: NAME" and nothing else. In a chapter that reads
-# [note: NAME](../common/some/file.c). Line numbers would be wrong a week later; names are looked for by this test:
-#   1. every anchor that a document cites stands in the file that its link names
+# A chapter points at code by an anchor: a comment line that says "note: NAME" and nothing else. The chapter links to it
+# as [note: NAME](../common/some/file.c). Line numbers would soon be wrong; this test checks names:
+#   1. every anchor that a document cites is in the file of its link
 #   2. every anchor in the code is cited by a chapter in notes/ or a stage's README, and its name is used once only
 #   3. every relative link of a document leads to a file that exists, and every #heading to a heading
 #   4. every chapter of notes/ that the code mentions exists
@@ -24,7 +24,7 @@ fail() {
     printf '%s\n' "$*" >>"$work/failures"
 }
 
-# ---- what there is ----
+# ---- documents, sources and anchors ----
 
 {
     for file in README.md CONTRIBUTING.md; do [ -f "$file" ] && echo "$file"; done
@@ -52,14 +52,14 @@ files_with() { # NAME: the files that hold this anchor
     awk -F "$tab" -v name="$1" '$2 == name { printf " %s", $1 }' "$work/anchors"
 }
 
-# A document without what is no prose: fenced blocks and `code`.
+# A document's prose, without fenced blocks and `code`.
 prose() {
     awk '/^ *(```|~~~)/ { fenced = !fenced; next }
          !fenced { gsub(/`[^`]*`/, ""); print }' "$1"
 }
 
-# A document's headings as GitHub and others name them: small letters, no punctuation, dashes for blanks; a name that
-# comes again gets -1, -2, ...
+# A document's headings as GitHub names them in links: small letters, no punctuation, dashes for blanks; a repeated name
+# gets -1, -2, ...
 headings() {
     awk '/^ *(```|~~~)/ { fenced = !fenced; next }
          !fenced && /^#+ / {
@@ -135,7 +135,7 @@ while IFS=$tab read -r document name target; do
     fail "$document: cites note: $name, but $file has no such anchor (it stands in:${elsewhere:- no other file either})"
 done <"$work/links"
 
-# "[note: " that is no link at all: most likely a slip.
+# "[note: " that is not a link: probably a mistake.
 while read -r document; do
     prose "$document" | tr '\n' ' ' | sed 's/\[note: *[^] ]*\]([^)]*)//g' | grep -o '\[note:[^]]*\]\{0,1\}' |
         while read -r slip; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_collectives.sh: bench/collectives measures what it says: a row in the CSV for each algorithm and size, sums that
-# are right, and status 1 when one is not. How fast anything is, is not looked at.
+# test_collectives.sh: bench/collectives writes a row to the CSV for each algorithm and size, its sums are right, and
+# the status is 1 when one is not. Times are not checked.
 #
 # usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPIEXEC [FLAGS...]
 set -u
@@ -50,19 +50,19 @@ ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv
 [ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] ||
     fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
 [ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] ||
-    fail "MPI_Allreduce itself was called wrong"
+    fail "a wrong sum was counted for MPI_Allreduce itself"
 
-# ---- NCCL, played by tests/gpu/fake_nccl: on a GPU's memory, beside the others ----
+# ---- NCCL, imitated by tests/gpu/fake_nccl: on a GPU's memory, beside the others ----
 ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
 [ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
     fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"
 FAKE_NCCL=illegal ends 1 "$played" --sizes 4 --algorithms nccl "${quick[@]}"
 grep -q 'illegal memory access' "$scratch/err" ||
-    fail "nccl is not carried by NCCL: its kernels crash, and nobody notices"
+    fail "nccl does not use NCCL: its kernels crash, but the run ends well"
 
 # ---- mistakes ----
 ends 2 "$collectives" --algorithms mpi,nccl
-grep -q -- 'without NCCL; collectives_cuda has nccl' "$scratch/err" || fail "nccl where there is none: not said"
+grep -q -- 'without NCCL; collectives_cuda has nccl' "$scratch/err" || fail "nccl in a build without NCCL: no message"
 ends 2 "$collectives" --algorithms mpi,tree
 grep -q -- '--algorithms: there is no tree' "$scratch/err" || fail "an unknown algorithm is not named"
 ends 2 "$collectives" --sizes 1X

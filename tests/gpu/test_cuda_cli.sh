@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cuda_cli.sh: what `train_cuda` can be asked without a GPU: its flags, and to train all the same. All GPUs of the
-# machine, if there are any, are hidden from it. How it is called and judged: cli/cases.sh.
+# test_cuda_cli.sh: `train_cuda` without a GPU: its flags, and its message when it is to train. All GPUs of the machine,
+# if there are any, are hidden from it. Its usage and the expected behaviour: cli/cases.sh.
 #
 # usage: test_cuda_cli.sh TRAIN_CUDA [MPIEXEC]
 
@@ -27,7 +27,7 @@ refused 'no CUDA device' $tiny --backend nccl
 refused 'no CUDA device' $tiny --share-gpu
 refused 'no CUDA device' $tiny --share-gpu --backend mpi --allreduce ordered
 
-# What flags alone tell is told before a GPU is looked for.
+# Mistakes in the flags are reported before a GPU is looked for.
 refused --share-gpu $tiny --share-gpu --backend nccl
 refused --allreduce $tiny --allreduce ordered
 refused '--backend mpi' $tiny --backend nccl --allreduce ring
@@ -36,7 +36,7 @@ refused --device $tiny --device cpu
 refused --share-gpu $tiny --share-gpu=1
 refused 'no CUDA device' $tiny --tf32
 refused --tf32 $tiny --tf32=1
-for precision in bf16 fp16; do # (before stage 4 that is refused by itself)
+for precision in bf16 fp16; do # (before stage 4 both flags are refused anyway)
     refused "--precision" $tiny --tf32 --precision $precision
 done
 refused --lr $tiny --lr nan

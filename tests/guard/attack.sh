@@ -1,19 +1,18 @@
 #!/usr/bin/env bash
-# attack.sh TRAIN MPIEXEC [KILLS [PAIRS [FILES]]]: attacks on a run, in numbers (default: 300 200 500).
+# attack.sh TRAIN MPIEXEC [KILLS [PAIRS [FILES]]]: many attacks on runs (default: 300 200 500).
 #   KILLS  kill -9 of a rank, of its parent, of the launcher's process on this host (the proxy), of the launcher, or of
 #          the last two, at a random moment between the first millisecond and the end. All processes must be gone within
 #          --timeout and 10 s, and after the next run nothing may be left in /dev/shm.
-#   PAIRS  two runs save to one file at the same time. In the end it must be the last file of one of them, to the byte.
+#   PAIRS  two runs save to one file at the same time. In the end it must be exactly the last file of one of them.
 #   FILES  a checkpoint with one to three random bytes changed. It must be refused, or load with the same weights.
-# SEED: of the random numbers (default 1). Only processes that this script has started are killed, found by descent. For
-# MPICH's launcher.
+# SEED: seeds the random numbers (default 1). The script kills only its own descendants. It needs MPICH's launcher.
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 train=$(realpath "$1") mpiexec=${2:-mpiexec} kills=${3:-300} pairs=${4:-200} files=${5:-500}
-timeout=5            # --timeout of the runs that are hurt
+timeout=5            # --timeout of the attacked runs
 allowed=$((timeout + 10))
-mark=$$              # among the arguments of everything started here
+mark=$$              # an argument of every program that is started here
 failures=0
 RANDOM=${SEED:-1}
 work=$(mktemp -d)
@@ -29,7 +28,7 @@ milliseconds() {
     echo $(($(date +%s%N) / 1000000))
 }
 
-# gone_within SECONDS PROCESS...: true when all of them have ended (a zombie has).
+# gone_within SECONDS PROCESS...: true when all of them have ended (a zombie counts as ended).
 gone_within() {
     local end=$((SECONDS + $1)) process state
     shift
@@ -43,7 +42,7 @@ gone_within() {
 
 # ---- kills ----
 
-# pick KIND: sets victims, of the processes that run below $launcher now.
+# pick KIND: sets victims, from the present descendants of $launcher.
 pick() {
     local proxy parents ranks
     proxy=$(children "$launcher")
@@ -62,7 +61,7 @@ pick() {
     case $1 in rank | parent) victims=(${victims[@]:+"${victims[RANDOM % ${#victims[@]}]}"}) ;; esac
 }
 
-# attack KIND MS: starts a run, and kills after so many milliseconds. (What is to be killed may not be there yet.)
+# attack KIND MS: starts a run, and kills after so many milliseconds. (The victim may not exist yet.)
 attack() {
     local victims=() left
     "$mpiexec" -n 2 "$train" --model mlp-toy --steps "$steps" --save-every 50 --save file --timeout "$timeout" \
@@ -88,7 +87,7 @@ attack() {
     wait "$launcher" 2>/dev/null
 }
 
-# This user's files of MPICH and UCX in /dev/shm that no run which starts just now may still need.
+# This user's files of MPICH and UCX in /dev/shm, except new ones, which a starting run may still need.
 in_shared_memory() {
     find /dev/shm -maxdepth 1 -uid "$(id -u)" \( -name 'mpich_shar_tmp*' -o -name 'ucx_shm_posix_*' \) \
         ! -newermt "-10 seconds" -printf '%f\n' 2>/dev/null
@@ -101,7 +100,7 @@ attack_processes() {
     "$mpiexec" -n 2 "$train" --model mlp-toy --steps $steps --save file --seed "$mark" >out 2>err || fail "no attack: $(cat err)"
     length=$(($(milliseconds) - start))
     for ((i = 0; hits < kills; i++)); do # half of them while the job starts; some come when it has ended
-        attack "${kinds[i % 5]}" $((i % 2 == 0 ? 1 + RANDOM % 200 : 1 + RANDOM % length)) 2>/dev/null # "Killed", says the shell
+        attack "${kinds[i % 5]}" $((i % 2 == 0 ? 1 + RANDOM % 200 : 1 + RANDOM % length)) 2>/dev/null # hides "Killed"
     done
     echo "kills: $hits, in $i runs of $length ms; $hangs hangs, $orphans with processes left"
     left=$(in_shared_memory | wc -l)
@@ -155,7 +154,7 @@ attack_checkpoints() {
     size=$(stat -c %s sound)
     resume sound
     expected=$hash
-    if [ -z "$expected" ]; then fail "the sound checkpoint is not loaded: $(cat err)"; fi
+    if [ -z "$expected" ]; then fail "the undamaged checkpoint is not loaded: $(cat err)"; fi
     for i in $(seq "$files"); do
         cp sound damaged
         for flips in $(seq $((1 + RANDOM % 3))); do

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# test_faults.sh FAULT_RANK TRAIN [MPIEXEC]: whatever happens to one rank, all ranks end within time-out + 5 s, the
-# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is tests/guard/fault_rank.c;
-# TRAIN a stage's train.
+# test_faults.sh FAULT_RANK TRAIN [MPIEXEC]: after any fault of one rank, all ranks end within time-out + 5 s, the
+# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from fault_rank.c;
+# TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
 
-# A sanitizer that catches the planted crash would end the rank with a status instead of the signal.
+# A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 fault_rank=$1 train=$2 mpiexec=${3:-mpiexec}
-mark=$$ # among the arguments of everything started here: the same programs may be running elsewhere
+mark=$$ # an argument of every program started here: other copies may be running
 ranks=3 failures=0
-timeout=3             # as fault_rank.c has it, and as TRAIN is given it
+timeout=3             # that of fault_rank.c, and TRAIN's --timeout
 soon=$((timeout + 5)) # seconds from the fault to the end
-limit=60              # seconds after which a run is given up
+limit=60              # seconds after which a run is ended
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -24,14 +24,14 @@ fail() {
     sed 's/^/     stderr: /' "$work/err" | head -n 12
 }
 
-# ended_soon NAME: the run that has just ended did so soon after what went wrong. A line on stdout told of that, so it
-# was when the file was last written to. (Starting MPI before that takes as long as it takes.)
+# ended_soon NAME: the last run ended soon after its fault. The rank prints a line when the fault begins, so that was
+# when the file was last written to. (The time that MPI takes to start does not count.)
 ended_soon() {
     local took=$(($(date +%s) - $(stat -c %Y "$work/out")))
     [ "$took" -le "$soon" ] || fail "$1: it took $took s to end: the time-out of $timeout s and 5 s more are allowed"
 }
 
-# check NAME STATUS PATTERN...: the run has ended badly, and each pattern is on stderr.
+# check NAME STATUS PATTERN...: the run has failed, and each pattern is on stderr.
 check() {
     local name=$1 status=$2 pattern left
     shift 2
@@ -73,7 +73,7 @@ plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce 
     'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
 plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
 plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
-plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI cuts a message off
+plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
 plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
 plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
 plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
@@ -81,7 +81,7 @@ plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*
 for where in mpi shm; do
     plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 all-reduce\(s\) may be under way: every'
 done
-for code in 0 1 2 3; do # what a library does that has found a mistake (with leaks, a sanitizer would change the status)
+for code in 0 1 2 3; do # as a library may exit after an error (with leaks, a sanitizer would change the status)
     ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
 done
 plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
@@ -98,13 +98,13 @@ for which in 1 2 3; do # of three parameters
     plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
 done
 
-# Before MPI_Init, to which the others have come, or will. (Open MPI's launcher ends a job in which a rank was killed.)
+# Before MPI_Init, which the others have entered, or will. (Open MPI's launcher ends a job if a rank was killed.)
 if [ -z "${MPIEXEC_FLAGS:-}" ]; then
     plant 'early rank' 'fault: rank 2 .*signal 9'
     plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'
 fi
 
-# A broadcast goes along a tree: one rank is missing, one waits for it, and the others have nothing to do with it. (Open MPI's
+# A broadcast goes along a tree: one rank is missing, one waits for it, and the others are not affected. (Open MPI's
 # tree has another shape.)
 if [ -z "${MPIEXEC_FLAGS:-}" ]; then
     ranks=4
@@ -114,10 +114,9 @@ if [ -z "${MPIEXEC_FLAGS:-}" ]; then
     ranks=3
 fi
 
-# finalize HOW STATUS: an MPI_Finalize that never returns, at the end of HOW. Nothing is left to do by then, so the
-# ranks end without it, with the status they would have had. (To Open MPI's launcher a rank that ends without it has
-# failed, whatever its status, and now and then the launcher of 4.1 hangs or crashes over it: there only the ranks are
-# looked at. No hang of its MPI_Finalize is known to us.)
+# finalize HOW STATUS: an MPI_Finalize that never returns, at the end of HOW. All work is done by then, so the ranks end
+# without it, with the status that they would have had. (Open MPI's launcher reports such a rank as failed, and that of
+# 4.1 sometimes hangs or crashes then, so only the ranks are checked there. Its MPI_Finalize is not known to hang.)
 finalize() {
     local status
     # shellcheck disable=SC2086
@@ -132,9 +131,9 @@ finalize() {
 }
 finalize finalize 0
 finalize die 2
-grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not speak for all"
+grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not report for all"
 
-# Two ranks with other flags than the first: said before anything goes wrong. (Stage 1 has no buckets.)
+# Two ranks with other flags than the first: reported before the first step. (Stage 1 has no buckets.)
 other=(--bucket-cap-mb 1) said='bucket-cap-mb is not given on rank 0, but 1 on rank 1'
 case $train in
     *stage1*) other=(--accumulate 2) said='accumulate is not given on rank 0, but 2 on rank 1' ;;
@@ -144,7 +143,7 @@ timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 "$train" --steps 2 --se
     -n 2 "$train" --steps 2 --seed "$mark" "${other[@]}" >"$work/out" 2>"$work/err"
 check "${other[0]} differs" $? "$said"
 
-# start_training WORDS...: until something happens to it; returns when all its processes are there. Sets launcher.
+# start_training WORDS...: starts a long run, and returns when all its processes exist. Sets launcher.
 start_training() {
     # shellcheck disable=SC2086
     timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy --steps 100000000 \
@@ -163,8 +162,8 @@ await_first_step() {
     done
 }
 
-# hurt SIGNAL N PROCESS: sends it to rank N at a random moment. Each rank is two processes: itself (PROCESS is "tail":
-# the later one), and the parent that waits for it ("head"). Sets pid, and start, the time.
+# hurt SIGNAL N PROCESS: sends the signal to rank N at a random moment. Each rank is two processes: itself (PROCESS is
+# "tail": the later one), and the parent that waits for it ("head"). Sets pid, and start, the time.
 hurt() {
     pid=$(for p in $(processes "$train" "$mark"); do
         tr '\0' '\n' <"/proc/$p/environ" | grep -Eqx "(PMI_RANK|OMPI_COMM_WORLD_RANK)=$2" && echo "$p"
@@ -177,7 +176,7 @@ hurt() {
     fi
 }
 
-# training_ended SECONDS: the training that was hurt has ended as it should, within so many seconds.
+# training_ended SECONDS: the training has ended correctly after the signal, within so many seconds.
 training_ended() {
     local status left
     wait "$launcher"
@@ -201,8 +200,8 @@ kill_rank() {
     grep -Eq "rank $1 .*(signal 9|its parent, process $pid, was killed)" "$work/err" || fail "$name: no line names it"
 }
 
-# The launcher's process on this host is killed, and then the launcher: nobody is left to end the ranks but they
-# themselves. (What they say goes to the dead.)
+# The launcher's process on this host is killed, and then the launcher: the ranks must end by themselves. (No process is
+# left to read their messages.)
 kill_launcher() {
     local name="kill -9 of the launcher" proxy left
     start_training
@@ -218,18 +217,18 @@ kill_launcher() {
     kill -9 $left
 }
 
-# stop_rank N: it stands still. The others say what they wait for when --timeout is over; it is the one that does not.
-# (Open MPI's launcher wakes it up before it ends it: it may speak then.)
+# stop_rank N: suspends the rank. The others say what they wait for when --timeout is over; the stopped rank prints
+# nothing. (Open MPI's launcher wakes it before it ends it, so it may print a line then.)
 stop_rank() {
     local name="kill -STOP of rank $1" pid start rank
     start_training --timeout "$timeout"
-    await_first_step # a rank that does not come to MPI_Init has no time-out
+    await_first_step # MPI_Init has no time-out
     hurt STOP "$1" tail
     training_ended "$soon"
     for rank in $(seq 0 $((ranks - 1))); do
         if [ "$rank" -eq "$1" ]; then
             [ -n "${MPIEXEC_FLAGS:-}" ] || ! grep -q "rank $rank, step" "$work/err" ||
-                fail "$name: it speaks, although it stands still"
+                fail "$name: it prints a line, although it is stopped"
         else
             grep -Eq "rank $rank, step [0-9]+: has been waiting for .*\\(--timeout $timeout\\)" "$work/err" ||
                 fail "$name: rank $rank does not say what it waits for"
@@ -237,7 +236,7 @@ stop_rank() {
     done
 }
 
-# All ranks stand still for twice the time-out, as where Slurm suspends a job, and go on. Nobody has waited.
+# All ranks are suspended for twice the time-out, as by Slurm, and go on. This does not count as waiting.
 suspend_all() {
     local name="kill -STOP of all ranks, then kill -CONT" left
     start_training --timeout 2
@@ -248,7 +247,7 @@ suspend_all() {
     kill -CONT $(processes "$train" "$mark")
     sleep 1
     [ "$(processes "$train" "$mark" | wc -l)" -eq $((2 * ranks)) ] || fail "$name: ranks are gone"
-    grep 'has been waiting' "$work/err" && fail "$name: the time in which all stood still counts as waiting"
+    grep 'has been waiting' "$work/err" && fail "$name: the time in which all were suspended counts as waiting"
     kill "$launcher"
     wait "$launcher"
     left=$(left_running "$train" "$mark")

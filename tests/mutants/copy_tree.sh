@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # copy_tree.sh: for run.sh and random.sh.
 
-# copy_tree FROM TO: the source tree without what builds left behind, into a new directory: what git knows or would
-# add; without git, all but build*/. A git that has FROM inside of a larger work tree speaks of that one, which may
-# ignore all that is here.
+# copy_tree FROM TO: copies the source tree without the output of builds into a new directory: the files that git tracks
+# or would add; without git, all outside build*/. If FROM lies inside a larger work tree, git is not asked, because that
+# tree may ignore everything here.
 copy_tree() {
     mkdir "$2" && (cd "$1" && if [ "$(git rev-parse --show-toplevel 2>/dev/null)" -ef . ]; then
         git ls-files -z --cached --others --exclude-standard

@@ -2,8 +2,8 @@
 # random.sh: tries random mistakes in common/ and train/, and says how many the tests notice. See README.md.
 #
 # usage: tests/mutants/random.sh [--seed N] [--count N] [--again] [--check N]     --help: what these mean
-# Works in build-random-mutants/, or in $RANDOM_MUTANTS; what is there makes the next run begin faster, and lets one
-# that was interrupted go on. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
+# Works in build-random-mutants/, or in $RANDOM_MUTANTS. The files there make the next run begin faster, and let an
+# interrupted one continue. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
 set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -41,12 +41,12 @@ done
 
 case " $* " in *" --help "* | *" -h "*) exec python3 "$here/random_mutation.py" --help ;; esac
 
-# update_tree: brings $work/tree up to date, file by file, so that ninja builds again what has changed only.
+# update_tree: brings $work/tree up to date, file by file, so that ninja builds only what has changed.
 update_tree() {
     rm -rf "$work/new"
     copy_tree "$root" "$work/new" || give_up "could not copy the tree"
     mkdir -p "$work/tree"
-    # Other code there means other mutants: results of the old ones are put aside.
+    # Other code means other mutants, so the results of the old ones are moved away.
     { diff -rq "$work/new/common" "$work/tree/common" && diff -rq "$work/new/train" "$work/tree/train"; } >/dev/null 2>&1 ||
         for results in "$work"/results-*.tsv; do [ ! -e "$results" ] || mv "$results" "$results.old"; done
     diff -rq -x mutants "$work/new" "$work/tree" >/dev/null || rm -f "$work/built" "$work"/*.json

@@ -34,7 +34,7 @@ field() {
     sed -n "/^--- /q; s/^$1: *//p" "$2"
 }
 
-# use_build SANITIZER: from now on what is built, and run, is built with it. "": without.
+# use_build SANITIZER: programs are built with it, and run, from now on. "": without.
 use_build() {
     build=$work/build$1
     [ -d "$build" ] || cmake -S "$tree" -B "$build" -G "Unix Makefiles" \
@@ -126,7 +126,7 @@ done
 copy_tree "$root" "$tree" || give_up "could not copy the tree"
 echo "building the unmodified tree ..."
 
-# A test that fails anyway catches nothing: the unmodified tree must pass what is run below.
+# A test that fails without a mutant proves nothing: the unmodified tree must pass the tests below.
 for file in "${mutants[@]}"; do
     echo "$(field Stage "$file") $(field Sanitizer "$file")"
 done | sort -u >"$work/builds"

@@ -51,7 +51,7 @@ done
 
 # ---- train ----
 
-# train_hash STAGE RANKS ARGUMENTS...: the weights' hash of one run, or why there is none
+# train_hash STAGE RANKS ARGUMENTS...: the weights' hash of one run, or the reason why there is none
 train_hash()
 {
     local stage=$1 ranks=$2

@@ -1,11 +1,11 @@
 #!/bin/sh
-# test_cli.sh: every way of typing `train`'s flags wrongly that we could think of, on 1 and on 2 ranks.
-# How it is called and what is expected: cli/cases.sh. The stage of TRAIN is read from its --help.
+# test_cli.sh: many ways of typing `train`'s flags wrongly, on 1 and on 2 ranks.
+# Its usage and the expected behaviour: cli/cases.sh. The stage of TRAIN is read from its --help.
 
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/cli/cases.sh"
 
-# ---- what is right must work, or the refusals below prove nothing ----
+# ---- correct calls must work, or the refusals below prove nothing ----
 
 run 1 --help
 ended 0 --help
@@ -15,7 +15,7 @@ if [ -z "$stage" ]; then
     exit 1
 fi
 echo "train of stage $stage, ranks: $ranks_list"
-if [ "$stage" -eq 4 ]; then # all flags; a change is meant to be seen: write the file anew with --help
+if [ "$stage" -eq 4 ]; then # all flags; after a change on purpose, write the file again with --help
     diff "$(dirname "$0")/help_of_stage4.txt" "$scratch/out" >"$scratch/diff" ||
         fail "--help is not tests/train/help_of_stage4.txt: $(cat "$scratch/diff")" --help
 fi
@@ -39,7 +39,7 @@ accepted --model mlp-toy $tiny
 accepted --model=mlp-toy --steps=1 --batch-size=4 --verify exact
 accepted --model mlp $tiny --data "$scratch/images"
 
-# ---- words that are no flags ----
+# ---- words that are not flags ----
 
 refused --no-such-flag --no-such-flag
 refused --no-such-flag --no-such-flag=3
@@ -125,7 +125,7 @@ refused --hidden --model gpt --hidden 8,8
 refused --layers --model mlp --layers 2
 refused --context --model mlp-toy --context 8
 refused --generate --model mlp --generate 10
-refused --generate --model gpt2 --generate 5 # its tokens are no bytes
+refused --generate --model gpt2 --generate 5 # its tokens are not bytes
 refused --heads --model gpt --width 10 --heads 4
 refused --data --model mlp-toy --data "$scratch/images"
 refused --momentum --model gpt --momentum 0.9
@@ -136,7 +136,7 @@ refused --device --model mlp-toy --device cuda
 refused train_cuda --model mlp-toy --device cuda
 refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl
-refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; the other one: test_cuda_cli.sh
+refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; train_cuda: test_cuda_cli.sh
 refused --share-gpu --share-gpu=yes
 refused train_cuda --model mlp-toy --tf32
 refused --tf32 --tf32=yes
@@ -174,7 +174,7 @@ if [ "$stage" -lt 4 ]; then
     refused --loss-scale --loss-scale 1024
 else
     refused --grad-dtype --grad-dtype int8
-    refused --verify --model mlp-toy --steps 1 --grad-dtype bf16 --verify # whole batches know no wire
+    refused --verify --model mlp-toy --steps 1 --grad-dtype bf16 --verify # a process on whole batches sends nothing
     refused --loss-scale --loss-scale 1024 # in fp32
     for value in 0 -1 nan inf x; do
         refused --loss-scale --model mlp-toy --precision fp16 --loss-scale "$value"

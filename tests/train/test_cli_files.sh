@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_cli_files.sh: files that are missing, cut short, damaged, of the wrong kind, or cannot be written, on 1 and on
-# 2 ranks. How it is called and what is expected: cli/cases.sh.
+# 2 ranks. Its usage and the expected behaviour: cli/cases.sh.
 
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/cli/cases.sh"
@@ -10,7 +10,7 @@ tiny="--steps 1 --batch-size 4"
 # $tiny is a list of words on purpose
 # shellcheck disable=SC2086
 {
-# what is right must work, or the refusals below prove nothing
+# correct calls must work, or the refusals below prove nothing
 accepted --model mlp $tiny --data "$scratch/images"
 
 # ---- files to write ----
@@ -48,7 +48,7 @@ for count in $ranks_list; do
     run "$count" --model mlp-toy $tiny --json "$scratch/to_new"
     ended 0 --model mlp-toy $tiny --json "$scratch/to_new" || continue
     if [ ! -L "$scratch/to_new" ] || [ ! -s "$scratch/new" ]; then
-        fail "expected a new file where the link leads to, and the link as it was" --json to_new
+        fail "expected a new file that the link points to, and the link unchanged" --json to_new
     fi
 done
 cat "$scratch/pipe" >"$scratch/piped" &
@@ -60,10 +60,10 @@ grep -q weights_hash "$scratch/piped" || fail "nothing came through the pipe" --
 [ -p "$scratch/pipe" ] || fail "the pipe was replaced by a file" --json pipe
 run 1 --model mlp-toy $tiny --json /dev/stdout # which is a file here
 if ! grep -q weights_hash "$scratch/out" || ! head -1 "$scratch/out" | grep -q '^stage 1'; then
-    fail "expected the JSON behind what is printed, got '$(head -c 100 "$scratch/out")'" --json /dev/stdout
+    fail "expected the JSON after the printed text, got '$(head -c 100 "$scratch/out")'" --json /dev/stdout
 fi
 
-# ---- two outputs in one file, by whatever name ----
+# ---- two outputs in one file, under any name ----
 
 same_outputs()
 {
@@ -74,11 +74,11 @@ same_outputs()
 same_outputs same ./same
 same_outputs "$scratch/fresh" "$scratch/images/../fresh"
 same_outputs "$scratch/to_new" "$scratch/new"
-same_outputs "$scratch/pipe" "$scratch/pipe" # which nobody reads: to open it, for a look, would take for ever
+same_outputs "$scratch/pipe" "$scratch/pipe" # it has no reader: opening it would block for ever
 accepted --model mlp-toy $tiny --trace /dev/null --save /dev/null --json /dev/null
 accepted --model mlp-toy $tiny --json "$scratch/images/file" --save "$scratch/file" # two files of one name
 
-# ---- an output that would replace what is read ----
+# ---- an output that would replace an input ----
 
 head -c 30000 /dev/urandom >"$scratch/mine.txt"
 cp "$scratch/mine.txt" "$scratch/before.txt"
@@ -86,17 +86,17 @@ ln -s mine.txt "$scratch/to_mine"
 for flag in save trace json; do
     refused "--$flag: $scratch/to_mine is a file of --data" --model gpt $tiny --data "$scratch/mine.txt" \
         --$flag "$scratch/to_mine"
-    for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz; do # the last one: read next time
+    for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz; do # the last: read next time
         refused "--$flag: $scratch/images/$file is a file of --data" --model mlp $tiny --data "$scratch/images/." \
             --$flag "$scratch/images/$file"
     done
 done
 cmp -s "$scratch/mine.txt" "$scratch/before.txt" || fail "a refused run has changed its data" --data mine.txt
-accepted --model mlp $tiny --data "$scratch/images" --json "$scratch/images/result" # beside them is no harm
+accepted --model mlp $tiny --data "$scratch/images" --json "$scratch/images/result" # a file beside them is allowed
 
 # ---- stdout ----
 
-# into_closed_pipe HOW: the reader is gone before the first line is printed, and SIGPIPE is set as env's option says
+# into_closed_pipe HOW: the reader has ended before the first line is printed, and SIGPIPE is set by env's option HOW
 into_closed_pipe()
 {
     rm -f "$scratch/gone"
@@ -109,7 +109,7 @@ into_closed_pipe()
         : >"$scratch/gone"
     }
     status=$(cat "$scratch/status") ranks=1
-    if [ -s "$scratch/err" ]; then fail "a reader who has had enough is no fault" "| head -1, $1-signal"; fi
+    if [ -s "$scratch/err" ]; then fail "a reader that stops early is no fault" "| head -1, $1-signal"; fi
 }
 into_closed_pipe --default # status: the signal's, or 0 with an MPI that ignores it
 [ "$status" -eq 141 ] || ended 0 "| head -1"
@@ -124,7 +124,7 @@ if [ -w /dev/full ]; then
     done
 fi
 
-# ---- files to go on from ----
+# ---- files to resume from ----
 
 : >"$scratch/empty"
 head -c 200 /dev/zero | tr '\0' 'x' >"$scratch/noise"
@@ -157,7 +157,7 @@ if [ -s "$scratch/saved" ]; then
     done
     cmp -s "$scratch/both" "$scratch/saved" || fail "a refused run has changed its file" $next --resume both --save both
     accepted $next --resume "$scratch/saved" --save "$scratch/other" --verify
-    # ... and it is never overwritten by something that is no checkpoint
+    # ... and it is never overwritten by a file that is not a checkpoint
     ln -s both "$scratch/to_both"
     for same in "$scratch/both" "$scratch/./both" "$scratch/to_both"; do
         refused "--json: $same is the file of --resume" $next --resume "$scratch/both" --json "$same"
@@ -176,7 +176,7 @@ refused "$scratch/noise" --model mlp $tiny --data "$scratch/noise" # a file, not
 mkdir "$scratch/nothing"
 refused "$scratch/nothing" --model mlp $tiny --data "$scratch/nothing"
 
-# bad_images NAME: the directory just spoilt must be refused, and the message must say which directory
+# bad_images NAME: the directory just damaged must be refused, and the message must name it
 bad_images()
 {
     refused "$scratch/$1" --model mlp $tiny --data "$scratch/$1"
@@ -190,7 +190,7 @@ for file in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-uby
     : >"$scratch/empty-$file/$file"
     bad_images "empty-$file"
 
-    image_directory "header-$file" # not even the header is whole
+    image_directory "header-$file" # the header is incomplete
     head -c 7 "$scratch/images/$file" >"$scratch/header-$file/$file"
     bad_images "header-$file"
 
@@ -213,7 +213,7 @@ for file in train-images-idx3-ubyte train-labels-idx1-ubyte t10k-images-idx3-uby
     mkdir "$scratch/directory-$file/$file"
     bad_images "directory-$file"
 done
-image_directory claims # a header that claims four milliard images
+image_directory claims # a header that claims four billion images
 { printf '\0\0\010\003\377\377\377\377\0\0\0\034\0\0\0\034'; head -c 784 /dev/zero; } \
     >"$scratch/claims/train-images-idx3-ubyte"
 bad_images claims
@@ -221,14 +221,14 @@ image_directory square # 2^16 x 2^16 pixels: 32-bit products are 0
 { printf '\0\0\010\003\0\0\0\001\0\001\0\0\0\001\0\0'; head -c 784 /dev/zero; } \
     >"$scratch/square/train-images-idx3-ubyte"
 bad_images square
-image_directory fewer # sound, but 59 labels for 60 images
+image_directory fewer # valid, but 59 labels for 60 images
 idx_labels "$scratch/fewer/train-labels-idx1-ubyte" 59 59
 bad_images fewer
-image_directory none # sound, but no image at all
+image_directory none # valid, but without any image
 idx_images "$scratch/none/train-images-idx3-ubyte" 0 0
 idx_labels "$scratch/none/train-labels-idx1-ubyte" 0 0
 bad_images none
-image_directory class # a label that is no class
+image_directory class # a label that is not a class
 { printf '\0\0\010\001\0\0\0\074'; head -c 59 /dev/zero; byte 10; } >"$scratch/class/train-labels-idx1-ubyte"
 bad_images class
 
@@ -243,7 +243,7 @@ head -c 15000 "$scratch/text.gz" >"$scratch/cut.gz"
 refused "$scratch/cut.gz" --model gpt $tiny --data "$scratch/cut.gz"
 head -c 70000000 /dev/zero | gzip -1 -c >"$scratch/bomb.gz"
 refused "$scratch/bomb.gz' unpacks to more than" --model gpt $tiny --data "$scratch/bomb.gz"
-# a pipe, from above: a text is opened twice, and nobody may wait there
+# a pipe, from above: a text is opened twice, and the run must not wait there
 refused "$scratch/pipe" --model gpt $tiny --data "$scratch/pipe"
 refused /dev/null --model gpt $tiny --data /dev/null
 }

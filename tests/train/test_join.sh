@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_join.sh TRAIN [MPIEXEC]: ranks with unequal numbers of samples of their own. With --join they train on, and equal
-# one process; without it, the uneven end is said before the first step. Whatever happens, no run hangs.
+# one process; without it, the uneven end is reported before the first step. No run may hang.
 set -u
 train=$1 mpiexec=${2:-mpiexec}
 limit=60 failures=0
@@ -53,7 +53,7 @@ for ranks in 2 3; do
     batch=$((20 * ranks)) # 20 samples on each rank: 11 steps of an epoch on the first, 4 on the last
     own=(--rank-samples "$uneven" --batch-size "$batch")
 
-    # Two epochs, with each divisor: as one process on the same batches, and to the bit as one on the ranks' shares.
+    # Two epochs, with each divisor: like one process on the same batches, and to the bit like one on the ranks' shares.
     for join in "" initial; do
         # shellcheck disable=SC2086 # no word at all, or one
         {
@@ -77,7 +77,7 @@ for ranks in 2 3; do
     grep -q 'note: .*--rank-samples (a fingerprint)' "$work/err" || fail "--resume: no note on other --rank-samples"
     grep -q 'note: .*with --join (its number) 2, this one has 1' "$work/err" || fail "--resume: no note on another --join"
 
-    # A run that is much shorter than the model's usual warm-up, as none of its flags says.
+    # A run that is much shorter than the model's default warm-up, which no flag sets here.
     seq 1 2000 >"$work/text"
     trained --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --epochs 1 --batch-size 60
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_limits.sh TRAIN: where the system gives less than usual (memory, the size of a file, streams, a pipe without a
-# reader), a run ends by itself, soon, with a line that says why, and leaves no half a file.
+# test_limits.sh TRAIN: if the system gives less than usual (memory, the size of a file, streams, a pipe without a
+# reader), a run ends soon by itself, with a line that says why, and leaves no incomplete file.
 set -u
 train=$(realpath "$1")
 work=$(mktemp -d)
@@ -31,8 +31,8 @@ under() {
 
 under "-v unlimited"
 expect "no limit" 0 "" "$status"
-if [ "${SANITIZED:-}" = "" ]; then # sanitizers take terabytes of addresses
-    for kilobytes in $(seq 420000 -40000 100000); do # at one of them MPI starts, and OpenBLAS's buffer does not fit
+if [ "${SANITIZED:-}" = "" ]; then # sanitizers reserve terabytes of addresses
+    for kilobytes in $(seq 420000 -40000 100000); do # at one of them MPI starts, but OpenBLAS's buffer does not fit
         under "-v $kilobytes"
         if [ "$status" -eq 124 ] || grep -q OpenBLAS, err; then break; fi
     done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The summary's memory: its parts explain the peak to within 15 %, also where something lies beside the gradients: a
-# copy in 16 bits that travels, or the sums that stage 3 throws away under --accumulate.
+# The summary's memory: its parts explain the peak to within 15 %, also with more buffers beside the gradients: a 16-bit
+# copy that is sent, or the sums that stage 3 discards under --accumulate.
 #
 # usage: test_memory_line.sh BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 set -u

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A loss or a gradient that is infinite or NaN on one rank: the run stops in that step, and names the rank and, for a
-# gradient, the parameter; or, with --on-nan skip, leaves the step out on all ranks and goes on.
+# gradient, the parameter; or, with --on-nan skip, skips the step on all ranks and goes on.
 #
 # usage: test_not_finite.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from not_finite.c
 set -u
@@ -38,27 +38,27 @@ stops() {
     run "$1" "${@:4}"
     [ "$lines" != any ] || lines=$(grep -c "$fault" "$scratch/err")
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
-        fail "still running after $limit s: a rank waits for the one that has ended"
+        fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -ne 1 ]; then
-        fail "expected status 1, got $status: what is not finite was not noticed, or taken for something else"
+        fail "expected status 1, got $status: the value that is not finite was not noticed, or caused another error"
     elif [ "$lines" -eq 0 ] || [ "$(grep -c "$fault" "$scratch/err")" -ne "$lines" ] ||
         [ "$(grep -c -e "$fault $pattern" "$scratch/err")" -ne "$lines" ]; then
-        fail "expected $lines line(s), each like '$fault $pattern': a rank that is not to blame must not speak, and" \
+        fail "expected $lines line(s), each like '$fault $pattern': a rank that is not the cause must be silent, and" \
             "who is must say so"
     fi
     left=$(left_running "$program")
     [ -z "$left" ] || fail "left running: $left"
 }
 
-# skips RANKS FLAGS...: the run ends well, and exactly one step was left out, on all ranks.
+# skips RANKS FLAGS...: the run ends well, and exactly one step was skipped, on all ranks.
 skips() {
     run "$@" --on-nan skip
     if [ "$status" -ne 0 ]; then
         fail "--on-nan skip: expected status 0, got $status"
     elif [ -s "$scratch/err" ]; then
-        fail "--on-nan skip: something was said on stderr"
+        fail "--on-nan skip: there was output on stderr"
     elif ! jq -e '.steps_skipped == 1 and .final_loss != null' "$scratch/json" >/dev/null; then
-        fail "--on-nan skip: expected one step left out, and a loss at the end; got" \
+        fail "--on-nan skip: expected one skipped step, and a loss at the end; got" \
             "$(jq -c '[.steps_skipped, .final_loss]' "$scratch/json")"
     fi
 }
@@ -84,7 +84,7 @@ stops 2 1 "0, step 3: the gradient of fc1.weight is not finite after the all-red
 PLANT=nothing PLANT_RANK=none # a learning rate with which training diverges: all ranks say so, if they get to it
 stops 2 any "[01], step [0-9]*: this rank's own loss is .*before its gradients are sent.*--lr" --lr 1000 --steps 60
 case $program in
-    *stage4*) # under fp16 steps are left out, the scale falls, and falls: it must not end at 0, with no step ever taken
+    *stage4*) # fp16 skips steps, and the scale keeps falling: it must not reach 0, where no step is ever taken
         stops 2 any "[01], step [0-9]*: the gradient of .* still overflows at a loss scale of .*--lr" --lr 1000 \
             --steps 100 --precision fp16 --loss-scale 1
         ;;

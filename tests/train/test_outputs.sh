@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_outputs.sh: what a run says at its end: the evaluation, which must not depend on the number of ranks; bits per
-# byte and the share of communication; the advice after --verify; the trace; the generated text.
-# How it is called: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
+# test_outputs.sh: the output at the end of a run: the evaluation, which must not depend on the number of ranks; bits
+# per byte and the share of communication; the advice after --verify; the trace; the generated text.
+# Its usage: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
 
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/cli/cases.sh"
@@ -16,7 +16,7 @@ succeeds()
 
 # ---- evaluation ----
 
-# Pictures that differ, or a sample left out would not show: 60 + 20 of what a program's bytes look like.
+# Pictures that differ, or a missing sample would not show: 60 + 20 pictures made from the bytes of a program.
 image_directory noise
 pixels()
 {
@@ -32,7 +32,7 @@ pixels t10k-images-idx3-ubyte $((20 * 784))
 labels train-labels-idx1-ubyte 60
 labels t10k-labels-idx1-ubyte 20
 
-# evaluated RANKS SAMPLES: the weights stay as they are drawn, for trained ones differ in their last bits
+# evaluated RANKS SAMPLES: with the initial weights, because trained ones differ in their last bits
 evaluated()
 {
     succeeds "$1" --model mlp --hidden 16,16 --data "$scratch/noise" --steps 1 --batch-size 12 --lr 1e-12 --momentum 0 \
@@ -42,7 +42,7 @@ evaluated 1 13
 for count in 2 3; do # 13 is a multiple of neither
     evaluated $count 13
     jq -es '.[0].weights_hash == .[1].weights_hash' "$scratch/1.json" "$scratch/$count.json" >/dev/null ||
-        fail "the initial weights are not those of one rank, so nothing can be said about the evaluation" "13 samples"
+        fail "the initial weights are not those of one rank, so the evaluations cannot be compared" "13 samples"
     jq -es 'def close(f): (.[0] | f) - (.[1] | f) | fabs <= 1e-6; close(.eval_loss) and close(.eval_accuracy)' \
         "$scratch/1.json" "$scratch/$count.json" >/dev/null ||
         fail "eval_loss, eval_accuracy $(jq -c '[.eval_loss, .eval_accuracy]' "$scratch/$count.json"), but
@@ -52,7 +52,7 @@ evaluated 2 12
 jq -es '.[0].eval_loss - .[1].eval_loss | fabs > 1e-5' "$scratch/1.json" "$scratch/2.json" >/dev/null ||
     fail "12 samples have the loss of 13: this test would not notice a sample left out" "12 samples"
 
-# ---- bits per byte, of a text alone ----
+# ---- bits per byte, only for text ----
 
 tiny="--model gpt --layers 1 --heads 2 --width 16 --context 16 --eval-samples 1"
 # shellcheck disable=SC2086 # a list of words
@@ -63,7 +63,7 @@ jq -e '.eval_bits_per_byte - .eval_loss / 0.6931471805599453 | fabs < 1e-9' "$sc
 grep -q "; on unseen data [0-9.]* nats, $bits bits per byte\$" "$scratch/out" ||
     fail "no '... nats, $bits bits per byte' in the summary, but '$(grep '^  loss' "$scratch/out")'" "$tiny"
 jq -e '.first_bucket_mb == 0.5 and .bucket_cap_mb == 25' "$scratch/json" >/dev/null ||
-    fail "the caps of the buckets are not those that were asked for" "$tiny"
+    fail "the caps of the buckets are not those of the flags" "$tiny"
 share=$(jq '100 * .exposed_comm_ms / .step_ms.p50' "$scratch/json")
 jq -e '100 * .comm_share - '"$share"' | fabs < 1e-6' "$scratch/json" >/dev/null ||
     fail "comm_share is $(jq .comm_share "$scratch/json"), but exposed / step is $share %" "$tiny"
@@ -71,9 +71,9 @@ grep -q " ms exposed ($(LC_ALL=C printf %.1f "$share") % of the step): [0-9]* % 
     fail "no 'ms exposed ($share % of the step)' in '$(grep '^  all-reduce' "$scratch/out")'" "$tiny"
 jq -e '.eval_bits_per_byte == null' "$scratch/1.json" >/dev/null || fail "pictures have no bits per byte" "--model mlp"
 
-# ---- advice, where training on whole batches comes to other weights ----
+# ---- advice, where training on whole batches gives other weights ----
 
-# verified_with STATUS ADVICE ARGUMENTS...: ADVICE: what it says, or nothing. The model has the case in point, the bias
+# verified_with STATUS ADVICE ARGUMENTS...: ADVICE: its text, or nothing. The model contains the critical case, the bias
 # of attention's keys.
 verified_with()
 {

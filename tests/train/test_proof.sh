@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_proof.sh: N ranks train what one process trains on whole batches (--verify), for every seed and with every kernel
 # of the BLAS. --verify allows 1e-5; here the largest difference must stay below a tenth of that, because a proof that
-# passes by a hair on this machine may fail on the next one.
+# just passes on this machine may fail on the next one.
 #
 # usage: test_proof.sh quick|seeds|training TRAIN MPIEXEC [FLAGS OF MPIEXEC...]
 #   quick      100 steps of mlp and of gpt
@@ -21,7 +21,7 @@ key() {
     sed -n "s/^.*\"$2\":[[:space:]]*\([^,]*\),*\$/\1/p" "$1"
 }
 
-# proved RANKS FLAGS...: trains, compares, and looks at the difference
+# proved RANKS FLAGS...: trains, compares, and checks the difference
 proved() {
     local ranks=$1 difference
     shift

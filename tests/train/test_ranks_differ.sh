@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_ranks_differ.sh [--every-flag] TRAIN MPIEXEC [OTHER_TRAIN]: ranks of one job that were started with different
-# flags, files or programs. One line says which and shows both sides, the status is 2, nobody hangs, and nothing was
-# trained. --every-flag tries all flags that TRAIN's --help lists, and nothing else; without it, a few.
+# flags, files or programs. One line names the difference and shows both sides, the status is 2, no rank hangs, and no
+# step was trained. --every-flag tries all flags that TRAIN's --help lists, and nothing else; without it, a few.
 # TRAIN is stage 4's; OTHER_TRAIN another stage's.
 set -u
 every_flag=
@@ -28,7 +28,7 @@ run() {
     status=$?
 }
 
-# refused NAME PATTERN: what has just run, with $status, was refused as it should be.
+# refused NAME PATTERN: checks that the last run, which ended with $status, was refused correctly.
 refused() {
     [ "$status" -ne 124 ] || fail "$1: still running after $limit s"
     [ "$status" -eq 2 ] || fail "$1: expected status 2, got $status"
@@ -38,7 +38,7 @@ refused() {
 
 # ---- flags ----
 
-# value_of FLAG ARGUMENT HELP: a value that FLAG accepts, taken from the help; ARGUMENT is how it is called there.
+# value_of FLAG ARGUMENT HELP: a value that FLAG accepts, taken from the help; ARGUMENT is its name there.
 value_of() {
     local default
     default=$(sed -n 's/.*\[\([^ ]*\)\].*/\1/p' <<<"$3")
@@ -54,7 +54,7 @@ value_of() {
     esac
 }
 
-# per_rank FLAG ARGUMENT VALUE: the help says that ranks may differ in this flag, so they train.
+# per_rank FLAG ARGUMENT VALUE: according to the help ranks may differ in this flag, so they must train.
 per_rank() {
     local base=$toy same=
     [ "$1" != data ] || base=$gpt
@@ -63,7 +63,7 @@ per_rank() {
     [ "$status" -eq 0 ] || fail "--$1 is per rank, but a run in which it differs ended with status $status"
 }
 
-# differs FLAG: rank 1 alone has it, or rank 0 alone; a flag that both would refuse is refused by the one that has it.
+# differs FLAG: only rank 1 has it, or only rank 0. If the stage refuses the flag, the rank that has it does so.
 differs() {
     local line argument text value base words
     line=$(sed -nE "s/^  --$1( [^ ]+)? +(.*)/\1@\2/p" <<<"$help" | head -1)
@@ -107,20 +107,20 @@ for flag in debug-collectives allreduce trace heads data resume; do
     differs "$flag"
 done
 
-# A default's number is not the default: the model's own warm-up would be shortened to fit the run.
+# Typing the default's number is not the default: without the flag, the warm-up is shortened to fit the run.
 run "$gpt --steps 200" "$gpt --steps 200 --warmup-steps 100"
 refused "a default typed" "differently: --warmup-steps is not given on rank 0, but 100 on rank 1"
 
-# One rank alone has made a mistake.
+# Only one rank has made a mistake.
 run "$toy" "$toy --no-such-flag"
 refused "a wrong flag" '--no-such-flag: no such flag.* \(rank 1\)'
 run "$gpt --data $work/data" "$gpt --data $work/missing"
 refused "a missing file" "--data: there is no file '$work/missing'.* \(rank 1\)"
 run "$toy" "$toy --help"
 [ "$status" -eq 1 ] || fail "--help on one rank: expected status 1, got $status"
-grep -q 'fault: rank 0: .* rank 1 has left the group' "$work/err" || fail "--help on one rank: no word about it"
+grep -q 'fault: rank 0: .* rank 1 has left the group' "$work/err" || fail "--help on one rank: no line reports it"
 
-# ---- files, under names that differ here and need not on two hosts ----
+# ---- files, under different names here; on two hosts the names may be equal ----
 
 # idx FILE DIMENSIONS COUNT [BYTES]: an IDX file of COUNT items: labels as given, or black images.
 idx() {
@@ -157,7 +157,7 @@ run "$toy --resume $work/resume" "$toy --resume $work/other"
 refused "another checkpoint" 'the checkpoint \(--resume\) is of step 2, .* on rank 0, but of step 2, .* on rank 1'
 run "$toy --resume $work/resume" "$toy"
 refused "a checkpoint on one rank" 'the checkpoint \(--resume\) is of step 2, .* on rank 0, but none on rank 1'
-# Rank 0's weights are broadcast: what must not differ is the optimizer's state. Rates so small leave weights alone.
+# Rank 0's weights are broadcast, so the difference is in the optimizer's state. Such a rate leaves weights unchanged.
 for batch in 50 100; do
     "$train" --model mlp-toy --steps 1 --lr 1e-12 --momentum 0.9 --batch-size "$batch" --save "$work/after$batch" \
         >/dev/null 2>"$work/err" || fail "saving a checkpoint"
@@ -172,17 +172,17 @@ if [ -n "$other_train" ]; then
     refused "another stage" 'the program is that of stage 4 \(cpu, mpi\) on rank 0, but that of stage [123] \(cpu, mpi\) on rank 1'
 fi
 
-# A program built with one MPI under the launcher of another: every rank would believe that it is alone.
+# A program that was built with one MPI, under the launcher of another: every rank would believe that it is alone.
 # shellcheck disable=SC2086
 {
     PMI_SIZE=2 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
     refused "another MPI's launcher" "the launcher started 2 ranks, but this program's MPI library sees 1"
-    # The same under Slurm, whose srun says nothing to an MPI that it does not know ...
+    # The same under Slurm, whose srun gives nothing to an MPI that it does not know ...
     SLURM_STEP_NUM_TASKS=2 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
     refused "srun without --mpi" "srun started 2 ranks, but this program's MPI library sees 1: .*--mpi=pmix"
-    # ... but not where mpiexec has started this rank, and srun only mpiexec's helpers.
+    # ... but not if mpiexec has started this rank, and srun only mpiexec's helpers.
     timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env SLURM_STEP_NUM_TASKS=2 "$train" $toy \
         >"$work/out" 2>"$work/err" || fail "mpiexec on 2 hosts of Slurm, and 1 rank: ended with status $?"
 }

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# test_report.sh TRAIN [MPIEXEC]: what a run says about itself: the lines that it begins with, and the settings and
-# sizes in its summary, which follow from the flags. TRAIN: stage 4's. (More of the summary: test_stats.c,
-# test_printed.c.)
+# test_report.sh TRAIN [MPIEXEC]: how a run describes itself: its first lines, and the settings and sizes in its
+# summary, which follow from the flags. TRAIN: stage 4's. (More of the summary: test_stats.c, test_printed.c.)
 set -u
 train=$1 mpiexec=${2:-mpiexec}
 failures=0
@@ -23,14 +22,14 @@ run() {
         >"$work/out" 2>"$work/err" || fail "$*: ended with status $?: $(head -n 3 "$work/err")"
 }
 
-# begins LINE...: the first lines, to the letter.
+# begins LINE...: compares the first lines exactly.
 begins() {
     printf '%s\n' "$@" >"$work/expected"
     head -n $# "$work/out" | sed 's/, cpu, OpenBLAS.*/, cpu/' | diff "$work/expected" - >"$work/diff" ||
         fail "the first lines differ: $(cat "$work/diff")"
 }
 
-# says JQ-CONDITION...: of the summary.
+# says JQ-CONDITION...: the summary fulfils them.
 says() {
     for condition in "$@"; do
         jq -e "$condition" "$work/json" >/dev/null ||
@@ -62,7 +61,7 @@ says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.gr
     '.bytes_per_step == 1568' '.memory.gradients_mb == 0.004704' '.memory.optimizer_mb == 0' \
     '.memory.operands_mb == 0.0028' '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
 
-# The timeline: every event has a kind; what lasts has a duration, and gradient-ready is an instant.
+# The timeline: every event has a kind. gradient-ready is an instant; all other events have a duration.
 run 2 --steps 3 --trace "$work/trace"
 jq -e '(if type == "array" then . else .traceEvents end) |
        all(.ph == "M" or .ph == "X" and .dur > 0 or .ph == "i" and .s == "t" and (.name | startswith("gradient-ready"))) and
@@ -71,4 +70,4 @@ jq -e '(if type == "array" then . else .traceEvents end) |
     fail "--trace: an event has no kind, or the wrong one, or there is none of a kind"
 
 [ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
-echo "what a run says about itself is right"
+echo "the description of a run is right"

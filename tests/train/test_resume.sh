@@ -57,7 +57,7 @@ compare()
     fi
 }
 
-# interrupted ARGUMENTS: 6 steps at once, and 3 + 3. --verify exact, as the reference has to go on from the file, too.
+# interrupted ARGUMENTS: 6 steps at once, and 3 + 3. --verify exact, because the reference must resume, too.
 interrupted()
 {
     arguments=$1
@@ -68,7 +68,7 @@ interrupted()
     compare
 }
 
-# died ARGUMENTS, after interrupted: the first part wanted 5 steps, saved after 3, and died before it could save again:
+# died ARGUMENTS, after interrupted: the first part was to take 5 steps, saved after 3, and died before it saved again:
 # the trace, which is written earlier, does not fit on /dev/full.
 died()
 {
@@ -79,20 +79,20 @@ died()
     compare
 }
 
-# other_seed ARGUMENTS, after interrupted: goes on from half.save with samples in another order: the hash must show it,
-# and a note says it. --verify reads half.save once more, and says it not again.
+# other_seed ARGUMENTS, after interrupted: resumes half.save with samples in another order. The hash must change, and a
+# note must say it, only once, although --verify reads half.save a second time.
 other_seed()
 {
     arguments=$1
     train_with 0 "--steps 6 --seed 43 --resume half.save --json resumed.json --verify exact"
     notes=$(grep -c -- 'note: .*--seed 42, this one has 43' "$scratch/err")
     [ "$notes" -eq 1 ] ||
-        fail "the note about another --seed came $notes times, expected once: is --verify to repeat what was said?"
+        fail "the note about another --seed came $notes times, expected once: does --verify repeat it?"
     [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ] ||
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }
 
-# told ARGUMENTS WORDS PATTERN, after interrupted: a note says how half.save is resumed otherwise; "": there is none.
+# told ARGUMENTS WORDS PATTERN, after interrupted: a note says which setting changed; "": there is no note.
 told()
 {
     arguments=$1
@@ -105,11 +105,11 @@ told()
     fi
 }
 
-# 5 steps in an epoch of the toy's 1000 samples: the second part goes over its end.
+# The toy's epoch of 1000 samples has 5 steps, so the second part goes beyond its end.
 toy="--model mlp-toy --batch-size 240 --momentum 0.9 --lr-schedule constant"
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 6 --optimizer adamw --lr-schedule constant"
 gpt="$gpt --warmup-steps 2 --eval-samples 4"
-fp16="--precision fp16 --loss-scale 65536" # overflows at first: the scale on file is not the one that a run begins with
+fp16="--precision fp16 --loss-scale 65536" # overflows at first: the saved scale is not the initial one
 
 for ranks in 1 2; do
     interrupted "$toy"

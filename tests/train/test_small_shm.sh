@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_small_shm.sh TRAIN MPIEXEC...: --allreduce shm where /dev/shm is small, as in a container: a line says what is
-# needed and what is there, with status 2, instead of a bus error. Where there is room, it trains. Needs a /dev/shm of
-# its own, and so a mount namespace: exit status 77 (skipped) where this user may not have one, or where this MPI keeps
-# shared memory elsewhere.
+# test_small_shm.sh TRAIN MPIEXEC...: --allreduce shm where /dev/shm is small, as in a container: a line says how much
+# is needed and how much is free, with status 2, instead of a bus error. With enough room, it trains. The test needs a
+# /dev/shm of its own, and so a mount namespace. Exit status 77 (skipped) if this user may not have one, or if this MPI
+# keeps shared memory elsewhere.
 set -u
 train=$1
 shift
@@ -20,7 +20,7 @@ may_mount() { # FLAGS of unshare
     unshare "$@" sh -c 'mount -t tmpfs -o size=1m tmpfs /dev/shm' 2>/dev/null
 }
 if may_mount -m; then namespace=-m; elif may_mount -rm; then namespace=-rm; else
-    echo "SKIP: no mount namespace is permitted here (unshare -m): no way to make /dev/shm small"
+    echo "SKIP: no mount namespace is permitted here (unshare -m), so /dev/shm cannot be made small"
     exit 77
 fi
 
@@ -38,14 +38,14 @@ mpiexec=("$@")
 
 with 400m --allreduce shm
 [ "$status" -eq 0 ] || fail "with 400 MB, which is enough: ended with status $status"
-# (The windows that there are already are not freed on this way out; a sanitizer would make a status of its own of it.)
+# (This exit does not free the present windows, which a sanitizer would report with a status of its own.)
 ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 with 24m --allreduce shm
 if [ "$status" -eq 0 ]; then
     echo "SKIP: trains with a small /dev/shm: this MPI keeps shared memory elsewhere ($failures failure(s) before)"
     [ "$failures" -eq 0 ] && exit 77
     exit 1
 fi
-[ "$status" -eq 2 ] || fail "with 24 MB, of which the gradients of 2 ranks need more: expected status 2, got $status"
+[ "$status" -eq 2 ] || fail "with 24 MB, less than the gradients of 2 ranks need: expected status 2, got $status"
 grep -Eq '^train: error: .*\(shm\): the next [0-9]+ MiB do not fit into /dev/shm, which has [0-9]+ MiB left.*ordered$' \
     "$work/err" || fail "with 24 MB: no line says how much is needed, and how much there is"
 with 24m --allreduce ordered

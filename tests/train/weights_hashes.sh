@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# weights_hashes.sh: the hash of the trained weights of every stage, model, precision and number of ranks, a line each:
-# before and after a change that should change no bit, for diff.
+# weights_hashes.sh: prints a hash of the trained weights for every stage, model, precision and number of ranks. Compare
+# the output before and after a change that should not change a bit.
 #
 # usage: tests/train/weights_hashes.sh BUILD [MPIEXEC [FLAGS]]     BUILD: a build directory of all stages
 set -u
@@ -19,7 +19,7 @@ runs=( # of 12 steps each
     "--model gpt --layers 2 --width 64 --context 32 --batch-size 8"
     "--model gpt --layers 2 --width 64 --context 32 --batch-size 8 --optimizer sgd --clip-grad-norm 1"
 )
-later=( # flags that begin in a later stage
+later=( # flags that only later stages have
     "2 --model mlp --batch-size 50 --bucket-cap-mb 0.1"
     "3 --model gpt --layers 2 --width 64 --context 32 --batch-size 8 --find-unused-parameters --bucket-cap-mb 0.05"
     "4 --model gpt --layers 2 --width 64 --context 32 --batch-size 12 --accumulate 3"

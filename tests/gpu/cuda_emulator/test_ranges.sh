@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_ranges.sh: on the emulated GPU, what a profiler is told about a step (NVTX), and what --trace shows of the GPU's
-# own times. Both must tell the same story.
+# test_ranges.sh: on the emulated GPU, the ranges of a step that a profiler gets (NVTX), and the GPU's own times in
+# --trace. Both must show the same ranges.
 #
 # usage: test_ranges.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
 set -u
@@ -11,12 +11,12 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# Buckets of one parameter: all-reduces begin while backward is at another place.
+# Buckets of one parameter, so that all-reduces begin while backward is at another operation.
 command=("$build/tests/gpu/cuda_emulator/train_stage${stage}_emulated" --model mlp-toy --steps 2 --eval-samples 8
     --backend mpi --share-gpu)
 [ "$stage" -eq 1 ] || command+=(--bucket-cap-mb 0 --first-bucket-mb 0)
 
-# runs NAME WORDS...: the words end well.
+# runs NAME COMMAND...: the command ends with status 0.
 runs() {
     local name=$1 status=0
     shift
@@ -35,7 +35,7 @@ expect() {
     diff <(echo "$2") <(echo "$3") | head -n 12
 }
 
-# ---- what there should be: each range behind those around it, "backward/linear fc3.weight"; marks with a "!" ----
+# ---- expected: each range after its enclosing ranges, "backward/linear fc3.weight"; marks with a "!" ----
 
 # all_reduces PATH NAME...: one after the other, each over the host and back
 all_reduces() {
@@ -80,8 +80,8 @@ expect "ranges that end where they should" "" "$(grep '^a range' <<<"$training$c
 
 # ---- the trace ----
 
-# The ranges of a rank's row, in the order of their beginning, each behind those within whose time it lies. In
-# microseconds, rounded: what ends when the next one begins lies before it.
+# The ranges of a rank's row, in the order of their beginning, each after the ranges that enclose it in time. Times are
+# rounded microseconds: a range that ends when the next one begins lies before it.
 traced() { # RANK ROW
     jq -r ".[] | select(.pid == $1 and .tid == $2 and .args.step == 1) | [.ts, .ts + (.dur // 0), .ph, .name] | @tsv" \
         "$scratch/trace" | awk -F '\t' '
@@ -104,7 +104,7 @@ for lazy in 0 1; do
     done
 done
 
-# ---- who does not ask for times does not pay for them ----
+# ---- without --trace, no times are recorded ----
 
 LOCKSTEP_EMULATED_PROFILER=$scratch/traced runs "with both" "${command[@]}" --trace "$scratch/trace"
 expect "no event for timing without --trace" 0 "$(grep -c ' event ' "$scratch/untraced")"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_train.sh: trains on the emulated GPU, two ranks over MPI, as on a real one: the weights are those of one process
-# on the CPU to 1e-5; --verify and --verify exact agree; not a bit changes when all work is done as late as CUDA allows.
-# Also what happens where there are too few devices, or too little memory.
+# on the CPU to 1e-5; --verify and --verify exact pass; no bit changes when all work is done as late as CUDA allows.
+# Also tested: too few devices, and too little memory.
 #
 # usage: test_train.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
 set -u
@@ -25,7 +25,7 @@ fail() {
     grep -a 'DIFFERENT' "$scratch/out" | head -n 3
 }
 
-# runs NAME RANKS PROGRAM WORDS...: the program ends well.
+# runs NAME RANKS PROGRAM WORDS...: the program ends with status 0.
 runs() {
     local name=$1 ranks=$2 program=$3
     shift 3
@@ -36,10 +36,10 @@ runs() {
 # equal NAME FILE FILE TOLERANCE
 equal() {
     "$build/tests/train/compare_weights" "$scratch/$2" "$scratch/$3" "$4" >"$scratch/out" 2>"$scratch/err" ||
-        fail "$1: usual cause: a kernel that differs from device_cpu*.c, or a buffer that is sent before it is there"
+        fail "$1: usual cause: a kernel that differs from device_cpu*.c, or a buffer that is sent before it is complete"
 }
 
-# refused NAME STATUS PATTERN WORDS...: the emulated program ends so, and says that.
+# refused NAME STATUS PATTERN WORDS...: the emulated program ends with STATUS and prints PATTERN.
 refused() {
     local name=$1 expected=$2 pattern=$3 status=0
     shift 3
@@ -62,7 +62,7 @@ for model in toy gpt; do
     runs "$model, exact" 2 "$emulated" $shared --allreduce ordered --verify exact
 done
 
-# --tf32: the same bits as one process that multiplies so, other ones than in float32; all ranks, or none.
+# --tf32: the same bits as one process with TF32, and other bits than in float32; on all ranks or on none.
 # shellcheck disable=SC2086
 {
     shared="$gpt --backend mpi --share-gpu --allreduce ordered"
@@ -94,9 +94,9 @@ fi
     LOCKSTEP_EMULATED_DEVICES=0 refused "no device" 2 "no CUDA device" $toy --backend mpi
     refused "two ranks, one device" 2 "--share-gpu" $toy --backend mpi
     LOCKSTEP_EMULATED_DEVICES=2 runs "two devices" 2 "$emulated" $toy --backend mpi
-    # 1 MiB is not enough for anything: the fault names the call and what helps
+    # 1 MiB is never enough: the fault names the call and a remedy
     LOCKSTEP_EMULATED_MEMORY_MB=1 refused "no memory" 1 "cudaMalloc.*memory is full" $gpt --backend mpi --share-gpu
-    # errors that are seen later than they happen: 719 a launch failure, 716 a misaligned address; 13 EXECUTION_FAILED
+    # errors that are reported late: 719 a launch failure, 716 a misaligned address; 13 EXECUTION_FAILED
     fault="fault: rank [01].*" earlier="earlier.*compute-sanitizer.*(device_cuda.*cu:[0-9]*)"
     LOCKSTEP_EMULATED_KERNEL_ERROR=719 refused "a kernel that failed" 1 \
         "${fault}CUDA: cuda.*(cudaErrorLaunchFailure); .*$earlier" $toy --backend mpi --share-gpu

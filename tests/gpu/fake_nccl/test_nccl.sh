@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_nccl.sh: pg_nccl.c over a NCCL that the test plays (fake_nccl.c): what it computes, and how the job ends when
-# NCCL fails, hangs, or cannot even be aborted. What the real NCCL does, it cannot tell.
+# test_nccl.sh: pg_nccl.c over an imitation of NCCL (fake_nccl.c): its results, and how the job ends when NCCL fails,
+# hangs, or cannot even be aborted. The test cannot show the behaviour of the real NCCL.
 #
 # usage: test_nccl.sh NCCL_RANK MPIEXEC [FLAGS OF MPIEXEC...]
 set -u
@@ -11,8 +11,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# ends NAME STATUS SECONDS PATTERN RANKS WORDS...: the job ends with STATUS within SECONDS, and says PATTERN; if that is
-# empty, nothing.
+# ends NAME STATUS SECONDS PATTERN RANKS WORDS...: the job ends with STATUS within SECONDS, and prints PATTERN to
+# stderr; if PATTERN is empty, nothing.
 ends() {
     local name=$1 expected=$2 limit=$3 pattern=$4 ranks=$5 status=0
     shift 5
@@ -21,7 +21,7 @@ ends() {
     if [ "$status" -ne "$expected" ]; then
         echo "FAIL: $name: expected status $expected, got $status (124: it hung for $limit s)"
     elif [ -z "$pattern" ] && [ -s "$scratch/err" ]; then
-        echo "FAIL: $name: something was said on stderr"
+        echo "FAIL: $name: there was output on stderr"
     elif [ -n "$pattern" ] && ! grep -q -e "$pattern" "$scratch/err"; then
         echo "FAIL: $name: nothing on stderr like: $pattern"
     else

@@ -1,4 +1,4 @@
-# cases.sh: runs `train` with given arguments and judges how it ended. Sourced by test_cli*.sh, test_cuda_cli.sh
+# cases.sh: runs `train` with given arguments and checks how it ended. Sourced by test_cli*.sh, test_cuda_cli.sh
 # and test_outputs.sh.
 #
 # usage of all: test_cli.sh TRAIN [MPIEXEC]
@@ -20,7 +20,7 @@ fi
 train=$(realpath "$1")
 mpiexec=$(command -v "${2:-mpiexec}")
 program=${program:-train}
-unset OPENBLAS_CORETYPE # or the program would have advice to give
+unset OPENBLAS_CORETYPE # otherwise the program would print advice
 ranks_list=${CLI_RANKS:-1 2}
 limit=20
 cases=0
@@ -29,10 +29,10 @@ failures=0
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
-work=$scratch/work # every run starts here; none may leave a file behind
+work=$scratch/work # every run starts here, and may not leave a file
 mkdir "$work"
 
-# ---- how a case is run and judged ----
+# ---- running and checking a case ----
 
 # run RANKS ARGUMENTS...: sets status; output goes to $scratch/out and $scratch/err
 run()
@@ -70,7 +70,7 @@ ended()
     if [ "$status" -eq "$expected" ]; then
         return 0
     elif [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
-        fail "still running after $limit s: a rank waits for another that is gone, or training began" "$@"
+        fail "still running after $limit s: a rank waits for one that has ended, or training began" "$@"
     elif [ "$status" -eq 0 ]; then
         fail "expected status $expected, got 0: the mistake was not noticed" "$@"
     else
@@ -79,7 +79,7 @@ ended()
     return 1
 }
 
-# refused WORD ARGUMENTS...: a mistake of the user's; the message must contain WORD
+# refused WORD ARGUMENTS...: a user's mistake; the message must contain WORD
 refused()
 {
     word=$1
@@ -89,7 +89,7 @@ refused()
         ended 2 "$@" || continue
         lines=$(wc -l <"$scratch/err")
         if [ "$lines" -ne 1 ]; then
-            fail "expected one line on stderr, got $lines: every rank speaks, or the message holds a newline?" "$@"
+            fail "expected one line on stderr, got $lines: did every rank print one, or is there a newline in it?" "$@"
         elif ! grep -q "^$program: error: " "$scratch/err"; then
             fail "the line does not begin with '$program: error: '" "$@"
         elif ! grep -qF -e "$word" "$scratch/err"; then
@@ -100,7 +100,7 @@ refused()
     done
 }
 
-# faulted WORD ARGUMENTS...: goes wrong while running; the launcher may add lines of its own to stderr
+# faulted WORD ARGUMENTS...: a fault at run time; the launcher may add lines of its own to stderr
 faulted()
 {
     word=$1
@@ -122,7 +122,7 @@ accepted()
     done
 }
 
-# The last words of a test: its result is the script's.
+# Call last in a test: prints the result and returns it.
 finish()
 {
     left=$(ls -A "$work")
@@ -134,7 +134,7 @@ finish()
     [ "$failures" -eq 0 ]
 }
 
-# ---- files to go wrong with ----
+# ---- files for the cases ----
 
 byte() # one byte of value $1
 {
@@ -155,7 +155,7 @@ idx_labels()
     { printf '\0\0\010\001\0\0\0'; byte "$2"; head -c "$3" /dev/zero; } >"$1"
 }
 
-# image_directory NAME: a sound, tiny data set: 60 + 20 black images of class 0
+# image_directory NAME: a valid, tiny data set: 60 + 20 black images of class 0
 image_directory()
 {
     mkdir "$scratch/$1"
