@@ -115,6 +115,17 @@ void device_synchronize(void)
     CHECK_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
+/* CUDA remembers "not ready" as the thread's last error, which the next launch would be blamed for: so it is cleared. */
+bool device_is_idle(void)
+{
+    const cudaError_t status = cudaStreamQuery(cudaStreamPerThread);
+    if (status != cudaErrorNotReady)
+        CHECK_CUDA(status);
+    else
+        cudaGetLastError();
+    return status == cudaSuccess;
+}
+
 /* A DeviceEvent is a cudaEvent_t by another name. */
 DeviceEvent *device_event_record(void)
 {
@@ -132,10 +143,15 @@ void device_event_wait(DeviceEvent *event)
 
 /* ---- memory ---- */
 
+size_t device_alignment(void)
+{
+    return 256; /* as far as cuBLAS looks when it chooses a kernel; cudaMalloc() gives no less */
+}
+
 void *device_alloc(size_t bytes)
 {
     void *memory = NULL;
-    CHECK_CUDA(cudaMalloc(&memory, bytes > 0 ? bytes : 1)); /* aligned to 256 bytes at least */
+    CHECK_CUDA(cudaMalloc(&memory, bytes > 0 ? bytes : 1));
     CHECK_CUDA(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread));
     device_synchronize(); /* zeros for every thread, not for this one only */
     return memory;
@@ -143,7 +159,10 @@ void *device_alloc(size_t bytes)
 
 void device_free(void *memory)
 {
-    CHECK_CUDA(cudaFree(memory)); /* waits for the work that may still use it */
+    if (memory == NULL)
+        return;
+    device_synchronize(); /* kernels that are queued may use it, and cudaFree() does not promise to wait for them */
+    CHECK_CUDA(cudaFree(memory));
 }
 
 /* The two copies between host and device return when they are done, as the caller may read or reuse `host` at once. */
@@ -197,7 +216,7 @@ void *cuda_scratch(size_t bytes)
     static void *scratch = NULL; /* never freed: it serves until the process ends */
     static size_t size = 0;
     if (bytes > size) {
-        CHECK_CUDA(cudaFree(scratch));
+        device_free(scratch);
         CHECK_CUDA(cudaMalloc(&scratch, bytes));
         size = bytes;
     }

@@ -28,6 +28,7 @@
 /* One group per job, as MPI's in pg_mpi.c. */
 static struct {
     const Backend *mpi; /* carries what NCCL does not */
+    int device;
     cudaStream_t stream;
     pthread_mutex_t lock; /* guards what follows, and every call that uses comm */
     ncclComm_t comm; /* NULL: there is none, or no longer */
@@ -94,18 +95,28 @@ static ncclResult_t communicator_state(void)
     return result == ncclSuccess ? state : result;
 }
 
+/* cudaSuccess: all that was queued for NCCL is done. "Not ready" is no error, but CUDA remembers it as the thread's last
+ * one, which the next launch would be blamed for: so it is cleared. */
+static cudaError_t stream_state(void)
+{
+    cudaError_t status = cudaStreamQuery(nccl.stream);
+    if (status == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return status;
+}
+
 /* ---- ending ---- */
 
 static void *abort_communicator(void *done)
 {
-    device_init_thread();
+    (void)cudaSetDevice(nccl.device); /* after a kernel's fault every CUDA call fails, but NCCL is still to abort */
     pthread_mutex_lock(&nccl.lock);
     nccl.aborting = true;
     ncclComm_t comm = nccl.comm;
     pthread_mutex_unlock(&nccl.lock);
     if (comm != NULL)
         ncclCommAbort(comm); /* without the lock: it may hang, and the others are to see that the job ends */
-    while (comm != NULL && cudaStreamQuery(nccl.stream) == cudaErrorNotReady)
+    while (comm != NULL && stream_state() == cudaErrorNotReady)
         sleep_seconds(1e-3);
     atomic_store((atomic_bool *)done, true);
     return NULL;
@@ -179,7 +190,7 @@ static void wait_until_done(ProcessGroup *pg, const Collective *c)
             queued = true;
         }
         /* In progress: not even queued, so an empty stream would mean nothing. */
-        cudaError_t status = state == ncclSuccess ? cudaStreamQuery(nccl.stream) : cudaErrorNotReady;
+        cudaError_t status = state == ncclSuccess ? stream_state() : cudaErrorNotReady;
         if (status == cudaSuccess)
             return;
         CHECK(status == cudaErrorNotReady, "CUDA: %s number %ld (%s): %s (%s); it may come from an earlier kernel: "
@@ -245,6 +256,7 @@ void pg_use_nccl(ProcessGroup *pg)
     _Static_assert(sizeof id % sizeof(int32_t) == 0, "the id travels as int32 words");
     pg_broadcast(pg, &id, sizeof id / sizeof(int32_t), DTYPE_I32, 0, "NCCL's id");
 
+    CHECK_CUDA(cudaGetDevice(&nccl.device));
     CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
     CHECK_CUDA(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, highest));
     CHECK_NCCL(ncclCommInitRankConfig(&nccl.comm, pg->world_size, id, pg->rank, &config));

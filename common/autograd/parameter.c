@@ -58,7 +58,7 @@ Parameter *parameters_find(const ParameterList *list, const char *name)
 size_t parameter_gradient_bytes(const Parameter *parameter)
 {
     size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
-    return (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    return (bytes + device_alignment() - 1) / device_alignment() * device_alignment();
 }
 
 /* ---- operands ---- */

@@ -6,7 +6,6 @@
 #ifndef LOCKSTEP_AUTOGRAD_PARAMETER_H
 #define LOCKSTEP_AUTOGRAD_PARAMETER_H
 
-#include "device/arena.h" /* ARENA_ALIGNMENT */
 #include "tensor/tensor.h"
 
 typedef struct Parameter {
@@ -45,11 +44,11 @@ void parameters_changed(ParameterList *list);
 const Parameter *parameters_find_stale(const ParameterList *list);
 size_t parameters_operand_bytes(const ParameterList *list); /* of all copies that are kept */
 
-/* Bytes of one gradient, rounded up so that the next one starts on a 64-byte boundary. */
+/* Bytes of one gradient, rounded up so that the next one is aligned, too, to device_alignment(). */
 size_t parameter_gradient_bytes(const Parameter *parameter);
-/* Bytes of a block that holds every trained parameter's gradient, each of them on a 64-byte boundary. */
+/* Bytes of a block that holds every trained parameter's gradient, each of them aligned. */
 size_t parameters_gradient_bytes(const ParameterList *list);
-/* Gives every trained parameter its place in such a block, which is 64-byte aligned and zeroed; not owned. */
+/* Gives every trained parameter its place in such a block, which is aligned and zeroed; not owned. */
 void parameters_place_gradients(ParameterList *list, void *block);
 /* Both: the block is returned, and the caller frees it with device_free(). */
 void *parameters_allocate_gradients(ParameterList *list);

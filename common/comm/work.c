@@ -12,7 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/group.h"
+#include "comm/messages.h"
 #include "device/device.h"
 
 struct Work {
@@ -53,14 +53,23 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
 }
 
+/* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not used,
+ * because on a GPU it may spin, on the core of the thread that queues the kernels.) */
+static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
+{
+    Waiting waiting = {0};
+    if (collective->background)
+        device_event_wait(collective->ready);
+    while (!device_is_idle())
+        wait_a_moment(pg, collective, &waiting);
+}
+
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
     CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
           operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
     group_tell_called(pg, collective);
-    if (collective->background)
-        device_event_wait(collective->ready);
-    device_synchronize(); /* `send` has been computed: from here on this rank waits for the others */
+    wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);
     double start = now_seconds(); /* from here on, time is communication's, real or emulated */
     pg->backend->run(pg, collective);

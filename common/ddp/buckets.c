@@ -33,8 +33,8 @@ static int reverse_order(const ParameterList *parameters, int *order)
 }
 
 /* note: bucket-slices
- * A slice is a gradient, padded to a multiple of 64 bytes, so that the next slice also starts on a 64-byte boundary.
- * Every gradient then has the same alignment in every bucket, and kernels compute the same bits. */
+ * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). Every
+ * gradient then has the same alignment in every bucket, and kernels compute the same bits. */
 static void place_gradients(Bucket *bucket, ProcessGroup *pg)
 {
     for (int i = 0; i < bucket->count; i++)

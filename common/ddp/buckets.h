@@ -13,7 +13,7 @@ typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */
     Parameter **parameters; /* in the order of their slices; owned (the list, not the parameters) */
     int count;
-    float *data;            /* all their gradients, each slice on a 64-byte boundary; owned */
+    float *data;            /* all their gradients, each slice aligned to device_alignment(); owned */
     size_t elements;        /* of data, the gaps included */
     /* Stages 3 and 4, during a backward pass: */
     int pending; /* parameters whose gradient is not ready yet */

@@ -29,7 +29,7 @@ static void free_blocks(Arena *arena)
 
 void *arena_alloc(Arena *arena, size_t bytes)
 {
-    bytes = (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    bytes = (bytes + device_alignment() - 1) / device_alignment() * device_alignment();
     ArenaBlock *last = arena->block_count ? &arena->blocks[arena->block_count - 1] : NULL;
     if (last == NULL || last->size - last->used < bytes) {
         add_block(arena, bytes > SMALLEST_BLOCK ? bytes : SMALLEST_BLOCK);

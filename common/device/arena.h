@@ -9,8 +9,6 @@
 
 #include <stddef.h>
 
-#define ARENA_ALIGNMENT 64 /* bytes: one cache line, one AVX-512 register */
-
 typedef struct ArenaBlock {
     unsigned char *memory; /* device memory */
     size_t size, used;     /* bytes */
@@ -25,7 +23,7 @@ typedef struct Arena {
     size_t most_held; /* more than peak: in the first step, what is left at the end of a block stays unused */
 } Arena;
 
-/* Device memory, aligned to ARENA_ALIGNMENT, not cleared. Valid until the next arena_reset(). */
+/* Device memory, aligned to device_alignment(), not cleared. Valid until the next arena_reset(). */
 void *arena_alloc(Arena *arena, size_t bytes);
 void arena_reset(Arena *arena);
 void arena_free(Arena *arena);

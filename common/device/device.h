@@ -1,8 +1,9 @@
 /* device.h: every kernel the training needs, one prototype each. device_cpu.c implements them with OpenBLAS and
  * plain loops, device_cuda.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
  *
- * Pointers are device memory unless a comment says host. Matrices are row-major. Results do not depend on addresses,
- * and no kernel uses atomics: the same input gives the same bits. Any count may be zero.
+ * Pointers are device memory unless a comment says host. Matrices are row-major. Results do not depend on addresses
+ * (of tensors: see device_alignment()), and no kernel uses atomics: the same input gives the same bits. Any count may be
+ * zero.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_H
 #define LOCKSTEP_DEVICE_DEVICE_H
@@ -31,6 +32,7 @@ void device_allow_tf32(bool allow);
  * the work of two threads side by side, unless an event puts one after the other. (The CPU does all work at once.) ---- */
 typedef struct DeviceEvent DeviceEvent;
 void device_synchronize(void);              /* returns when all work that this thread has queued is done */
+bool device_is_idle(void);                  /* true: that work is done. Returns at once */
 DeviceEvent *device_event_record(void);     /* marks the work that this thread has queued so far; CPU: NULL */
 void device_event_wait(DeviceEvent *event); /* what this thread queues from now on comes after it. Frees the event */
 
@@ -47,8 +49,9 @@ void device_timeline_begin(void);
 void device_timeline_end(void);
 
 /* ---- memory ---- */
-void *device_alloc(size_t bytes); /* zeroed, 64-byte aligned; device_free() it */
-void device_free(void *memory);
+size_t device_alignment(void); /* bytes: tensors begin at its multiples. CPU: 64; CUDA: 256 */
+void *device_alloc(size_t bytes); /* zeroed, aligned to device_alignment(); device_free() it */
+void device_free(void *memory); /* when this thread's work is done; NULL is allowed */
 void device_to_host(void *host, const void *device, size_t bytes);
 void device_from_host(void *device, const void *host, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes); /* both device memory, not overlapping */

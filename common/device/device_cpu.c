@@ -121,6 +121,11 @@ void device_synchronize(void)
     /* every kernel has done its work when it returns */
 }
 
+bool device_is_idle(void)
+{
+    return true;
+}
+
 DeviceEvent *device_event_record(void)
 {
     return NULL;
@@ -132,6 +137,11 @@ void device_event_wait(DeviceEvent *event)
 }
 
 /* ---- memory ---- */
+
+size_t device_alignment(void)
+{
+    return 64; /* one cache line, one AVX-512 register */
+}
 
 void *device_alloc(size_t bytes)
 {

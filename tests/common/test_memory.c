@@ -115,7 +115,7 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
         unsigned char *pieces[7];
         for (int i = 0; i < 7; i++) {
             pieces[i] = arena_alloc(&arena, sizes[i]);
-            assert_int_equal((uintptr_t)pieces[i] % ARENA_ALIGNMENT, 0);
+            assert_int_equal((uintptr_t)pieces[i] % device_alignment(), 0);
             for (int k = 0; k < i; k++)
                 assert_true(pieces[k] + sizes[k] <= pieces[i] || pieces[i] + sizes[i] <= pieces[k]);
         }

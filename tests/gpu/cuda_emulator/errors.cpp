@@ -9,7 +9,7 @@ static thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t error_result(cudaError_t error)
 {
-    if (error != cudaSuccess && error != cudaErrorNotReady)
+    if (error != cudaSuccess) /* "not ready" as well: who asks has to clear it */
         last_error = error;
     return error;
 }

@@ -98,10 +98,10 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     return error_result(bytes > 0 && *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
+/* Waits for nobody: what is queued and uses the memory will find it free. */
 cudaError_t cudaFree(void *memory)
 {
     Guard guard(emulator_mutex);
-    streams_run_all();
     if (memory != nullptr && !memory_release(memory))
         return error_explained(cudaErrorInvalidValue, "cudaFree", "no allocation begins there: freed twice?");
     return cudaSuccess;

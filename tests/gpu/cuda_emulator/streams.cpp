@@ -122,7 +122,7 @@ static cudaError_t query(EmulatedStream *stream, long position)
 {
     if (stream->done < position)
         run_one(stream);
-    return stream->done < position ? cudaErrorNotReady : cudaSuccess;
+    return error_result(stream->done < position ? cudaErrorNotReady : cudaSuccess);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream)

@@ -39,6 +39,7 @@ static atomic_int calls_inside; /* threads that are in a call which uses the com
 static atomic_bool aborts;      /* ncclCommAbort has been called */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int stream; /* its address is the handle */
+static _Thread_local cudaError_t last_error = cudaSuccess;
 
 static bool playing(const char *what)
 {
@@ -54,6 +55,31 @@ const char *cudaGetErrorName(cudaError_t error)
 const char *cudaGetErrorString(cudaError_t error)
 {
     return error == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "-";
+}
+
+static bool crashed(void)
+{
+    return playing("illegal") && communicator.calls > 2;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 7; /* the only one that this process has */
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (device != 7)
+        abort();
+    return crashed() ? cudaErrorIllegalAddress : cudaSuccess;
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
@@ -79,7 +105,7 @@ cudaError_t cudaStreamQuery(cudaStream_t queried)
     int done = 1;
     pthread_mutex_lock(&lock);
     struct ncclComm *comm = &communicator;
-    if (queried != (cudaStream_t)(void *)&stream || (playing("illegal") && comm->calls > 2)) {
+    if (queried != (cudaStream_t)(void *)&stream || crashed()) {
         pthread_mutex_unlock(&lock);
         return cudaErrorIllegalAddress;
     }
@@ -88,6 +114,8 @@ cudaError_t cudaStreamQuery(cudaStream_t queried)
     if (done)
         comm->started = false;
     pthread_mutex_unlock(&lock);
+    if (!done)
+        last_error = cudaErrorNotReady; /* until somebody clears it */
     return done ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -236,6 +264,8 @@ static MPI_Datatype mpi_type(ncclDataType_t type)
 static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, void *receive, size_t count,
                             ncclDataType_t type, ncclRedOp_t op, int root, cudaStream_t used)
 {
+    if (last_error != cudaSuccess)
+        return ncclUnhandledCudaError; /* NCCL finds an error that others have left, and takes it for its own */
     calls_inside++;
     if (playing("slow-call") && comm->calls == 2)
         take_long();

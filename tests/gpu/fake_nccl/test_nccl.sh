@@ -37,6 +37,10 @@ done
 export FAKE_NCCL
 FAKE_NCCL=remote ends "a lost peer" 1 60 'rank [01].*number [0-9]* (x): remote process exited.*own message' 2
 FAKE_NCCL=illegal ends "a crashed kernel" 1 60 'illegal memory access.*compute-sanitizer' 2
+if ! grep -q 'fake NCCL: abort' "$scratch/err"; then
+    failures=$((failures + 1))
+    echo "FAIL: after a crashed kernel NCCL's kernels were not stopped"
+fi
 FAKE_NCCL=init ends "a group that never comes up" 1 60 'the start of the group took more than --timeout 3' 2
 FAKE_NCCL=slow-call ends "a call under way when the job ends" 1 60 'rank [01].*has been waiting.*number [0-9]* (x' 2
 if grep -e 'under a call' -e 'taken apart' "$scratch/err"; then

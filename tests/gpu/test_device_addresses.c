@@ -1,0 +1,140 @@
+/* test_device_addresses.c: where tensors begin in the device's memory, and when that memory is given back.
+ *
+ * cuBLAS looks at addresses when it chooses a kernel for a product, and another kernel adds in another order. So all
+ * tensors begin at multiples of device_alignment(), and elsewhere a product need only repeat itself. */
+#include <stdio.h>
+
+#include "autograd/parameter.h"
+#include "device/arena.h"
+#include "device_trial.h"
+
+enum { ROWS = 200, N_IN = 256, N_OUT = 320 };
+enum { X = ROWS * N_IN, WEIGHT = N_OUT * N_IN, OUT = ROWS * N_OUT, NUMBERS = 2 * (X + WEIGHT + OUT) };
+
+/* ---- matrix products ---- */
+
+/* The products of a linear layer, each matrix of which begins `offset` bytes behind a tensor's place. On the host: out,
+ * dx and dweight, one after the other. */
+static float *products_at(size_t offset, DType precision, const float *numbers)
+{
+    const int64_t counts[6] = {X, WEIGHT, OUT, OUT, X, WEIGHT}; /* x, weight, dout; out, dx, dweight */
+    unsigned char *memory[6];
+    float *results = room_for_floats(OUT + X + WEIGHT), *result = results;
+    for (int i = 0; i < 6; i++) {
+        memory[i] = (unsigned char *)device_alloc((size_t)counts[i] * sizeof(float) + offset) + offset;
+        float *x = device_copy_of(numbers, (size_t)counts[i] * sizeof *numbers);
+        if (i < 3)
+            device_operand(memory[i], x, precision, counts[i]);
+        device_free(x);
+        numbers += counts[i];
+    }
+    const Gradient none = {NULL, false, DTYPE_F32};
+    device_linear_forward((float *)(void *)memory[3], memory[0], memory[1], NULL, ROWS, N_IN, N_OUT, precision);
+    device_linear_backward((Gradient){(float *)(void *)memory[4], false, DTYPE_F32},
+                           (Gradient){(float *)(void *)memory[5], false, DTYPE_F32}, none, memory[2], memory[0],
+                           memory[1], ROWS, N_IN, N_OUT, precision);
+    for (int i = 3; i < 6; i++) {
+        device_to_host(result, memory[i], (size_t)counts[i] * sizeof *result);
+        result += counts[i];
+    }
+    for (int i = 0; i < 6; i++)
+        device_free(memory[i] - offset);
+    return results;
+}
+
+static void check_products(DType precision)
+{
+    const size_t results = OUT + X + WEIGHT, offsets[] = {0, 64, 128, device_alignment()};
+    const float *numbers = normals(NUMBERS), *first = products_at(0, precision, numbers);
+    for (int i = 0; i < 4; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "%s products at +%zu bytes", dtype_name(precision), offsets[i]);
+        const float *once = products_at(offsets[i], precision, numbers);
+        expect_bits_equal(name, products_at(offsets[i], precision, numbers), once, (int64_t)results,
+                          "the same product gives other bits the second time: is cuBLAS's workspace its own?");
+        if (offsets[i] % device_alignment() == 0)
+            expect_bits_equal(name, once, first, (int64_t)results,
+                              "the bits depend on where the matrices lie, although they lie where tensors do");
+        else if (memcmp(once, first, results * sizeof *once) != 0)
+            print_message("%s are not the bits of those at +0: no tensor lies there\n", name);
+    }
+}
+
+static void test_products_repeat_wherever_matrices_lie(void **state)
+{
+    (void)state;
+    check_products(DTYPE_F32);
+    check_products(DTYPE_BF16);
+    check_products(DTYPE_F16);
+}
+
+/* ---- tensors ---- */
+
+static void expect_aligned(const char *what, const void *address)
+{
+    if ((uintptr_t)address % device_alignment() != 0)
+        fail_msg("%s begins at %p, no multiple of %zu bytes: products with it may have other bits", what, address,
+                 device_alignment());
+}
+
+static void test_tensors_are_aligned(void **state)
+{
+    (void)state;
+    const int64_t shapes[][2] = {{1, 3}, {5, 7}, {11, 13}, {1, 64}};
+    ParameterList parameters = {0};
+    for (int i = 0; i < 4; i++)
+        parameters_add(&parameters, "parameter", 2, shapes[i]);
+    void *gradients = parameters_allocate_gradients(&parameters);
+    for (int i = 0; i < parameters.count; i++) {
+        expect_aligned("a gradient", parameters.items[i]->tensor.grad);
+        expect_aligned("a weight", parameters.items[i]->tensor.data);
+        expect_aligned("a weight's rounded copy", parameter_operand(parameters.items[i], DTYPE_BF16));
+    }
+    device_free(gradients);
+    parameters_free(&parameters);
+    Arena arena = {0};
+    for (size_t bytes = 1; bytes < 1000; bytes += 37)
+        expect_aligned("an activation", arena_alloc(&arena, bytes));
+    arena_free(&arena);
+}
+
+/* ---- memory that is given back ---- */
+
+/* The first sum uses the scratch memory that the second outgrows, and may not even have begun by then. What is
+ * allocated in the end lies where the first was: the emulator finds whatever wrote to it while it was free. */
+static void test_memory_is_given_back_when_its_work_is_done(void **state)
+{
+    (void)state;
+    enum { FEW = 3000, ROWS_OF_MANY = 30000, COLUMNS = 40 };
+    const float *numbers = normals(FEW);
+    float *x = device_copy_of(numbers, FEW * sizeof *numbers), *freed = device_alloc(FEW * sizeof *freed);
+    double *sum = device_alloc(sizeof *sum), got, expected = 0;
+    float *dout = device_alloc((size_t)ROWS_OF_MANY * COLUMNS * sizeof *dout), *dbias = device_alloc(COLUMNS * 4);
+    const Gradient none = {NULL, false, DTYPE_F32};
+    device_copy(freed, x, FEW * sizeof *freed);
+    device_sum_of_squares(sum, freed, FEW);
+    device_free(freed);
+    device_linear_backward(none, none, (Gradient){dbias, false, DTYPE_F32}, dout, NULL, NULL, ROWS_OF_MANY, 1, COLUMNS,
+                           DTYPE_F32);
+    device_free(device_alloc(FEW * sizeof *freed));
+    device_to_host(&got, sum, sizeof got);
+    for (int i = 0; i < FEW; i++)
+        expected += (double)numbers[i] * (double)numbers[i];
+    if (!(fabs(got - expected) <= 1e-9 * expected))
+        fail_msg("the sum of squares is %g, not %g: was memory given back that a kernel still used?", got, expected);
+    device_free(x);
+    device_free(sum);
+    device_free(dout);
+    device_free(dbias);
+}
+
+int main(void)
+{
+    device_init(0, 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(test_memory_is_given_back_when_its_work_is_done, free_room), /* scratch is small yet */
+        cmocka_unit_test_teardown(test_products_repeat_wherever_matrices_lie, free_room),
+        cmocka_unit_test(test_tensors_are_aligned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+}
