@@ -16,7 +16,7 @@ check_tests() {
         check "against float64: ${name%_cuda}" limited "$test"
     done
     [ "$found" = yes ] || not_run "every operation against float64" "no tests were built (cmocka?)"
-    for name in "device_addresses: products repeat, and tensors are aligned" \
+    for name in "device_promises: products repeat, and tensors are aligned" \
         "device_large: the last row of more than 2^31 logits"; do
         test=$build/tests/gpu/test_${name%%:*}_cuda
         if [ -x "$test" ]; then check "$name" limited "$test"; else not_run "$name" "it was not built (cmocka?)"; fi
