@@ -24,7 +24,7 @@ pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
 pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
-include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake OPTIONAL) # a starter is for the CPU alone
+include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
 # ---- flags ----
 add_library(lockstep_flags INTERFACE)
@@ -65,7 +65,7 @@ endif()
 
 enable_testing()
 include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
-include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake OPTIONAL) # a starter has only what it is graded by
+include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
 
 # lockstep_program(NUMBER SUFFIX): the stage in the calling directory, linked with the device that SUFFIX names: "" is
 # the CPU and makes `train`, "_cuda" is the GPU and makes `train_cuda`.
@@ -89,7 +89,5 @@ function(lockstep_stage number)
         lockstep_program(${number} _cuda)
     endif()
     lockstep_stage_tests(${number})
-    if(COMMAND lockstep_program_tests)
-        lockstep_program_tests(${number})
-    endif()
+    lockstep_program_tests(${number})
 endfunction()

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the stage's tests, the reading
-# notes, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
+# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of the
+# reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
 #
-# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
-# Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
+# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: is made, must not exist
+# Exit status 0: done. 1: something failed, and DIR is gone again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -40,22 +40,26 @@ all_files() {
     fi
 }
 
-# Left out are gpu/, bench/, tests of other parts than the stage, and notes that no reading list names. A chapter about
-# a later stage is left out, too, because it shows how that stage improves on this one.
+# The test programs that the points name.
+graded=$(sed -nE 's/^ *[0-9]+ +(address:)?([a-z_]+) .*/\2/p' "$here/$stage.points" | sort -u)
+
+# Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does not
+# name, and the parts of common/ that a later stage introduces.
 is_wanted() {
     local name=${1##*/}
     case $1 in
-    common/* | train/* | cmake/lockstep.cmake | scripts/setup.sh | "$stage"/ddp.c | "$stage"/CMakeLists.txt) ;;
-    CMakePresets.json | .clang-format | .gitignore | LICENSE*) ;;
-    notes/stage[0-9].md) [ "${name:5:1}" -le "$number" ] || return 1 ;;
-    notes/architecture.md | notes/cuda.md | notes/demo.md | notes/faults.md) return 1 ;;
-    notes/mpi_progress.md | notes/timeline.svg) [ "$number" -ge 3 ] || return 1 ;;
-    notes/*) ;;
-    tests/stages/solutions/*) return 1 ;;
-    tests/stages/test_hides_nothing.sh) [ "$number" -lt 3 ] || return 1 ;;
-    tests/stages/watch.? | tests/stages/branch_pair.? | tests/stages/test_launches.c | tests/stages/test_overlap.c | \
-        tests/stages/test_no_sync.c) [ "$number" -ge 3 ] || return 1 ;;
-    tests/stages/test_overflow.c | tests/stages/test_precision_runs.sh) [ "$number" -ge 4 ] || return 1 ;;
+    */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
+    common/ddp/buckets.?) [ "$number" -ge 2 ] || return 1 ;;
+    common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
+    common/* | train/* | scripts/setup.sh | "$stage"/ddp.c | LICENSE) ;;
+    notes/equality.md) ;; # messages of train name it
+    notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
+    tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
+    tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] || return 1 ;;
+    tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c)
+        name=${name#test_}
+        grep -q -x -F "${name%.*}" <<<"$graded" || return 1
+        ;;
     tests/README.md | tests/stages/*) ;;
     *) return 1 ;;
     esac
@@ -72,9 +76,19 @@ done | tar -C "$root" --null -T - -cf - | tar -C "$starter" -xf - || stop 1 "cou
 patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.patch" ||
     stop 1 "$stage.patch no longer applies to $stage/ddp.c: see course/README.md, When a stage changes"
 
-# The whole project's CMakeLists.txt, with this stage only.
-sed "/^add_subdirectory($stage)/b; /^add_subdirectory/d" "$root/CMakeLists.txt" >"$starter/CMakeLists.txt" ||
+# fill_in FILE: a text of course/, with this stage's name and number.
+fill_in() {
+    sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
+}
+fill_in starter.cmake >"$starter/CMakeLists.txt" && echo 'build*/' >"$starter/.gitignore" ||
     stop 1 "could not write CMakeLists.txt"
+
+# section FILE FROM: the section of FILE with that heading, up to the next one.
+section() {
+    awk -v from="## $2" '/^## / { inside = $0 == from } inside' "$root/$1"
+}
+{ printf '# Tests: what their messages mean\n\n' &&
+    section tests/README.md "What you see, and what usually causes it"; } >"$starter/tests/README.md"
 
 # Links to files that were not copied become plain text.
 unlink_missing() { # FILE
@@ -98,12 +112,27 @@ for document in "$starter"/notes/*.md "$starter"/tests/*.md; do
     unlink_missing "$document" || stop 1 "could not rewrite $document"
 done
 
+# What is not here, by name or, where a file here has the same name, by path.
+missing_names() {
+    comm -23 <(all_files | sort) <(cd "$starter" && find . -type f | sed 's|^\./||' | sort) | grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' |
+        awk -F / 'FNR == NR { here[$NF]; next } { print $NF in here ? $0 : $NF }' <(find "$starter" -type f) - | sort -u
+}
+
+# A comment or chapter that names such a file says so. (Not where a chapter shows commands: indented lines.)
+names=$(missing_names)
+script=$(sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b),\\1 [not here],#' <<<"$names")
+grep -r -l -w -F -f - "$starter" <<<"$names" | while IFS= read -r file; do
+    if [ "${file##*.}" = md ]; then skip='/^    /b'; else skip=; fi
+    sed -E -i "$skip"$'\n'"$script" "$file" || exit 1
+done || stop 1 "could not say what is missing"
+
 # The task, how to work on it, and what is graded.
 {
     cat "$here/$stage.assignment.md" &&
-        sed "s/STAGE/$stage/g; s/stageN/stage$number/g; s/NUMBER/$number/g" "$here/assignment.md" &&
+        fill_in assignment.md &&
         printf '\n| points | what must be true |\n|---|---|\n' &&
-        sed -nE 's/^ *([0-9]+) +[^ ]+ +[^ ]+ +[^ ]+ +(.*)/| \1 | \2 |/p' "$here/$stage.points"
+        sed -nE 's/^ *([0-9]+) +[^ ]+ +[^ ]+ +[^ ]+ +(.*)/| \1 | \2 |/p' "$here/$stage.points" &&
+        printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
 trap - EXIT
 echo "$stage: $starter (begin with ASSIGNMENT.md)"

@@ -47,6 +47,25 @@ holds_no_solution() { # STARTER STAGE
     ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: it holds this line of the solution"
 }
 
+# A file of the project that the starter lacks is named only with the words "[not here]", or where a chapter shows
+# commands.
+names_nothing_else() { # STARTER STAGE
+    (cd "$root" && find ./* -name 'build*' -prune -o -type f -print) | sed 's|.*/||' |
+        grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' | sort -u >"$scratch/all"
+    find "$1" -type f | sed 's|.*/||' | sort -u >"$scratch/here"
+    comm -23 "$scratch/all" "$scratch/here" >"$scratch/elsewhere"
+    ! grep -r -n -w -F -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
+        fail "$2: these lines name what is not handed out"
+}
+
+# What a starter's build and tests have in common with the project's: warnings, other flags, the tests' environment.
+build_words() { # FILE...
+    sed -E '/for_cuda|Werror|set\((flags_for_scripts|no_deadlocks)/d; s/ *#.*//' "$@" |
+        grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)|[A-Z]+_[A-Z_]+=|[a-z_]+=[0-2]|/none' | sort -u
+}
+status 0 diff <(build_words "$root/cmake/lockstep.cmake" "$root/tests/stages/lockstep_tests.cmake") \
+    <(build_words "$root/course/starter.cmake")
+
 has_good_points() { # STAGE
     local worth program cases case sum=0
     while read -r worth program _ cases _; do
@@ -66,8 +85,12 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     status 0 "$root/course/make_starter.sh" "$stage" "$starter" || continue
     compiles "$starter" "$stage"
     holds_no_solution "$starter" "$stage"
+    names_nothing_else "$starter" "$stage"
     has_good_points "$stage"
+    grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" || fail "$stage: CMakeLists.txt does not name the graded tests"
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
+    grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
+    grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done
 
 # Stage 1's starter leaves out most, so most of its links would lead nowhere.

@@ -15,7 +15,7 @@
 #include "device/device.h"
 #include "comm/group.h" /* to change the algorithm */
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/guard/guard.h"
 #include "train/verify.h"
 

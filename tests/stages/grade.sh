@@ -19,7 +19,7 @@ shift 2
 directory=$(echo "$build/stage$stage"_*)
 [ -d "$directory" ] || directory=$build # the stage was built alone
 export LOCKSTEP_TEST_TIMEOUT=${LOCKSTEP_TEST_TIMEOUT:-20} OPENBLAS_NUM_THREADS=1
-export HWLOC_PLUGINS_PATH=/none ASAN_OPTIONS=${ASAN_OPTIONS:-handle_segv=2:handle_sigbus=2} # as in lockstep_tests.cmake
+export HWLOC_PLUGINS_PATH=/none ASAN_OPTIONS=${ASAN_OPTIONS:-handle_segv=2:handle_sigbus=2} # as ctest has it
 limit=120 # seconds for one case
 cases=0 passed=0
 out=$(mktemp)

@@ -1,5 +1,5 @@
-/* gradient_suspects.c: compares gradients, and finds the mistake that explains a wrong one. */
-#include "gradient_suspects.h"
+/* gradient_suspects.c: the comparison, and the line-up. */
+#include "training_pair.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,15 +1,16 @@
-# lockstep_tests.cmake: functions that add tests, and the tests of a stage, which also grade an assignment. The program
-# around the stages is tested in tests/train.
+# lockstep_tests.cmake: functions that add tests, and the tests of a stage. A starter gets those that grade it from
+# course/starter.cmake: a change here of a graded test must be made there, too. The program around the stages is tested in
+# tests/train.
 
-# The environment of every test: one BLAS thread, and clean reports from the sanitizers. Open MPI does not free all its
-# memory, so tests look for leaks only under MPICH.
+# The environment of every test: no BLAS kernels forced on us, and clean reports from the sanitizers. Open MPI leaves
+# memory of its own behind, so leaks are only looked for under MPICH, which does not.
 include(CheckSymbolExists)
 set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
 check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_OPEN_MPI)
 unset(CMAKE_REQUIRED_INCLUDES)
 if(LOCKSTEP_OPEN_MPI)
     set(leaks ":detect_leaks=0")
-    # Open MPI refuses more ranks than cores, and binds each rank to one core, unless it gets these options.
+    # Open MPI counts cores and refuses more ranks than that, and binds each rank to one.
     set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
     set(flags_for_scripts "MPIEXEC_FLAGS=--oversubscribe --bind-to none -q") # -q: only our own lines on stderr
 else()
@@ -27,7 +28,7 @@ set(LOCKSTEP_TEST_ENVIRONMENT
 # Shared by all tests: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
     add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
-                                        ${LOCKSTEP_ROOT}/tests/stages/toy_data.c ${LOCKSTEP_ROOT}/tests/stages/branches.c)
+                                        ${LOCKSTEP_ROOT}/tests/stages/toy_models.c)
     target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests/stages)
     target_link_libraries(lockstep_testing PUBLIC lockstep_common PkgConfig::cmocka)
 elseif(NOT cmocka_FOUND)

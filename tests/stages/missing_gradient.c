@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "branches.h"
 #include "ddp.h"
 #include "device/device.h"
+#include "toy_models.h"
 #include "train/guard/guard.h"
 
 static void take_step(Ddp *ddp, Branches *branches, const BranchPlan *plan, int rank, long step)

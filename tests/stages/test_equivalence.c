@@ -13,9 +13,8 @@
 #include "device/device.h"
 #include "comm/group.h" /* to count collectives under way, and to slow them down */
 #include "comm/shared_memory.h"
-#include "gradient_suspects.h"
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "training_pair.h"
 
 static ProcessGroup *pg;

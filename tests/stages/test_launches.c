@@ -11,7 +11,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/report/phases.h"
 #include "train/replica.h"
 

@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/replica.h"
 
 enum { SAMPLES = 6 };

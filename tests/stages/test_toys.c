@@ -18,7 +18,7 @@
 #include "device/device.h"
 #include "mpi_main.h"
 #include "optim/optimizer.h"
-#include "toy_data.h"
+#include "toy_models.h"
 
 enum { SAMPLES = 20, STEPS = 5, INPUTS = 10, WIDTH = 12, OUTPUTS = 5, MAX_LAYERS = 5 };
 static const float learning_rate_of_toys = 0.1f;

@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "device/device.h"
-#include "toy_data.h"
+#include "toy_models.h"
 
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)

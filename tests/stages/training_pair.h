@@ -46,4 +46,17 @@ double pair_wrong_divisor(Pair *pair, long step); /* the other one of these two 
  * each bucket, counted here by the rule, without buckets_plan(). */
 int pair_planned_all_reduces(const Pair *pair);
 
+/* ---- gradient_suspects.c: which well-known mistake makes the wrong gradient that a test has seen ----
+ *
+ * A gradient in DDP is a weighted sum of shares: what each rank's micro-batches contribute. Most mistakes are another
+ * choice of weights: 1 for one's own share and 0 for all others, if the all-reduce is missing, and so on. A test that
+ * has found a wrong gradient recomputes all shares in one process, and looks for the suspect whose weights
+ * reproduce it.
+ */
+
+/* Compares all gradients of pair->ranks with those of the whole batch. Fails, and names the suspect, if one differs by
+ * more than the tolerance. Call it before the optimizer uses the gradients. what: of the training, for messages.
+ * pair->whole must hold the weights of before the step; a failure overwrites its gradients. Not collective. */
+void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance);
+
 #endif

@@ -1,4 +1,4 @@
-# program_tests.cmake: the tests of `train` that are run with a stage's program. Not in a starter.
+# program_tests.cmake: the tests of `train` that are run with a stage's program.
 
 # lockstep_program_tests(NUMBER): for the stage in the calling directory.
 function(lockstep_program_tests number)

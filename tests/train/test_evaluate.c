@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/evaluate.h"
 
 static ProcessGroup *pg;

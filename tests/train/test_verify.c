@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/verify.h"
 
 static ProcessGroup *pg;

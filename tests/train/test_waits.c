@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 #include "expect.h"
-#include "toy_data.h"
+#include "toy_models.h"
 #include "train/replica.h"
 
 static int waits;

@@ -1,15 +1,28 @@
-/* branches.h: a small model built directly on the tape, for cases that the real models never have: branches that each
- * rank records in a different order, that are left out, or that the loss ignores; and a weight that is used twice.
+/* toy_models.h: small models to train in tests, and small data sets made in memory. */
+#ifndef LOCKSTEP_TESTS_TOY_MODELS_H
+#define LOCKSTEP_TESTS_TOY_MODELS_H
+
+#include "autograd/tape.h"
+#include "train/cli/options.h"
+
+/* ---- the real models, small ---- */
+
+/* Options for the model `name`: "mlp-toy" (regression, 10-20-20-5), "mlp" (images of 64 pixels, 64-48-32-10) or "gpt"
+ * (2 layers, 2 heads, width 32, context 16). SGD, learning rate 0.05, no momentum, batch 24. */
+Options toy_options(const char *model_name);
+
+/* Makes `samples` samples for these options, the same on every rank. Free with dataset_close(). */
+Dataset toy_dataset(const Options *options, int64_t samples);
+
+/* ---- a model with branches ----
+ *
+ * Built directly on the tape, for cases that the real models never have: branches that each rank records in a different
+ * order, that are left out, or that the loss ignores; and a weight that is used twice.
  *
  *   h = relu(x trunk^T) trunk^T                     trunk: the tied weight; used first, ready last
  *   prediction = sum over k of (h weight_k^T + bias_k)
  *   loss = mean squared error, summed over samples
  */
-#ifndef LOCKSTEP_TESTS_BRANCHES_H
-#define LOCKSTEP_TESTS_BRANCHES_H
-
-#include "autograd/tape.h"
-
 enum { BRANCHES = 5, BRANCH_WIDTH = 6, BRANCH_SAMPLES = 4 };
 
 typedef struct Branches {

@@ -1,0 +1,114 @@
+# CMakeLists.txt: builds @STAGE@/train, and the tests by which @STAGE@/ddp.c is graded.
+#
+#   cmake -B build && cmake --build build -j2
+cmake_minimum_required(VERSION 3.25)
+project(@STAGE@ LANGUAGES C)
+
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+endif()
+set(LOCKSTEP_SANITIZE "" CACHE STRING "empty, 'address' (with undefined behaviour) or 'thread'")
+if(NOT LOCKSTEP_SANITIZE MATCHES "^(address|thread)?$")
+    message(FATAL_ERROR "LOCKSTEP_SANITIZE is '${LOCKSTEP_SANITIZE}': give 'address', 'thread', or nothing")
+endif()
+option(LOCKSTEP_NATIVE "use all instructions of this machine's processor" ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON) # for editors
+
+find_package(MPI REQUIRED COMPONENTS C)
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+foreach(package openblas zlib libcjson cmocka)
+    pkg_check_modules(${package} REQUIRED IMPORTED_TARGET ${package})
+endforeach()
+
+# ---- flags ----
+set(CMAKE_C_STANDARD 11)
+add_compile_definitions(_GNU_SOURCE)
+add_compile_options(-Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
+                    -fopenmp-simd -fno-math-errno -fno-trapping-math $<$<CONFIG:Release>:-O3> # gcc vectorises
+                    $<$<C_COMPILER_ID:Clang,AppleClang>:-Wno-pass-failed>
+                    $<$<BOOL:${LOCKSTEP_NATIVE}>:-march=native>)
+if(LOCKSTEP_SANITIZE STREQUAL "address") # -g: reports name lines
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
+elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
+    set(sanitizers -fsanitize=thread -fno-omit-frame-pointer -g)
+endif()
+add_compile_options(${sanitizers})
+add_link_options(${sanitizers})
+include_directories(${CMAKE_SOURCE_DIR} common tests/stages)
+
+# ---- the program: common/ below your ddp.c, train/ above it ----
+file(GLOB common CONFIGURE_DEPENDS common/*/*.c)
+add_library(common STATIC ${common})
+target_link_libraries(common PUBLIC MPI::MPI_C PkgConfig::openblas PkgConfig::zlib Threads::Threads m)
+
+add_library(ddp STATIC @STAGE@/ddp.c)
+target_compile_definitions(ddp PUBLIC LOCKSTEP_STAGE=@NUMBER@)
+target_link_libraries(ddp PUBLIC common)
+
+file(GLOB_RECURSE train CONFIGURE_DEPENDS train/*.c)
+list(REMOVE_ITEM train ${CMAKE_SOURCE_DIR}/train/main.c)
+add_library(around STATIC ${train})
+target_link_libraries(around PUBLIC ddp PkgConfig::libcjson)
+
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/@STAGE@)
+add_executable(train train/main.c)
+target_link_libraries(train PRIVATE around)
+
+# ---- the graded tests ----
+set(graded @GRADED@)
+file(GLOB helpers CONFIGURE_DEPENDS tests/stages/*.c)
+list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient)\\.c$")
+add_library(testing STATIC ${helpers})
+target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
+
+# What a test program sees of these functions: the linker puts the test's own before them.
+set(wraps_equivalence free)
+set(wraps_launches pg_all_reduce_async pg_all_reduce pg_barrier work_wait)
+set(wraps_overlap ${wraps_launches})
+
+# No BLAS kernels are forced on the tests, and reports of the sanitizers are clean. Open MPI refuses more ranks than
+# cores, and leaves memory and odd lock orders of its own behind.
+enable_testing()
+include(CheckSymbolExists)
+set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
+check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_OPEN_MPI)
+set(launcher ${MPIEXEC_EXECUTABLE})
+if(LOCKSTEP_OPEN_MPI)
+    list(APPEND launcher --oversubscribe --bind-to none)
+    set(no_leaks ":detect_leaks=0")
+    set(no_deadlocks ":detect_deadlocks=0")
+endif()
+set(environment OPENBLAS_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    HWLOC_PLUGINS_PATH=/none UCX_MEM_EVENTS=no
+    ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${no_leaks} UBSAN_OPTIONS=print_stacktrace=1
+    TSAN_OPTIONS=halt_on_error=1:handle_segv=2${no_deadlocks})
+
+foreach(name ${graded})
+    set(program test_${name}_stage@NUMBER@)
+    if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.c) # cases, to be run one by one or all at once
+        add_executable(${program} tests/stages/test_${name}.c)
+    elseif(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/${name}.c) # a program that is one case
+        set(program ${name}_stage@NUMBER@)
+        add_executable(${program} tests/stages/${name}.c)
+    else() # a script that runs train
+        set(program train)
+    endif()
+    if(NOT program STREQUAL train)
+        target_link_libraries(${program} PRIVATE testing)
+        list(TRANSFORM wraps_${name} PREPEND -Wl,--wrap= OUTPUT_VARIABLE wraps)
+        target_link_options(${program} PRIVATE ${wraps})
+    endif()
+    set(tests)
+    if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh)
+        set(tests stage@NUMBER@_${name})
+        add_test(NAME ${tests} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh $<TARGET_FILE:${program}>
+                                       ${launcher})
+    else()
+        foreach(ranks 2 3)
+            list(APPEND tests stage@NUMBER@_${name}_${ranks}_ranks)
+            add_test(NAME stage@NUMBER@_${name}_${ranks}_ranks COMMAND ${launcher} -n ${ranks} $<TARGET_FILE:${program}>)
+        endforeach()
+    endif()
+    set_tests_properties(${tests} PROPERTIES TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${environment}")
+endforeach()
