@@ -2,8 +2,8 @@
 # make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of the
 # reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
 #
-# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: is made, must not exist
-# Exit status 0: done. 1: something failed, and DIR is gone again. 2: wrong usage.
+# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
+# Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -80,10 +80,10 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 fill_in() {
     sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
 }
-fill_in starter.cmake >"$starter/CMakeLists.txt" && echo 'build*/' >"$starter/.gitignore" ||
-    stop 1 "could not write CMakeLists.txt"
+fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
+echo 'build*/' >"$starter/.gitignore"
 
-# section FILE FROM: the section of FILE with that heading, up to the next one.
+# section FILE HEADING: the section of FILE with that heading, up to the next one.
 section() {
     awk -v from="## $2" '/^## / { inside = $0 == from } inside' "$root/$1"
 }
@@ -114,14 +114,16 @@ done
 
 # What is not here, by name or, where a file here has the same name, by path.
 missing_names() {
-    comm -23 <(all_files | sort) <(cd "$starter" && find . -type f | sed 's|^\./||' | sort) | grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' |
+    comm -23 <(all_files | sort) <(cd "$starter" && find . -type f | sed 's|^\./||' | sort) |
+        grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' |
         awk -F / 'FNR == NR { here[$NF]; next } { print $NF in here ? $0 : $NF }' <(find "$starter" -type f) - | sort -u
 }
 
 # A comment or chapter that names such a file says so. (Not where a chapter shows commands: indented lines.)
 names=$(missing_names)
+# shellcheck disable=SC2016 # backquotes are Markdown's
 script=$(sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b),\\1 [not here],#' <<<"$names")
-grep -r -l -w -F -f - "$starter" <<<"$names" | while IFS= read -r file; do
+{ grep -r -l -w -F -f - "$starter" <<<"$names" || true; } | while IFS= read -r file; do
     if [ "${file##*.}" = md ]; then skip='/^    /b'; else skip=; fi
     sed -E -i "$skip"$'\n'"$script" "$file" || exit 1
 done || stop 1 "could not say what is missing"
