@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of the
-# reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
+# make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of
+# the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
 #
 # usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
@@ -43,8 +43,8 @@ all_files() {
 # The test programs that the points name.
 graded=$(sed -nE 's/^ *[0-9]+ +(address:)?([a-z_]+) .*/\2/p' "$here/$stage.points" | sort -u)
 
-# Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does not
-# name, and the parts of common/ that a later stage introduces.
+# Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
+# not name, and the parts of common/ that a later stage introduces.
 is_wanted() {
     local name=${1##*/}
     case $1 in
