@@ -87,7 +87,8 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     holds_no_solution "$starter" "$stage"
     names_nothing_else "$starter" "$stage"
     has_good_points "$stage"
-    grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" || fail "$stage: CMakeLists.txt does not name the graded tests"
+    grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" ||
+        fail "$stage: CMakeLists.txt does not name the graded tests"
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
