@@ -115,7 +115,7 @@ void device_synchronize(void)
     CHECK_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
-/* CUDA remembers "not ready" as the thread's last error, which the next launch would be blamed for: so it is cleared. */
+/* CUDA remembers "not ready" as the thread's last error. It is cleared, or the next launch would be blamed for it. */
 bool device_is_idle(void)
 {
     const cudaError_t status = cudaStreamQuery(cudaStreamPerThread);

@@ -95,8 +95,8 @@ static ncclResult_t communicator_state(void)
     return result == ncclSuccess ? state : result;
 }
 
-/* cudaSuccess: all that was queued for NCCL is done. "Not ready" is no error, but CUDA remembers it as the thread's last
- * one, which the next launch would be blamed for: so it is cleared. */
+/* cudaSuccess: all that was queued for NCCL is done. CUDA remembers "not ready" as the thread's last error. It is
+ * cleared, or the next launch would be blamed for it. */
 static cudaError_t stream_state(void)
 {
     cudaError_t status = cudaStreamQuery(nccl.stream);

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # gpu_check.sh has set what is used here and set nowhere
-# gpu_checks.sh: the parts of gpu_check.sh: check_PART for each. It sources this when all is built; `check`, `not_run` and
-# `limited` are its own.
+# gpu_checks.sh: the parts of gpu_check.sh, check_PART for each. It sources this when all is built, and has `check`,
+# `not_run` and `limited`.
 source "$repository/tests/stages/processes.sh" # processes, left_running
 
 # ---- every operation, against float64 ----

@@ -2,8 +2,8 @@
  * plain loops, device_cuda.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
  *
  * Pointers are device memory unless a comment says host. Matrices are row-major. Results do not depend on addresses
- * (of tensors: see device_alignment()), and no kernel uses atomics: the same input gives the same bits. Any count may be
- * zero.
+ * (tensors begin as device_alignment() says), and no kernel uses atomics: the same input gives the same bits. Any count
+ * may be zero.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_H
 #define LOCKSTEP_DEVICE_DEVICE_H

@@ -1,5 +1,5 @@
-/* test_device_promises.c: what device.h promises beside results: where tensors begin, when memory is given back, and what
- * device_is_idle() says.
+/* test_device_promises.c: what device.h promises beside results: where tensors begin, when memory is given back, and
+ * what device_is_idle() says.
  *
  * cuBLAS looks at addresses when it chooses a kernel for a product, and another kernel adds in another order. So all
  * tensors begin at multiples of device_alignment(), and elsewhere a product need only repeat itself. */
@@ -116,8 +116,8 @@ static void test_questions_leave_no_error_behind(void **state)
     device_free(x);
 }
 
-/* The sum reads memory that is freed, by way of scratch memory that the second call outgrows, and may not even have begun
- * by then. The emulator spoils what is freed, and finds in the end what was written to it. */
+/* The sum reads memory that is then freed, and uses scratch memory that the next call outgrows; it may not even have
+ * begun by then. The emulator spoils what is freed, and finds in the end what was written to it. */
 static void test_memory_is_given_back_when_its_work_is_done(void **state)
 {
     (void)state;
@@ -149,7 +149,8 @@ int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_memory_is_given_back_when_its_work_is_done, free_room), /* scratch is small yet */
+        /* The first, while scratch memory is small. */
+        cmocka_unit_test_teardown(test_memory_is_given_back_when_its_work_is_done, free_room),
         cmocka_unit_test_teardown(test_products_repeat_wherever_matrices_lie, free_room),
         cmocka_unit_test(test_tensors_are_aligned),
         cmocka_unit_test(test_questions_leave_no_error_behind),
