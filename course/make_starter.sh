@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of
-# the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See README.md.
+# the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See
+# README.md.
 #
 # usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
