@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_faults.sh FAULT_RANK TRAIN [MPIEXEC]: after any fault of one rank, all ranks end within time-out + 5 s, the
-# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from fault_rank.c;
-# TRAIN is a stage's train.
+# status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from
+# fault_rank.c; TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
 
 # A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal.
