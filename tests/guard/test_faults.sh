@@ -72,7 +72,7 @@ plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number
 plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
     'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
 plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
-plant "count shm" 'this rank brings [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] brings (1000|500)'
+plant "count shm" 'this rank sends [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] sends (1000|500)'
 plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
 plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
 plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
