@@ -2,8 +2,7 @@
  *
  * New over stage 3: with gradient accumulation, only the last micro-batch is synchronised. Before it, gradients
  * accumulate on each rank (PyTorch's no_sync), so that K micro-batches cost the communication of one.
- * Buckets can be sent as bf16 or fp16: half the bytes, but the gradients are rounded. (Mixed precision in forward and
- * backward belongs to this stage, but not to DDP: see autograd/ops.c and optim/loss_scaler.c.)
+ * Buckets can be sent as bf16 or fp16: half the bytes, but rounded. (Mixed precision: autograd/ops.c, loss_scaler.c.)
  * What is wrong with it: every rank holds the optimizer's state of all parameters.
  */
 #include "ddp.h"

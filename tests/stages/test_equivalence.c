@@ -220,8 +220,7 @@ static void test_sgd_with_momentum_and_decay(void **state)
     }
 }
 
-/* 10 samples in the batch and 25 in the epoch: ranks have unequal shares (on 3 or 4 ranks), and the epoch's last batch
- * is shorter. A mean of per-rank means fails here. */
+/* Unequal shares on 3 or 4 ranks, and a shorter last batch in the epoch: a mean of per-rank means fails here. */
 static void test_uneven_batches(void **state)
 {
     (void)state;
@@ -275,8 +274,7 @@ static void test_frozen_parameter(void **state)
     train_and_compare(options, 240, "transformer.h.0.attn.c_attn.weight", "gpt with a frozen weight", 1e-5);
 }
 
-/* fc1.weight has more elements than 16 bits can count, signed or unsigned. No other count becomes negative in 16
- * bits. */
+/* fc1.weight has more elements than 16 bits can count, with or without a sign. Other counts stay positive there. */
 static void test_large_parameter(void **state)
 {
     (void)state;
