@@ -230,7 +230,7 @@ void device_contribute(Gradient to, const float *x, int64_t n)
     if (to.add)
         device_accumulate(to.values, x, n);
     else if (to.dtype != DTYPE_F32)
-        device_operand(to.values, x, to.dtype, n);
+        device_store_rounded(to.values, x, to.dtype, n);
     else
         device_copy(to.values, x, (size_t)n * sizeof *x);
 }
@@ -402,17 +402,17 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- operands ---- */
+/* ---- rounded numbers ---- */
 
-size_t device_operand_bytes(DType precision, int64_t n)
+size_t device_rounded_bytes(DType precision, int64_t n)
 {
     return (size_t)n * (precision == DTYPE_F32 ? 4 : 2);
 }
 
-void device_operand(void *operand, const float *x, DType precision, int64_t n)
+void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n)
 {
     if (precision == DTYPE_F32)
-        device_copy(operand, x, (size_t)n * sizeof *x);
+        device_copy(rounded, x, (size_t)n * sizeof *x);
     else
-        device_to_half(operand, x, precision, n);
+        device_to_half(rounded, x, precision, n);
 }

@@ -19,6 +19,7 @@
 extern "C" {
 #include "base/check.h"
 #include "device/device.h"
+#include "gpu/device_fused.h"
 }
 #undef _Noreturn
 

@@ -39,8 +39,7 @@ static __device__ void normalize_row(Number *out, float *mean, float *rstd, cons
     }
 }
 
-template <typename Number>
-static __global__ void layernorm_forward_kernel(Number *out, float *mean, float *rstd, const float *x,
+static __global__ void layernorm_forward_kernel(float *out, float *mean, float *rstd, const float *x,
                                                 const float *weight, const float *bias, int64_t rows, int64_t n)
 {
     const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
@@ -55,27 +54,14 @@ static __global__ void layernorm_forward_kernel(Number *out, float *mean, float 
     normalize_row(out + row * n, mean + row, rstd + row, x, sum, weight, bias, n);
 }
 
-template <typename Number>
-static void launch_layernorm(void *out, float *mean, float *rstd, const float *x, const float *weight,
-                             const float *bias, int64_t rows, int64_t n)
-{
-    const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
-    layernorm_forward_kernel<Number><<<blocks, THREADS, 0, cudaStreamPerThread>>>((Number *)out, mean, rstd, x, weight,
-                                                                                  bias, rows, n);
-    CHECK_CUDA(cudaGetLastError());
-}
-
-void device_layernorm_forward(void *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n, DType precision)
+void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n)
 {
     if (rows == 0 || n == 0)
         return;
-    if (precision == DTYPE_F32)
-        launch_layernorm<float>(out, mean, rstd, x, weight, bias, rows, n);
-    else if (precision == DTYPE_BF16)
-        launch_layernorm<__nv_bfloat16>(out, mean, rstd, x, weight, bias, rows, n);
-    else
-        launch_layernorm<__half>(out, mean, rstd, x, weight, bias, rows, n);
+    layernorm_forward_kernel<<<blocks_for(rows, ROWS_PER_BLOCK), THREADS, 0, cudaStreamPerThread>>>(
+        out, mean, rstd, x, weight, bias, rows, n);
+    CHECK_CUDA(cudaGetLastError());
 }
 
 /* Each thread reads again only those numbers of `total` that it has written itself. */

@@ -201,14 +201,6 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
 
 /* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
 
-/* The last line of each: new weights, also as an operand where one is kept. */
-static __device__ inline void store_weights(DeviceUpdate update, int64_t i, Four<float> weights)
-{
-    store_four(update.weight, i, update.n, weights);
-    if (update.operand != NULL)
-        store_operand(update.operand, update.precision, i, update.n, weights);
-}
-
 static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_decay)
 {
     const int64_t i = first_of_four(), n = update.n;
@@ -218,7 +210,7 @@ static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_de
     const Four<float> g = load_four(update.grad, i, n);
     for (int k = 0; k < 4; k++)
         w.at[k] -= lr * (g.at[k] + weight_decay * w.at[k]);
-    store_weights(update, i, w);
+    store_four(update.weight, i, n, w);
 }
 
 static __global__ void sgd_momentum_kernel(DeviceUpdate update, float *momentum_buffer, float lr, float keep,
@@ -234,7 +226,7 @@ static __global__ void sgd_momentum_kernel(DeviceUpdate update, float *momentum_
         w.at[k] -= lr * velocity.at[k];
     }
     store_four(momentum_buffer, i, n, velocity);
-    store_weights(update, i, w);
+    store_four(update.weight, i, n, w);
 }
 
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
@@ -275,7 +267,7 @@ static __global__ void adamw_kernel(DeviceUpdate update, float *m, float *v, Ada
     }
     store_four(m, i, n, mean);
     store_four(v, i, n, square);
-    store_weights(update, i, w);
+    store_four(update.weight, i, n, w);
 }
 
 void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
@@ -329,7 +321,7 @@ int64_t device_count_correct(const float *logits, const int32_t *targets, int64_
     return total_of_counts(counts, blocks);
 }
 
-/* ---- half precision on the wire, and as operands ---- */
+/* ---- half precision on the wire, and for products ---- */
 
 template <typename Half> static __global__ void to_half_kernel(Half *to, const float *x, int64_t n)
 {

@@ -2,6 +2,7 @@
  * the layernorm that follows it are one kernel. A block ends with a sum whose layernorm is the next block's, so each block
  * leaves its last sum to its successor. The bits are the same: tests/common/test_fusions.c. */
 #include "device/device.h"
+#include "gpu/fused_ops.h"
 #include "nn/layers.h"
 
 /* The residual stream x and what the block is applied to, layernorm(x), both (B, T, C). Returns what the block's second

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/timeline.h"

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "device/device.h"
 
@@ -16,41 +17,11 @@ static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
     return tape_tensor(tape, x->ndim, x->shape, requires_grad);
 }
 
-/* What an operation reads that is no matrix product, and so wants float32. */
+/* Returns x's float32 data; faults if x is stored in another dtype, which only op_linear() reads. */
 static const float *floats_of(const Tensor *x, const char *operation)
 {
-    CHECK(x->dtype == DTYPE_F32, "%s reads float32, not %s: operands of matrix products (tape.h) are for linear layers",
-          operation, dtype_name(x->dtype));
+    CHECK(x->dtype == DTYPE_F32, "%s reads float32, not %s, which only linear reads", operation, dtype_name(x->dtype));
     return x->data;
-}
-
-/* note: rounding
- * Numbers as operands of a matrix product: as they are, or a copy rounded to the precision that the tape computes
- * in. */
-static const void *rounded(Tape *tape, const float *values, int64_t count)
-{
-    if (tape->precision == DTYPE_F32)
-        return values;
-    void *operand = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, count));
-    device_operand(operand, values, tape->precision, count);
-    return operand;
-}
-
-/* The same for a tensor, which may be one already: layernorm, gelu and attention write their results as operands, since
- * a kernel that has a number at hand can round it, and to do so later is one more pass over memory. */
-static const void *operand(Tape *tape, const Tensor *x)
-{
-    if (x->dtype == tape->precision)
-        return x->data;
-    return rounded(tape, floats_of(x, "linear"), tensor_count(x));
-}
-
-/* The same for a weight: a parameter keeps its copy. */
-static const void *weight_operand(Tape *tape, const Tensor *weight)
-{
-    if (weight->parameter != NULL)
-        return parameter_operand(weight->parameter, tape->precision);
-    return operand(tape, weight);
 }
 
 /* ---- linear: out = x weight^T + bias ----
@@ -59,73 +30,29 @@ static const void *weight_operand(Tape *tape, const Tensor *weight)
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
-    const Tensor *out = node->output;
-    const void *dout = out->grad_dtype == DTYPE_F32 ? rounded(tape, out->grad, tensor_count(out)) : out->grad;
+    const void *dout = rounded_gradient(tape, node->output);
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
     device_linear_backward(dx, dweight, dbias, dout, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
                            weight->shape[0], tape->precision);
 }
 
-/* The shape of a linear layer's output: x (rows, in) -> (rows, out). */
-static void linear_shape(int64_t *shape, const Tensor *x, const Tensor *weight, const Tensor *bias)
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
-    int64_t n_in = tensor_last(x), n_out = weight->shape[0];
+    int64_t n_in = tensor_last(x), n_out = weight->shape[0], shape[TENSOR_MAX_DIMS];
     CHECK(weight->ndim == 2 && weight->shape[1] == n_in, "linear: the input has %lld columns, the weight takes %lld",
           (long long)n_in, (long long)weight->shape[1]);
     CHECK(bias == NULL || tensor_count(bias) == n_out, "linear: the bias must have %lld elements", (long long)n_out);
     for (int i = 0; i < x->ndim; i++)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
-}
-
-Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
-{
-    int64_t shape[TENSOR_MAX_DIMS];
-    linear_shape(shape, x, weight, bias);
     Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
-    out->grad_is_multiplied = true;
-    const void *x_operand = operand(tape, x);
-    const void *w_operand = weight_operand(tape, weight);
-    device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x),
-                          tensor_last(x), tensor_last(out), tape->precision);
+    const void *x_operand = rounded_operand(tape, x), *w_operand = rounded_operand(tape, weight);
+    device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
+                          n_out, tape->precision);
     Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = x_operand;
         node->saved[1] = w_operand;
-    }
-    return out;
-}
-
-/* ---- linear and gelu: out = gelu(x weight^T + bias) ----
- * saved[0] and saved[1] as for linear; saved[2]: the device's choice. */
-
-static void linear_gelu_backward(Tape *tape, Node *node)
-{
-    Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2], *out = node->output;
-    void *dlinear = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, tensor_count(out)));
-    device_linear_gelu_backward(dlinear, out->grad, node->saved[2], bias->data, tensor_rows(out), tensor_last(out),
-                                tape->precision);
-    const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
-    const Gradient dbias = tape_gradient(tape, bias);
-    device_linear_backward(dx, dweight, dbias, dlinear, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
-                           weight->shape[0], tape->precision);
-}
-
-Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
-{
-    int64_t shape[TENSOR_MAX_DIMS];
-    linear_shape(shape, x, weight, bias);
-    Tensor *out = tape_operand(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
-    float *saved = tape_floats(tape, tensor_count(out));
-    const void *x_operand = operand(tape, x);
-    const void *w_operand = weight_operand(tape, weight);
-    device_linear_gelu_forward(out->data, saved, x_operand, w_operand, bias->data, tensor_rows(x), tensor_last(x),
-                               tensor_last(out), tape->precision);
-    Node *node = tape_record(tape, "linear-gelu", linear_gelu_backward, out, x, weight, bias);
-    if (node != NULL) {
-        node->saved[0] = x_operand;
-        node->saved[1] = w_operand;
-        node->saved[2] = saved;
     }
     return out;
 }
@@ -167,11 +94,11 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 /* note: moved-gradient
  * forward: out = a + b, so both get out's gradient as it is. As all who used out come later on the tape, and are done,
  * nobody reads out's gradient after this. So if it is the first contribution to a's, its memory becomes that of a's. */
-static void add_backward(Tape *tape, Node *node)
+void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
     if (b->requires_grad)
-        device_contribute(tape_gradient_operand(tape, b), out->grad, tensor_count(out));
+        device_contribute(tape_gradient(tape, b), out->grad, tensor_count(out));
     if (a->requires_grad && a->grad == NULL && a->parameter == NULL)
         a->grad = out->grad;
     else if (a->requires_grad)
@@ -198,7 +125,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 /* ---- layernorm: out = (x - mean) * rstd * weight + bias, per row ----
  * saved[0]: mean (rows), saved[1]: rstd (rows). */
 
-static void layernorm_backward(Tape *tape, Node *node)
+void layernorm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
@@ -207,49 +134,19 @@ static void layernorm_backward(Tape *tape, Node *node)
                               weight->data, tensor_rows(x), tensor_last(x));
 }
 
-static void record_layernorm(Tape *tape, Tensor *out, Tensor *x, Tensor *weight, Tensor *bias, const float *mean,
-                             const float *rstd)
+Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 {
+    int64_t rows = tensor_rows(x), n = tensor_last(x);
+    CHECK(tensor_count(weight) == n && tensor_count(bias) == n, "layernorm: weight and bias must have %lld elements",
+          (long long)n);
+    Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
+    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    device_layernorm_forward(out->data, mean, rstd, floats_of(x, "layernorm"), weight->data, bias->data, rows, n);
     Node *node = tape_record(tape, "layernorm", layernorm_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = mean;
         node->saved[1] = rstd;
     }
-}
-
-static void check_layernorm(const Tensor *x, const Tensor *weight, const Tensor *bias)
-{
-    int64_t n = tensor_last(x);
-    CHECK(tensor_count(weight) == n && tensor_count(bias) == n, "layernorm: weight and bias must have %lld elements",
-          (long long)n);
-}
-
-Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
-{
-    int64_t rows = tensor_rows(x), n = tensor_last(x);
-    check_layernorm(x, weight, bias);
-    Tensor *out = tape_operand(tape, x->ndim, x->shape, any_requires_grad(x, weight, bias));
-    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
-    device_layernorm_forward(out->data, mean, rstd, floats_of(x, "layernorm"), weight->data, bias->data, rows, n,
-                             tape->precision);
-    record_layernorm(tape, out, x, weight, bias, mean, rstd);
-    return out;
-}
-
-/* ---- add and layernorm: computed together, but to the tape they are two operations ---- */
-
-Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tensor *bias, Tensor **sum)
-{
-    int64_t rows = tensor_rows(a), n = tensor_last(a);
-    check_same_shape(a, b);
-    check_layernorm(a, weight, bias);
-    *sum = same_shape(tape, a, any_requires_grad(a, b, NULL));
-    Tensor *out = tape_operand(tape, a->ndim, a->shape, any_requires_grad(*sum, weight, bias));
-    float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
-    device_add_layernorm_forward(out->data, (*sum)->data, mean, rstd, floats_of(a, "add"), floats_of(b, "add"),
-                                 weight->data, bias->data, rows, n, tape->precision);
-    tape_record(tape, "add", add_backward, *sum, a, b, NULL);
-    record_layernorm(tape, out, *sum, weight, bias, mean, rstd);
     return out;
 }
 
@@ -295,7 +192,7 @@ static void attention_backward(Tape *tape, Node *node)
     Tensor *qkv = node->inputs[0];
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
     float *scratch = tape_floats(tape, device_attention_scratch(B, T, C, node->heads));
-    const Gradient dqkv = tape_gradient_operand(tape, qkv);
+    const Gradient dqkv = tape_gradient(tape, qkv);
     device_attention_backward(dqkv, scratch, node->output->grad, qkv->data, node->output->data, node->saved[0], B, T, C,
                               node->heads, tape->precision);
 }
@@ -305,7 +202,7 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
     CHECK(qkv->ndim == 3 && qkv->shape[2] % (3 * heads) == 0,
           "attention: rows of %lld are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
-    Tensor *out = tape_operand(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
+    Tensor *out = tape_rounded_tensor(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
     float *saved = tape_floats(tape, device_attention_saved(B, T, C, heads));
     device_attention_forward(out->data, saved, floats_of(qkv, "attention"), B, T, C, heads, tape->precision);
     Node *node = tape_record(tape, "attention", attention_backward, out, qkv, NULL, NULL);
@@ -322,7 +219,7 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
 static void cross_entropy_backward(Tape *tape, Node *node)
 {
     Tensor *logits = node->inputs[0];
-    const Gradient dlogits = tape_gradient_operand(tape, logits);
+    const Gradient dlogits = tape_gradient(tape, logits);
     device_cross_entropy_backward(dlogits, node->output->grad, logits->data, node->saved[0], node->saved[1],
                                   node->indices, tensor_rows(logits), tensor_last(logits));
 }

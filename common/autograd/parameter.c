@@ -32,7 +32,7 @@ void parameters_free(ParameterList *list)
 {
     for (int i = 0; i < list->count; i++) {
         device_free(list->items[i]->tensor.data);
-        device_free(list->items[i]->operand);
+        device_free(list->items[i]->rounded.values);
         free(list->items[i]);
     }
     free(list->items);
@@ -61,64 +61,15 @@ size_t parameter_gradient_bytes(const Parameter *parameter)
     return (bytes + device_alignment() - 1) / device_alignment() * device_alignment();
 }
 
-/* ---- operands ---- */
-
-static size_t operand_bytes(const Parameter *parameter)
+void parameter_changed(Parameter *parameter)
 {
-    return device_operand_bytes(parameter->operand_dtype, tensor_count(&parameter->tensor));
-}
-
-const void *parameter_operand(Parameter *parameter, DType precision)
-{
-    if (precision == DTYPE_F32)
-        return parameter->tensor.data;
-    if (parameter->operand == NULL || parameter->operand_dtype != precision) {
-        device_free(parameter->operand);
-        parameter->operand_dtype = precision;
-        parameter->operand = device_alloc(operand_bytes(parameter));
-        parameter->operand_is_stale = true;
-    }
-    if (parameter->operand_is_stale)
-        device_operand(parameter->operand, parameter->tensor.data, precision, tensor_count(&parameter->tensor));
-    parameter->operand_is_stale = false;
-    return parameter->operand;
+    parameter->version++;
 }
 
 void parameters_changed(ParameterList *list)
 {
     for (int i = 0; i < list->count; i++)
-        list->items[i]->operand_is_stale = true;
-}
-
-static bool operand_is_right(const Parameter *parameter)
-{
-    const size_t bytes = operand_bytes(parameter);
-    void *anew = device_alloc(bytes), *kept_on_host = alloc_or_fault(bytes), *anew_on_host = alloc_or_fault(bytes);
-    device_operand(anew, parameter->tensor.data, parameter->operand_dtype, tensor_count(&parameter->tensor));
-    device_to_host(anew_on_host, anew, bytes);
-    device_to_host(kept_on_host, parameter->operand, bytes);
-    const bool right = memcmp(anew_on_host, kept_on_host, bytes) == 0;
-    device_free(anew);
-    free(anew_on_host);
-    free(kept_on_host);
-    return right;
-}
-
-const Parameter *parameters_find_stale(const ParameterList *list)
-{
-    for (int i = 0; i < list->count; i++)
-        if (list->items[i]->operand != NULL && !list->items[i]->operand_is_stale && !operand_is_right(list->items[i]))
-            return list->items[i];
-    return NULL;
-}
-
-size_t parameters_operand_bytes(const ParameterList *list)
-{
-    size_t bytes = 0;
-    for (int i = 0; i < list->count; i++)
-        if (list->items[i]->operand != NULL)
-            bytes += operand_bytes(list->items[i]);
-    return bytes;
+        parameter_changed(list->items[i]);
 }
 
 /* ---- gradients ---- */

@@ -8,15 +8,21 @@
 
 #include "tensor/tensor.h"
 
+/* A parameter's value as matrix products read it: see autograd/rounding.h, which alone uses this. */
+typedef struct RoundedCopy {
+    void *values; /* NULL until the first product; owned by the list of parameters */
+    DType dtype;
+    long version; /* of the value that was rounded */
+} RoundedCopy;
+
 typedef struct Parameter {
     char name[64]; /* as PyTorch would name it: "fc1.weight" */
     int index;     /* place in the list */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
     bool contributed;  /* tape: one of its uses has added to the gradient in this backward pass */
     bool has_gradient; /* a complete gradient has landed since the gradients were zeroed */
-    void *operand;     /* the value as matrix products read it in 16 bits; NULL until one does; owned by the list */
-    DType operand_dtype;
-    bool operand_is_stale; /* the value has changed since */
+    long version;      /* how often the value has changed */
+    RoundedCopy rounded;
 } Parameter;
 
 typedef struct ParameterList {
@@ -31,18 +37,9 @@ void parameters_free(ParameterList *list);
 int64_t parameters_total(const ParameterList *list);                            /* elements in all */
 Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
 
-/* note: weight-operands
- * The value as an operand of matrix products (device.h): in float32 the value itself. In 16 bits a rounded copy, which
- * is made at the first product and kept: every micro-batch reads it, and the optimizer, which has each weight at hand
- * when it changes it, writes the copy in the same pass. Whoever else changes values must say so: parameters_changed().
- * Rounding anew at each use could never be stale, but costs a pass over all weights per micro-batch. */
-const void *parameter_operand(Parameter *parameter, DType precision);
-/* Somebody other than the optimizer has written values: copies are made anew when they are needed next. */
+/* Call one of these after writing values: copies that were made of them are out of date. */
+void parameter_changed(Parameter *parameter);
 void parameters_changed(ParameterList *list);
-/* The first parameter whose copy, though not called stale, is not what its value rounds to: whoever wrote the value did
- * not say so. NULL: there is none. Looks at all numbers. */
-const Parameter *parameters_find_stale(const ParameterList *list);
-size_t parameters_operand_bytes(const ParameterList *list); /* of all copies that are kept */
 
 /* Bytes of one gradient, rounded up so that the next one is aligned, too, to device_alignment(). */
 size_t parameter_gradient_bytes(const Parameter *parameter);

@@ -47,7 +47,7 @@ static Tensor *activation(Tape *tape, DType dtype, int ndim, const int64_t *shap
 {
     Tensor *tensor = next_tensor(tape);
     *tensor = tensor_view(NULL, dtype, ndim, shape);
-    tensor->data = arena_alloc(&tape->arena, device_operand_bytes(dtype, tensor_count(tensor)));
+    tensor->data = arena_alloc(&tape->arena, device_rounded_bytes(dtype, tensor_count(tensor)));
     tensor->requires_grad = requires_grad;
     return tensor;
 }
@@ -57,7 +57,7 @@ Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_gr
     return activation(tape, DTYPE_F32, ndim, shape, requires_grad);
 }
 
-Tensor *tape_operand(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
+Tensor *tape_rounded_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad)
 {
     return activation(tape, tape->precision, ndim, shape, requires_grad);
 }
@@ -100,24 +100,11 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
     const bool first = tensor->grad == NULL;
     CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",
           tensor->parameter->name);
-    if (first)
-        tensor->grad = tape_floats(tape, tensor_count(tensor));
-    return (Gradient){.values = tensor->grad, .add = !first};
-}
-
-/* note: product-gradient
- * Under bf16 and f16, the backward pass of a linear layer reads its output's gradient as an operand of two products. In
- * float32, that gradient would be written, read again, and written rounded. So who computes it may round it at once.
- * But a sum must be rounded after the last addition. So this contribution must be the first one, and must come from the
- * last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are the same. */
-Gradient tape_gradient_operand(Tape *tape, Tensor *tensor)
-{
-    const bool only_one = tensor->grad == NULL && tensor->uses == 1;
-    if (!tensor->requires_grad || !tensor->grad_is_multiplied || !only_one || tape->precision == DTYPE_F32)
-        return tape_gradient(tape, tensor);
-    tensor->grad = arena_alloc(&tape->arena, device_operand_bytes(tape->precision, tensor_count(tensor)));
-    tensor->grad_dtype = tape->precision;
-    return (Gradient){.values = tensor->grad, .add = false, .dtype = tensor->grad_dtype};
+    if (first) {
+        tensor->grad_dtype = gradient_dtype(tape, tensor);
+        tensor->grad = arena_alloc(&tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
+    }
+    return (Gradient){.values = tensor->grad, .add = !first, .dtype = tensor->grad_dtype};
 }
 
 /* note: gradient-ready
@@ -170,11 +157,13 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
         bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */
         if (contributes) {
             begin_range(node);
+            tape->running = node;
             node->backward(tape, node);
             device_range_end();
         }
         count_down(tape, node, contributes);
     }
+    tape->running = NULL;
     tape->recording = false;
 }
 

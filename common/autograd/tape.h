@@ -42,7 +42,8 @@ struct Tape {
     Node *nodes;
     int count, capacity;
     bool recording;  /* false: evaluation, nothing is kept for backward */
-    DType precision; /* what the operands of matrix products are rounded to: DTYPE_F32, _BF16 or _F16 */
+    const Node *running; /* the node whose backward function runs; else NULL */
+    DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
     GradientReady on_gradient_ready; /* NULL: nobody listens */
     void *listener;                  /* passed to on_gradient_ready */
 };
@@ -51,11 +52,10 @@ struct Tape {
 void tape_begin(Tape *tape, bool recording);
 void tape_free(Tape *tape);
 
-/* A new activation; its data is not cleared. */
+/* A new float32 activation; its data is not cleared. */
 Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
-/* The same for one that only matrix products read: its data is an operand in tape->precision (device.h), and so is its
- * dtype. In float32 there is no difference. Its gradient is float32. */
-Tensor *tape_operand(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
+/* The same, stored in tape->precision (device_store_rounded()): only op_linear() reads it. */
+Tensor *tape_rounded_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
 /* A tensor over memory that someone else owns and that stays valid until the next tape_begin(). */
 Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t *shape);
 /* Scratch that lives as long as the activations: count floats, not cleared. */
@@ -68,12 +68,12 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
 
 /* Where a backward function puts its contribution to the tensor's gradient; values NULL: it needs none. An activation's
  * gradient gets its memory with the first contribution, which is set (device.h). A parameter's has its memory, zeroed
- * before each step, and all contributions are added. Whoever asks must contribute, and in the order in which it asked,
- * as two inputs may be one tensor. */
+ * before each step, and all contributions are added. Each call must be followed by exactly one contribution, in call
+ * order, because two inputs may be one tensor. */
 Gradient tape_gradient(Tape *tape, Tensor *tensor);
-/* The same for a backward function that can also set the gradient as an operand of matrix products. It is to do that,
- * and dtype says so, if only products will read the gradient and this is all of it. */
-Gradient tape_gradient_operand(Tape *tape, Tensor *tensor);
+/* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has another
+ * version of this function. */
+DType gradient_dtype(const Tape *tape, const Tensor *tensor);
 
 /* Adds the gradient of (seed * loss) to every parameter that took part. loss: one element. A node that the loss
  * does not depend on is passed over. Faults if called twice for one recording. */

@@ -69,9 +69,9 @@ void device_free_host(void *memory);
 typedef struct Gradient {
     float *values; /* NULL: nobody needs this gradient */
     bool add;      /* true: +=; false: =, the first contribution */
-    DType dtype;   /* DTYPE_F32; or an operand's precision, see below: it is set, by functions that say they can */
+    DType dtype;   /* DTYPE_F32. (On a GPU some kernels can set 16 bits: gpu/gradient_dtype.c.) */
 } Gradient;
-void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution. `to` may be an operand */
+void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution */
 
 /* ---- element-wise ---- */
 void device_add(float *out, const float *a, const float *b, int64_t n);        /* out = a + b */
@@ -85,36 +85,23 @@ void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_
 void device_gelu_forward(float *out, const float *x, int64_t n);
 void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 
-/* ---- operands: what matrix products multiply ----
- * Under bf16 and f16, operands are rounded to that precision and products are summed in float32. How a rounded operand
- * lies in memory is the device's choice: the CPU emulates (a float that holds a rounded value); CUDA has 16 bits, as its
- * tensor cores read them. In float32 there is nothing to do: the numbers themselves are the operand.
- * A kernel whose result only products read writes it as an operand at once; `out` is a void pointer then. */
-size_t device_operand_bytes(DType precision, int64_t n);
-void device_operand(void *operand, const float *x, DType precision, int64_t n);
+/* ---- rounded numbers, as matrix products read them (why: autograd/rounding.h) ----
+ * How they lie in memory is the device's choice, so pointers to them are void pointers: the CPU emulates bf16 and f16 (a
+ * float that holds a rounded value); CUDA has 16 bits, as its tensor cores read them. Float32 is never rounded. */
+size_t device_rounded_bytes(DType precision, int64_t n);
+void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n);
 
 /* ---- linear: out (rows, n_out) = x (rows, n_in) weight^T + bias, weight (n_out, n_in), bias (n_out) or NULL ----
- * x, weight and dout are operands in `precision`. */
+ * x, weight and dout are rounded to `precision`. */
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision);
 /* dx (rows, n_in), dweight (n_out, n_in), dbias (n_out). */
 void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision);
 
-/* ---- linear and gelu in one: out = gelu(x weight^T + bias), as an operand ----
- * saved (rows, n_out): what forward keeps for backward; whether the bias is in it is the device's choice. Backward sets
- * dlinear, as an operand, to the gradient of what gelu is applied to: it is device_linear_backward()'s dout. */
-void device_linear_gelu_forward(void *out, float *saved, const void *x, const void *weight, const float *bias,
-                                int64_t rows, int64_t n_in, int64_t n_out, DType precision);
-void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
-                                 int64_t n_out, DType precision);
-
-/* ---- layernorm over rows of n; out is an operand; mean and rstd (rows) are kept for backward ---- */
-void device_layernorm_forward(void *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n, DType precision);
-/* The residual connection and the layernorm after it in one: sum = a + b, out = layernorm(sum). */
-void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                  const float *weight, const float *bias, int64_t rows, int64_t n, DType precision);
+/* ---- layernorm over rows of n; mean and rstd (rows) are kept for backward ---- */
+void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n);
 void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, const float *dout, const float *x,
                                const float *mean, const float *rstd, const float *weight, int64_t rows, int64_t n);
 
@@ -125,9 +112,10 @@ void device_embedding_forward(float *out, const int32_t *tokens, const float *to
 void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
                                int64_t B, int64_t T, int64_t C);
 
-/* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C), as an operand ----
+/* ---- causal self-attention: qkv (B, T, 3C) -> out (B, T, C), rounded to `precision` ----
+ * So is what its products multiply.
  * saved: device_attention_saved() floats that forward fills for backward. scratch: device_attention_scratch()
- * floats that backward may overwrite. dqkv may be an operand in `precision`. */
+ * floats that backward may overwrite. */
 int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads);
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads);
 void device_attention_forward(void *out, float *saved, const float *qkv, int64_t B, int64_t T, int64_t C, int heads,
@@ -137,7 +125,7 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
  * row_max and row_sum (rows) are kept for backward: the largest logit, and the sum of exp(logit - largest). They are
- * enough to compute the probabilities (rows, V) again. dlogits may be an operand. */
+ * enough to compute the probabilities (rows, V) again. */
 void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
                                   const int32_t *targets, int64_t rows, int64_t V);
 void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,
@@ -159,8 +147,6 @@ typedef struct DeviceUpdate {
     float *weight;
     const float *grad;
     const float *factor; /* what device_clip_factor() has found: NaN: the step is left out, and nothing changes */
-    void *operand;       /* set to the new weights as an operand in `precision`; NULL: none is kept */
-    DType precision;
     int64_t n;
 } DeviceUpdate;
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,

@@ -200,7 +200,6 @@ void device_contribute(Gradient to, const float *x, int64_t n)
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         to.values[i] = so_far(to, i) + x[i];
-    round_if_operand(to, n);
 }
 
 /* ---- element-wise ---- */
@@ -297,17 +296,17 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
     }
 }
 
-/* ---- operands ---- */
+/* ---- rounded numbers ---- */
 
-size_t device_operand_bytes(DType precision, int64_t n)
+size_t device_rounded_bytes(DType precision, int64_t n)
 {
     (void)precision; /* emulated: always a float */
     return (size_t)n * sizeof(float);
 }
 
-void device_operand(void *operand, const float *x, DType precision, int64_t n)
+void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n)
 {
-    device_round(operand, x, precision, n);
+    device_round(rounded, x, precision, n);
 }
 
 /* ---- linear ---- */
@@ -315,7 +314,7 @@ void device_operand(void *operand, const float *x, DType precision, int64_t n)
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision)
 {
-    (void)precision; /* the operands are rounded already */
+    (void)precision; /* x and weight are rounded already */
     /* Each row starts as the bias, and the product is added to it: no second pass over out. */
     for (int64_t row = 0; row < rows && n_out > 0; row++) {
         if (bias != NULL)
@@ -340,22 +339,4 @@ void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const
     clear_if_first(dbias, n_out);
     for (int64_t row = 0; row < rows && dbias.values != NULL; row++)
         device_accumulate(dbias.values, (const float *)dout + row * n_out, n_out);
-}
-
-/* ---- linear and gelu: one after the other, and so to the bit what the two give. BLAS has no place for a gelu. ---- */
-
-void device_linear_gelu_forward(void *out, float *saved, const void *x, const void *weight, const float *bias,
-                                int64_t rows, int64_t n_in, int64_t n_out, DType precision)
-{
-    device_linear_forward(saved, x, weight, bias, rows, n_in, n_out, precision);
-    device_gelu_forward(out, saved, rows * n_out);
-    device_round(out, out, precision, rows * n_out);
-}
-
-void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
-                                 int64_t n_out, DType precision)
-{
-    (void)bias; /* is in `saved` */
-    device_gelu_backward((Gradient){dlinear, .add = false}, saved, dout, rows * n_out);
-    device_round(dlinear, dlinear, precision, rows * n_out);
 }

@@ -7,36 +7,36 @@
  * The rows are taken in blocks: the rows of a block need no columns beyond the block's last row, so about half of
  * the products fall away. p is saved for backward, as (B, heads, T, T).
  *
- * Under bf16 or f16 the operands of each product are rounded first (emulated: a float that holds a rounded value);
- * sums and the softmax stay in float32. out is rounded last, as it is an operand of the next layer's product.
+ * Under bf16 or f16 what each product multiplies is rounded first (emulated: a float that holds a rounded value);
+ * sums and the softmax stay in float32. out is rounded last, because the next layer's product multiplies it.
  */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
 
 enum { BLOCK_ROWS = 64 };
 
-/* The operands of one head, each of T rows; `stride` from one row to the next. */
+/* What one head multiplies, each of T rows; `stride` from one row to the next. */
 typedef struct Head {
     const float *q, *k, *v;
     int64_t stride;
     int64_t width;
 } Head;
 
-/* Rounded operands need a place: q, k, v, dout of one head, and the probabilities of one block. */
-static int64_t rounded_operands_size(int64_t T, int64_t C, int heads)
+/* Rounded numbers need a place: q, k, v, dout of one head, and the probabilities of one block. */
+static int64_t rounded_size(int64_t T, int64_t C, int heads)
 {
     return 4 * T * (C / heads) + BLOCK_ROWS * T;
 }
 
 int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads)
 {
-    return B * heads * T * T + rounded_operands_size(T, C, heads); /* probabilities, then the forward's work space */
+    return B * heads * T * T + rounded_size(T, C, heads); /* probabilities, then the forward's work space */
 }
 
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
 {
     (void)B; /* one head of one sequence at a time */
-    return BLOCK_ROWS * T + rounded_operands_size(T, C, heads); /* the gradient of one block of p, and work space */
+    return BLOCK_ROWS * T + rounded_size(T, C, heads); /* the gradient of one block of p, and work space */
 }
 
 /* Writes the rounded numbers of `from` (rows, width) to `to` (rows, width); returns `to`. */
@@ -48,8 +48,8 @@ static const float *round_rows(float *to, int64_t to_stride, const float *from, 
     return to;
 }
 
-/* The operands of head h: views into one sequence's qkv (T, 3C), or rounded copies in `workspace`. */
-static Head head_operands(float *workspace, const float *qkv, int64_t T, int64_t C, int heads, int h, DType precision)
+/* q, k and v of head h: views into one sequence's qkv (T, 3C), or rounded copies in `workspace`. */
+static Head head_of(float *workspace, const float *qkv, int64_t T, int64_t C, int heads, int h, DType precision)
 {
     const int64_t width = C / heads;
     const float *q = qkv + h * width; /* each row: q of all heads, k of all heads, v of all heads */
@@ -103,7 +103,7 @@ void device_attention_forward(void *out, float *saved, const float *qkv, int64_t
     float *rounded_p = workspace + 4 * T * width;
     for (int64_t b = 0; b < B; b++) {
         for (int h = 0; h < heads; h++) {
-            const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
+            const Head head = head_of(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             float *p = saved + (b * heads + h) * T * T;
             head_forward((float *)out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
         }
@@ -164,7 +164,7 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
     clear_if_first(dqkv, B * T * 3 * C); /* each block of rows adds to dk and dv of all rows before it */
     for (int64_t b = 0; b < B; b++) {
         for (int h = 0; h < heads; h++) {
-            const Head head = head_operands(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
+            const Head head = head_of(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             const float *p = saved + (b * heads + h) * T * T;
             const float *head_dout = dout + b * T * C + h * width;
             int64_t dout_stride = C;
@@ -176,5 +176,4 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
             head_backward(dq, dq + C, dq + 2 * C, dp, rounded_p, head_dout, dout_stride, p, &head, T, C, precision);
         }
     }
-    round_if_operand(dqkv, B * T * 3 * C);
 }

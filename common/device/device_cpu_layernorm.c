@@ -1,5 +1,4 @@
-/* device_cpu_layernorm.c: the kernels on the CPU, second part: layernorm, with the residual connection before it, and
- * embedding. */
+/* device_cpu_layernorm.c: the kernels on the CPU, second part: layernorm and embedding. */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
 
@@ -23,7 +22,7 @@ static float sum_of_squared_distances(const float *x, float mean, int64_t n)
 }
 
 static void normalize_row(float *out, float *mean, float *rstd, const float *x, const float *weight, const float *bias,
-                          int64_t n, DType precision)
+                          int64_t n)
 {
     const float m = sum_of(x, n) / (float)n;
     const float variance = sum_of_squared_distances(x, m, n) / (float)n;
@@ -31,25 +30,15 @@ static void normalize_row(float *out, float *mean, float *rstd, const float *x, 
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
         out[i] = (x[i] - m) * r * weight[i] + bias[i];
-    device_round(out, out, precision, n);
     *mean = m;
     *rstd = r;
 }
 
-void device_layernorm_forward(void *out, float *mean, float *rstd, const float *x, const float *weight,
-                              const float *bias, int64_t rows, int64_t n, DType precision)
+void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
+                              const float *bias, int64_t rows, int64_t n)
 {
     for (int64_t row = 0; row < rows && n > 0; row++)
-        normalize_row((float *)out + row * n, mean + row, rstd + row, x + row * n, weight, bias, n, precision);
-}
-
-void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                  const float *weight, const float *bias, int64_t rows, int64_t n, DType precision)
-{
-    for (int64_t row = 0; row < rows && n > 0; row++) {
-        device_add(sum + row * n, a + row * n, b + row * n, n); /* and while it is in the cache: */
-        normalize_row((float *)out + row * n, mean + row, rstd + row, sum + row * n, weight, bias, n, precision);
-    }
+        normalize_row(out + row * n, mean + row, rstd + row, x + row * n, weight, bias, n);
 }
 
 /* dx of one row. With norm = (x - mean) rstd and dnorm = dout weight:

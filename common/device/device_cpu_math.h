@@ -28,13 +28,6 @@ static inline void clear_if_first(Gradient gradient, int64_t n)
         device_zero(gradient.values, (size_t)n * sizeof *gradient.values);
 }
 
-/* The last step of a kernel whose gradient may be an operand: here that is the same float, rounded. */
-static inline void round_if_operand(Gradient gradient, int64_t n)
-{
-    if (gradient.dtype != DTYPE_F32)
-        device_round(gradient.values, gradient.values, gradient.dtype, n);
-}
-
 /* ---- sums ----
  * A sum that waits for the previous addition each time is slow. So element i goes to partial sum i % LANES: the
  * compiler keeps those in vector registers, and their number is fixed here, not by the machine. */

@@ -50,7 +50,6 @@ void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const f
             dx.values[i] = so_far(dx, i) + d * (exp_of(x[i] - largest) * factor);
         dx.values[targets[row]] -= d;
     }
-    round_if_operand(dlogits, rows * V);
 }
 
 void device_mse_forward(float *loss, const float *prediction, const float *target, int64_t rows, int64_t n)
@@ -103,13 +102,6 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
 
 /* ---- optimizers ---- */
 
-/* A pass of its own: emulated rounding costs more than reading again. */
-static void update_operand(const DeviceUpdate *update)
-{
-    if (update->operand != NULL)
-        device_operand(update->operand, update->weight, update->precision, update->n);
-}
-
 void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, float momentum, float weight_decay,
                 bool first_step)
 {
@@ -121,7 +113,6 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
 #pragma omp simd
         for (int64_t i = 0; i < update->n; i++)
             weight[i] -= lr * (grad[i] + weight_decay * weight[i]);
-        update_operand(update);
         return;
     }
     const float keep = first_step ? 0 : momentum;
@@ -131,7 +122,6 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
         momentum_buffer[i] = velocity;
         weight[i] -= lr * velocity;
     }
-    update_operand(update);
 }
 
 void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, float beta1, float beta2, float eps,
@@ -153,7 +143,6 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
         v[i] = square;
         weight[i] = keep * weight[i] - step_size * mean / (sqrtf(square) / root_correction2 + eps);
     }
-    update_operand(update);
 }
 
 /* ---- looking at the model's answers ---- */

@@ -1,5 +1,5 @@
 /* gpt_blocks.c: the blocks of the GPT, as the papers have them. (For a GPU, gpu/gpt_blocks.c takes the place of this
- * file: the same sums and layernorms, two in one pass over memory.) */
+ * file: the same operations, fused where that saves passes over memory.) */
 #include "device/device.h"
 #include "nn/layers.h"
 
@@ -15,7 +15,7 @@ static Tensor *attention(const GptBlock *block, Tape *tape, Tensor *x, int heads
 static Tensor *feed_forward(const GptBlock *block, Tape *tape, Tensor *x)
 {
     Tensor *h = op_layernorm(tape, x, &block->ln_2_weight->tensor, &block->ln_2_bias->tensor);
-    h = op_linear_gelu(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor); /* (B, T, 4C) */
+    h = op_gelu(tape, op_linear(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor)); /* (B, T, 4C) */
     return op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor);
 }
 

@@ -33,7 +33,7 @@ void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, Par
 void optimizer_step(Optimizer *optimizer, float lr)
 {
     for (int i = 0; i < optimizer->parameters->count; i++) {
-        const Parameter *parameter = optimizer->parameters->items[i];
+        Parameter *parameter = optimizer->parameters->items[i];
         optimizer->updated[i] = parameter->tensor.requires_grad && parameter->has_gradient;
         if (!optimizer->updated[i])
             continue;
@@ -42,6 +42,7 @@ void optimizer_step(Optimizer *optimizer, float lr)
             sgd_update(optimizer, i, lr);
         else
             adamw_update(optimizer, i, lr);
+        parameter_changed(parameter);
     }
 }
 
@@ -69,8 +70,6 @@ DeviceUpdate optimizer_device_update(const Optimizer *optimizer, int i)
     return (DeviceUpdate){.weight = parameter->tensor.data,
                           .grad = parameter->tensor.grad,
                           .factor = optimizer->factor,
-                          .operand = parameter->operand,
-                          .precision = parameter->operand_dtype,
                           .n = tensor_count(&parameter->tensor)};
 }
 

@@ -21,12 +21,11 @@ const char *dtype_name(DType dtype);
 typedef struct Tensor {
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS]; /* row-major: the last dimension is contiguous */
-    DType dtype; /* of an activation: float32, or 16 bits if it is an operand of products (tape_operand()) */
+    DType dtype; /* of data */
     bool requires_grad; /* someone upstream is a parameter that is being trained */
     void *data;
     void *grad;                  /* same shape; NULL until the first contribution arrives */
-    DType grad_dtype;            /* float32, or what an operand of matrix products has: tape_gradient_operand() */
-    bool grad_is_multiplied;     /* op_linear's output: backward reads its gradient as such an operand */
+    DType grad_dtype;            /* of grad: float32, unless gradient_dtype() (tape.h) chose another one */
     int uses;                    /* tape: operations that have read it, and that backward has not come to yet */
     struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */
 } Tensor;

@@ -104,14 +104,14 @@ void *device_copy_of(const void *host, size_t bytes)
 
 void *operand_of(const void *x, DType precision, int64_t n)
 {
-    void *operand = device_alloc(device_operand_bytes(precision, n));
-    device_operand(operand, x, precision, n);
+    void *operand = device_alloc(device_rounded_bytes(precision, n));
+    device_store_rounded(operand, x, precision, n);
     return operand;
 }
 
 void numbers_of(float *x, const void *operand, DType precision, int64_t n)
 {
-    const bool has_16_bits = device_operand_bytes(precision, 1) == 2; /* the device's choice: else it is a float */
+    const bool has_16_bits = device_rounded_bytes(precision, 1) == 2; /* the device's choice: else it is a float */
     if (has_16_bits)
         device_from_half(x, operand, precision, n);
     else

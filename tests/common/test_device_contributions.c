@@ -3,6 +3,7 @@
  * NaN, on whichever device this is linked with, and must give the bits that they give in zeroed memory. */
 #include "autograd/ops.h"
 #include "device_trial.h"
+#include "gpu/fused_ops.h"
 #include "nn/model.h"
 
 #include <stdio.h>

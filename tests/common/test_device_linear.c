@@ -1,6 +1,7 @@
 /* test_device_linear.c: device.h's operands and linear against float64, on whichever device this is linked with.
  * device_trial.h says what bounds mean. */
 #include "device_trial.h"
+#include "gpu/device_fused.h"
 
 /* rows, n_in, n_out: shape[0], [1], [2]. */
 static int64_t x_count(const Trial *trial)
@@ -172,7 +173,7 @@ static void call_linear_gelu(const Trial *trial, void **array)
     void *x = operand_of(array[0], precision, rows * n_in), *weight = operand_of(array[1], precision, n_in * n_out);
     void *one = operand_of(array[4], precision, n_out * n_out), *out = operand_of(array[5], precision, rows * n_out);
     float *saved = device_alloc((size_t)(rows * n_out) * sizeof *saved);
-    void *dlinear = device_alloc(device_operand_bytes(precision, rows * n_out));
+    void *dlinear = device_alloc(device_rounded_bytes(precision, rows * n_out));
     device_linear_gelu_forward(out, saved, x, weight, array[2], rows, n_in, n_out, precision);
     numbers_of(array[5], out, precision, rows * n_out);
     device_linear_gelu_backward(dlinear, array[3], saved, array[2], rows, n_out, precision);
@@ -296,8 +297,8 @@ static void test_operand_bytes(void **state)
     (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
-        assert_int_equal(device_operand_bytes(precisions[p], 0), 0);
-        assert_true(device_operand_bytes(precisions[p], 33) >= 33 * (p == 0 ? 4u : 2u));
+        assert_int_equal(device_rounded_bytes(precisions[p], 0), 0);
+        assert_true(device_rounded_bytes(precisions[p], 33) >= 33 * (p == 0 ? 4u : 2u));
         device_free(operand_of(NULL, precisions[p], 0));
     }
 }

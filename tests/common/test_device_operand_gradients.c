@@ -101,7 +101,7 @@ static void call_attention(const Trial *trial, void **array)
     const int heads = trial->heads;
     float *saved = device_alloc((size_t)device_attention_saved(B, T, C, heads) * sizeof *saved);
     float *scratch = device_alloc((size_t)device_attention_scratch(B, T, C, heads) * sizeof *scratch);
-    void *out = device_alloc(device_operand_bytes(precision, B * T * C));
+    void *out = device_alloc(device_rounded_bytes(precision, B * T * C));
     const Gradient operand = start_operand(trial, array, 3, n), floats = {.values = array[2]};
     device_attention_forward(out, saved, array[0], B, T, C, heads, precision);
     device_attention_backward(floats, scratch, array[1], array[0], out, saved, B, T, C, heads, precision);

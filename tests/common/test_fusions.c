@@ -5,6 +5,7 @@
 
 #include "device/device.h"
 #include "expect.h"
+#include "gpu/fused_ops.h"
 #include "gradient_check.h"
 
 typedef Tensor *(*Apply)(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed);

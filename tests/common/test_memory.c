@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
@@ -156,16 +157,16 @@ static void test_copies_of_weights(void **state)
     assert_int_equal(parameters_operand_bytes(list), 0); /* float32 needs none */
     setup.tape.precision = DTYPE_BF16;
     step(&setup, 2);
-    assert_int_equal(parameters_operand_bytes(list), device_operand_bytes(DTYPE_BF16, 6 * 9 + 9 * 5 + 5 * 4));
+    assert_int_equal(parameters_operand_bytes(list), device_rounded_bytes(DTYPE_BF16, 6 * 9 + 9 * 5 + 5 * 4));
     const void *copies[3];
     for (int layer = 0; layer < 3; layer++)
-        copies[layer] = setup.model.fc_weight[layer]->operand;
+        copies[layer] = setup.model.fc_weight[layer]->rounded.values;
     Places second = places_after_a_step(&setup, 2);
     parameters_changed(list); /* made anew, in the same memory */
     Places third = places_after_a_step(&setup, 2);
     assert_memory_equal(&third, &second, sizeof third);
     for (int layer = 0; layer < 3; layer++)
-        assert_ptr_equal(setup.model.fc_weight[layer]->operand, copies[layer]);
+        assert_ptr_equal(setup.model.fc_weight[layer]->rounded.values, copies[layer]);
     setup_free(&setup);
 }
 

@@ -1,11 +1,12 @@
-/* test_operands.c: the 16-bit copies of weights that matrix products read. Each is made once, kept up to date by the
- * optimizer, and made anew where somebody else has written weights. A copy that is stale all the same is noticed. */
+/* test_operands.c: the rounded copies of weights that matrix products read. Each is made at the first product after the
+ * weight has changed, by the optimizer or otherwise, and kept until then. A stale copy is noticed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
@@ -17,18 +18,17 @@ enum { SAMPLES = 6 };
 /* ---- how often weights are rounded: the linker puts this before the device's function (-Wl,--wrap) ---- */
 
 static const ParameterList *watched;
-static int rounded_weights, rounded_others;
+static int rounded_weights;
 
-void __real_device_operand(void *operand, const float *x, DType precision, int64_t n);
+void __real_device_store_rounded(void *operand, const float *x, DType precision, int64_t n);
 
-void __wrap_device_operand(void *operand, const float *x, DType precision, int64_t n)
+void __wrap_device_store_rounded(void *operand, const float *x, DType precision, int64_t n)
 {
     int weights = 0;
     for (int i = 0; watched != NULL && i < watched->count; i++)
         weights += watched->items[i]->tensor.data == x;
     rounded_weights += weights;
-    rounded_others += weights == 0;
-    __real_device_operand(operand, x, precision, n);
+    __real_device_store_rounded(operand, x, precision, n);
 }
 
 /* ---- one process that trains ---- */
@@ -72,11 +72,8 @@ static float micro_batch(Run *run)
 {
     float value = 0;
     watched = &run->replica.model.parameters;
-    rounded_weights = rounded_others = 0;
+    rounded_weights = 0;
     Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
-    if (rounded_others > 0)
-        fail_msg("forward rounded %d activations for products to read them; usual cause: an operation before a linear "
-                 "layer that does not write its result as an operand", rounded_others);
     device_to_host(&value, loss->data, sizeof value);
     replica_backward(&run->replica, loss);
     watched = NULL;
@@ -103,15 +100,15 @@ static int expect_copies(const Run *run, const char *when)
         const Parameter *parameter = parameters->items[i];
         const bool multiplied = parameter->tensor.ndim == 2 && parameter != run->replica.model.wpe;
         const bool expected = multiplied && precision != DTYPE_F32;
-        if ((parameter->operand != NULL) != expected)
+        if ((parameter->rounded.values != NULL) != expected)
             fail_msg("%s, %s: %s has %s copy", dtype_name(precision), when, parameter->name, expected ? "no" : "a");
         copies += expected;
-        bytes += expected ? device_operand_bytes(precision, tensor_count(&parameter->tensor)) : 0;
+        bytes += expected ? device_rounded_bytes(precision, tensor_count(&parameter->tensor)) : 0;
     }
     assert_int_equal(parameters_operand_bytes(parameters), bytes);
     const Parameter *stale = parameters_find_stale(parameters);
     if (stale != NULL)
-        fail_msg("%s, %s: the copy of %s is stale; usual cause: an optimizer that does not write it",
+        fail_msg("%s, %s: the copy of %s is stale; usual cause: an optimizer that does not call parameter_changed()",
                  dtype_name(precision), when, stale->name);
     return copies;
 }
@@ -125,9 +122,9 @@ static void check_training(DType precision, OptimizerKind kind)
         micro_batch(&run);
         const int copies = expect_copies(&run, "after a forward pass"), first = rounded_weights;
         micro_batch(&run);
-        if (first != (step == 0 ? copies : 0) || rounded_weights != 0)
+        if (first != copies || rounded_weights != 0)
             fail_msg("%s, step %ld: %d of %d weights were rounded for the first micro-batch, %d for the second; each "
-                     "should be rounded for the first of the run only", dtype_name(precision), step, first, copies,
+                     "should be rounded for the first after an update only", dtype_name(precision), step, first, copies,
                      rounded_weights);
         if (step == 2) /* an infinity: the step is left out */
             device_fill(run.replica.model.wpe->tensor.grad, INFINITY, 1);
@@ -210,7 +207,7 @@ static void test_stale_copies_are_noticed(void **state)
     for (int i = 0; i < parameters->count; i++) {
         const Parameter *parameter = parameters->items[i];
         const int64_t places[] = {0, tensor_count(&parameter->tensor) - 1};
-        for (int k = 0; k < 2 && parameter->operand != NULL; k++) {
+        for (int k = 0; k < 2 && parameter->rounded.values != NULL; k++) {
             float *weight = (float *)parameter->tensor.data + places[k], before = 0, after = 3;
             device_to_host(&before, weight, sizeof before);
             device_from_host(weight, &after, sizeof after);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "ddp/replicas.h"
 #include "device/device.h"

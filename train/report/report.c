@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "device/device.h"
 #include "train/report/summary.h"

@@ -1,5 +1,5 @@
-/* test_product_gradients.c: which gradients backward sets as operands of matrix products: those of a linear layer's
- * output, under bf16 and f16, if one contribution is all. No other, and the bits are those of rounding later. */
+/* test_gradient_dtype.c: which gradients a GPU's backward stores in 16 bits: those of a linear layer's output, under bf16
+ * and f16, if one contribution is all. No other, and the bits are those of rounding later. Runs in the emulator. */
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -16,12 +16,12 @@ static const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static int passes;
 
-void __real_device_operand(void *operand, const float *x, DType precision, int64_t n);
+void __real_device_store_rounded(void *operand, const float *x, DType precision, int64_t n);
 
-void __wrap_device_operand(void *operand, const float *x, DType precision, int64_t n)
+void __wrap_device_store_rounded(void *operand, const float *x, DType precision, int64_t n)
 {
     passes++;
-    __real_device_operand(operand, x, precision, n);
+    __real_device_store_rounded(operand, x, precision, n);
 }
 
 /* ---- a model ---- */
@@ -138,11 +138,13 @@ static void check_two_uses(DType precision, bool sum_first)
     Tensor *out = op_add(tape, sum, relu);
     tape_backward(tape, op_mse(tape, out, layer.x->data), 1);
     expect_dtype(&layer, sum_first ? "used by add, then by relu" : "used by relu, then by add", DTYPE_F32);
-    const float *d = out->grad, *linear = layer.linear->data;
-    float expected[NUMBERS];
+    float d[NUMBERS], linear[NUMBERS], got[NUMBERS], expected[NUMBERS];
+    device_to_host(d, out->grad, sizeof d);
+    device_to_host(linear, layer.linear->data, sizeof linear);
+    device_to_host(got, layer.linear->grad, sizeof got);
     for (int i = 0; i < NUMBERS; i++)
         expected[i] = d[i] + (linear[i] > 0 ? d[i] : 0);
-    expect_bits_equal("gradient of a linear layer's output with two uses", layer.linear->grad, expected, NUMBERS,
+    expect_bits_equal("gradient of a linear layer's output with two uses", got, expected, NUMBERS,
                       "a sum is rounded after its last addition, not before");
     tape_free(tape);
 }
@@ -200,5 +202,5 @@ int main(void)
         cmocka_unit_test(test_two_uses),
         cmocka_unit_test(test_dead_ends),
     };
-    return cmocka_run_group_tests_name("product gradients", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("gradient dtype", tests, NULL, NULL);
 }

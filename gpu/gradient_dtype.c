@@ -1,0 +1,34 @@
+/* gradient_dtype.c: gradients that are stored in 16 bits, in the place of common/autograd/gradient_dtype.c.
+ *
+ * note: product-gradient
+ * Under bf16 and f16, the backward pass of a linear layer multiplies its output's gradient, rounded. In float32, that
+ * gradient would be written, read again, and written rounded. So the kernel that computes it rounds it at once, if it is
+ * one that can. But a sum must be rounded after the last addition. So this contribution must be the first one, and must
+ * come from the last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are
+ * the same. */
+#include <string.h>
+
+#include "autograd/tape.h"
+
+/* These operations' kernels store what Gradient.dtype says. The other kernels know float32 alone. */
+static bool can_store_16_bits(const Node *node)
+{
+    return strcmp(node->name, "add") == 0 || strcmp(node->name, "attention") == 0 ||
+           strcmp(node->name, "cross-entropy") == 0;
+}
+
+static bool is_output_of_linear(const Tape *tape, const Tensor *tensor)
+{
+    for (const Node *node = tape->running - 1; node >= tape->nodes; node--)
+        if (node->output == tensor)
+            return strcmp(node->name, "linear") == 0;
+    return false;
+}
+
+DType gradient_dtype(const Tape *tape, const Tensor *tensor)
+{
+    const bool only_contribution = tensor->grad == NULL && tensor->uses == 1;
+    if (tape->running == NULL || !only_contribution || !can_store_16_bits(tape->running))
+        return DTYPE_F32;
+    return is_output_of_linear(tape, tensor) ? tape->precision : DTYPE_F32;
+}
