@@ -2,10 +2,9 @@
  *
  * note: product-gradient
  * Under bf16 and f16, the backward pass of a linear layer multiplies its output's gradient, rounded. In float32, that
- * gradient would be written, read again, and written rounded. So the kernel that computes it rounds it at once, if it is
- * one that can. But a sum must be rounded after the last addition. So this contribution must be the first one, and must
- * come from the last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are
- * the same. */
+ * gradient would be written, read again, and written rounded. So the kernel that computes it rounds it at once, if it
+ * can. But a sum must be rounded after the last addition. So this contribution must be the first one, and must come from
+ * the last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are the same. */
 #include <string.h>
 
 #include "autograd/tape.h"

@@ -56,7 +56,7 @@ const void *rounded_gradient(Tape *tape, Tensor *out)
         return out->grad;
     if (device_rounded_bytes(tape->precision, 1) != sizeof(float))
         return rounded(tape, out->grad, tensor_count(out));
-    device_store_rounded(out->grad, out->grad, tape->precision, tensor_count(out)); /* emulated: a float stays a float */
+    device_store_rounded(out->grad, out->grad, tape->precision, tensor_count(out)); /* emulated: still a float */
     return out->grad;
 }
 

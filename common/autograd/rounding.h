@@ -22,8 +22,8 @@ const void *rounded_operand(Tape *tape, const Tensor *x);
 /* out->grad as an operand. It may be rounded in place, because op_linear()'s backward function is its last reader. */
 const void *rounded_gradient(Tape *tape, Tensor *out);
 
-/* The first parameter whose copy counts as up to date but is not what its value rounds to: code that wrote the value did
- * not call parameter_changed(). NULL: there is none. Looks at all numbers. */
+/* The first parameter whose copy counts as up to date but is not what its value rounds to: code that wrote the value
+ * did not call parameter_changed(). NULL: there is none. Looks at all numbers. */
 const Parameter *parameters_find_stale(const ParameterList *list);
 size_t parameters_operand_bytes(const ParameterList *list); /* of all copies that are kept */
 

@@ -71,8 +71,8 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
  * before each step, and all contributions are added. Each call must be followed by exactly one contribution, in call
  * order, because two inputs may be one tensor. */
 Gradient tape_gradient(Tape *tape, Tensor *tensor);
-/* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has another
- * version of this function. */
+/* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has
+ * another version of this function. */
 DType gradient_dtype(const Tape *tape, const Tensor *tensor);
 
 /* Adds the gradient of (seed * loss) to every parameter that took part. loss: one element. A node that the loss

@@ -202,8 +202,8 @@ static void test_operands_are_for_products(void **state)
                               "add reads float32, not bfloat16",
                               one_of_two,
                               "layernorm reads float32, not bfloat16",
-                              "bfloat16 [1, 4, 6] and float32 [1, 4, 6] do not fit",
-                              one_of_two,
+                              "add reads float32, not bfloat16",
+                              "add reads float32, not bfloat16",
                               "attention reads float32, not bfloat16",
                               "mse reads float32, not bfloat16",
                               "cross-entropy reads float32, not bfloat16"};

@@ -1,5 +1,5 @@
-/* test_gradient_dtype.c: which gradients a GPU's backward stores in 16 bits: those of a linear layer's output, under bf16
- * and f16, if one contribution is all. No other, and the bits are those of rounding later. Runs in the emulator. */
+/* test_gradient_dtype.c: which gradients a GPU's backward stores in 16 bits: those of a linear layer's output, under
+ * bf16 and f16, if one contribution is all. No other, and the bits are those of rounding later. Runs in the emulator. */
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -24,6 +24,13 @@ void __wrap_device_store_rounded(void *operand, const float *x, DType precision,
     __real_device_store_rounded(operand, x, precision, n);
 }
 
+static int32_t *indices_on_device(const int32_t *indices, size_t bytes)
+{
+    int32_t *copy = device_alloc(bytes);
+    device_from_host(copy, indices, bytes);
+    return copy;
+}
+
 /* ---- a model ---- */
 
 static const ModelSpec gpt = {.name = "gpt", .kind = MODEL_GPT, .gpt = {2, 2, 8, WIDTH, 11, 11}};
@@ -38,7 +45,8 @@ static void check_gpt(DType precision)
     model_create(&model, &gpt, 1);
     void *gradients = parameters_allocate_gradients(&model.parameters);
     tape_begin(&tape, true);
-    Tensor *loss = model_loss(&model, &tape, tokens, tokens, ROWS, WIDTH);
+    int32_t *inputs = indices_on_device(tokens, sizeof tokens);
+    Tensor *loss = model_loss(&model, &tape, inputs, inputs, ROWS, WIDTH);
     passes = 0;
     tape_backward(&tape, loss, 1);
     if (passes != 0)
@@ -56,6 +64,7 @@ static void check_gpt(DType precision)
     }
     assert_int_equal(linears, 2 * 3 + 1); /* qkv and two projections in each block, the output layer */
     tape_free(&tape);
+    device_free(inputs);
     device_free(gradients);
     model_free(&model);
 }
@@ -108,7 +117,8 @@ static void expect_dtype(const Layer *layer, const char *how, DType expected)
 static void test_who_sets_operands(void **state)
 {
     (void)state;
-    const int32_t targets[ROWS] = {5, 0, 3, 1, 2};
+    const int32_t classes[ROWS] = {5, 0, 3, 1, 2};
+    int32_t *targets = indices_on_device(classes, sizeof classes);
     const char *how[] = {"read by cross-entropy", "the right of a sum", "the left of a sum", "read by relu",
                          "read by mse"};
     for (int p = 0; p < 3; p++)
@@ -124,6 +134,7 @@ static void test_who_sets_operands(void **state)
             expect_dtype(&layer, how[way], way <= 1 ? precisions[p] : DTYPE_F32);
             tape_free(tape);
         }
+    device_free(targets);
 }
 
 /* Two uses, of which the second in backward could set an operand, or the first: neither may, as neither is all. */
@@ -169,7 +180,8 @@ static void test_two_uses(void **state)
 static void test_dead_ends(void **state)
 {
     (void)state;
-    const int32_t targets[ROWS] = {5, 0, 3, 1, 2};
+    const int32_t classes[ROWS] = {5, 0, 3, 1, 2};
+    int32_t *targets = indices_on_device(classes, sizeof classes);
     for (int p = 0; p < 3; p++) {
         float dweight[2][WIDTH * WIDTH], dx[2][NUMBERS];
         for (int early = 0; early < 2; early++) {
@@ -191,6 +203,7 @@ static void test_dead_ends(void **state)
         expect_bits_equal("dweight", dweight[0], dweight[1], WIDTH * WIDTH, hint);
         expect_bits_equal("dx", dx[0], dx[1], NUMBERS, hint);
     }
+    device_free(targets);
 }
 
 int main(void)
