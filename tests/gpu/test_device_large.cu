@@ -28,7 +28,7 @@ static Head run_head(const void *x, const void *weight, const int32_t *targets, 
 {
     Head head;
     head.logits = device_room(rows * VOCABULARY);
-    head.dlogits = {(float *)device_alloc(device_operand_bytes(precision, rows * VOCABULARY)), false, precision};
+    head.dlogits = {(float *)device_alloc(device_rounded_bytes(precision, rows * VOCABULARY)), false, precision};
     head.loss = device_room(1);
     head.row_max = device_room(rows);
     head.row_sum = device_room(rows);
@@ -56,11 +56,11 @@ static float *part(const float *numbers, int64_t first, int64_t n)
     return copy;
 }
 
-/* The same of a gradient that is an operand in `precision`. */
-static float *part_of_operand(const void *operand, DType precision, int64_t first, int64_t n)
+/* The same of a gradient that is stored rounded to `precision`. */
+static float *part_of_rounded(const void *rounded, DType precision, int64_t first, int64_t n)
 {
     float *numbers = device_room(n);
-    numbers_of(numbers, (const char *)operand + device_operand_bytes(precision, first), precision, n);
+    numbers_of(numbers, (const char *)rounded + device_rounded_bytes(precision, first), precision, n);
     float *copy = part(numbers, 0, n);
     device_free(numbers);
     return copy;
@@ -75,8 +75,8 @@ static void expect_same_row(const Head *all, int64_t row, const Head *alone, DTy
                  VOCABULARY, 1e-3, 1e-4, hint);
     expect_close("the largest logit", part(all->row_max, row, 1), part(alone->row_max, 0, 1), 1, 1e-3, 1e-4, hint);
     expect_close("the sum of exponentials", part(all->row_sum, row, 1), part(alone->row_sum, 0, 1), 1, 0, 1e-2, hint);
-    expect_close("dlogits", part_of_operand(all->dlogits.values, precision, row * VOCABULARY, VOCABULARY),
-                 part_of_operand(alone->dlogits.values, precision, 0, VOCABULARY), VOCABULARY, 1e-3, 1e-2, hint);
+    expect_close("dlogits", part_of_rounded(all->dlogits.values, precision, row * VOCABULARY, VOCABULARY),
+                 part_of_rounded(alone->dlogits.values, precision, 0, VOCABULARY), VOCABULARY, 1e-3, 1e-2, hint);
     expect_close("dx", part(all->dx, row * CHANNELS, CHANNELS), part(alone->dx, 0, CHANNELS), CHANNELS, 1e-2, 1e-2,
                  hint);
 }
@@ -109,7 +109,7 @@ static bool has_room_for(int64_t logits, DType precision)
 {
     size_t free_bytes = 0, total = 0;
     CHECK_CUDA(cudaMemGetInfo(&free_bytes, &total));
-    const size_t wanted = (size_t)logits * 4 + device_operand_bytes(precision, logits) + ((size_t)1 << 30);
+    const size_t wanted = (size_t)logits * 4 + device_rounded_bytes(precision, logits) + ((size_t)1 << 30);
     if (free_bytes < wanted)
         print_message("%zu MiB of device memory are free, and %zu are needed\n", free_bytes >> 20, wanted >> 20);
     return free_bytes >= wanted;

@@ -5,7 +5,7 @@
  * tensors begin at multiples of device_alignment(), and elsewhere a product need only repeat itself. */
 #include <stdio.h>
 
-#include "autograd/parameter.h"
+#include "autograd/rounding.h"
 #include "device/arena.h"
 #include "device_trial.h"
 
@@ -24,8 +24,10 @@ static float *products_at(size_t offset, DType precision, const float *numbers)
     for (int i = 0; i < 6; i++) {
         memory[i] = (unsigned char *)device_alloc((size_t)counts[i] * sizeof(float) + offset) + offset;
         float *x = device_copy_of(numbers, (size_t)counts[i] * sizeof *numbers);
-        if (i < 3)
-            device_operand(memory[i], x, precision, counts[i]);
+        if (i < 3 && precision == DTYPE_F32)
+            device_copy(memory[i], x, (size_t)counts[i] * sizeof *x);
+        else if (i < 3)
+            device_store_rounded(memory[i], x, precision, counts[i]);
         device_free(x);
         numbers += counts[i];
     }
@@ -83,15 +85,17 @@ static void test_tensors_are_aligned(void **state)
     (void)state;
     const int64_t shapes[][2] = {{1, 3}, {5, 7}, {11, 13}, {1, 64}};
     ParameterList parameters = {0};
+    Tape tape = {.precision = DTYPE_BF16};
     for (int i = 0; i < 4; i++)
         parameters_add(&parameters, "parameter", 2, shapes[i]);
     void *gradients = parameters_allocate_gradients(&parameters);
     for (int i = 0; i < parameters.count; i++) {
         expect_aligned("a gradient", parameters.items[i]->tensor.grad);
         expect_aligned("a weight", parameters.items[i]->tensor.data);
-        expect_aligned("a weight's rounded copy", parameter_operand(parameters.items[i], DTYPE_BF16));
+        expect_aligned("a weight's rounded copy", rounded_operand(&tape, &parameters.items[i]->tensor));
     }
     device_free(gradients);
+    tape_free(&tape);
     parameters_free(&parameters);
     Arena arena = {0};
     for (size_t bytes = 1; bytes < 1000; bytes += 37)
