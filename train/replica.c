@@ -87,67 +87,57 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
-/* The settings of the updates, in words. */
-static void describe_updates(const Replica *replica, CheckpointState *state)
+/* The words that --resume compares. */
+static void add_settings(const Replica *replica, int world_size, CheckpointState *state)
 {
     const Options *options = replica->options;
     const OptimizerOptions *optimizer = &options->optimizer;
     const long warmup = warmup_steps(options, replica->total_steps);
+    const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
+    checkpoint_add_setting(state, "seed", "--seed %llu", (unsigned long long)options->seed);
+    checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
+    checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s", (long long)options->batch_size,
+                           options->accumulate, options->drop_last ? " --drop-last" : "");
+    checkpoint_add_setting(state, "join", "%s, --rank-samples of fingerprint %08x", joins[options->join],
+                           options_rank_samples_fingerprint(options)); /* 0: there are none */
+    checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
+                           options->tf32 ? " --tf32" : "");
     if (options->lr_schedule == LR_CONSTANT)
-        snprintf(state->schedule, sizeof state->schedule, "lr %g, constant after %ld steps of warm-up",
-                 (double)options->lr, warmup);
+        checkpoint_add_setting(state, "schedule", "lr %g, constant after %ld steps of warm-up", (double)options->lr, warmup);
     else
-        snprintf(state->schedule, sizeof state->schedule, "lr %g, cosine over %ld steps, %ld of them warm-up",
-                 (double)options->lr, replica->total_steps, warmup);
-    snprintf(state->update, sizeof state->update, "momentum %g, weight decay %g, clipping at %g, gradients sent in %s",
-             optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0.0, (double)optimizer->weight_decay,
-             options->clip_grad_norm, precision_name(options->ddp.grad_dtype));
+        checkpoint_add_setting(state, "schedule", "lr %g, cosine over %ld steps, %ld of them warm-up",
+                               (double)options->lr, replica->total_steps, warmup);
+    checkpoint_add_setting(state, "update", "momentum %g, weight decay %g, clipping at %g, gradients sent in %s",
+                           optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0.0,
+                           (double)optimizer->weight_decay, options->clip_grad_norm,
+                           precision_name(options->ddp.grad_dtype));
 }
 
 static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)
 {
-    const Options *options = replica->options;
+    const ModelSpec *model = &replica->options->model;
+    const char *optimizer = replica->options->optimizer.kind == OPTIMIZER_ADAMW ? "adamw" : "sgd";
     CheckpointState state = {.step = next_step,
                              .loss_scale = replica->scaler.scale,
-                             .good_steps = replica->scaler.good_steps,
-                             .seed = options->seed,
-                             .batch_size = options->batch_size,
-                             .accumulate = options->accumulate,
-                             .world_size = world_size,
-                             .drop_last = options->drop_last,
-                             .rank_samples = options_rank_samples_fingerprint(options),
-                             .join = options->join};
-    snprintf(state.model, sizeof state.model, "%s", options->model.name);
-    if (options->model.kind == MODEL_GPT)
-        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--heads %d", options->model.gpt.heads);
+                             .good_steps = replica->scaler.good_steps};
+    if (model->kind == MODEL_GPT) /* shapes do not show the heads, nor the activation */
+        snprintf(state.model, sizeof state.model, "--model %s --heads %d --optimizer %s", model->name,
+                 model->gpt.heads, optimizer);
     else
-        snprintf(state.beyond_shapes, sizeof state.beyond_shapes, "--activation %s",
-                 activation_name(options->model.mlp.activation));
-    snprintf(state.precision, sizeof state.precision, "%s%s", precision_name(options->precision),
-             options->tf32 ? " --tf32" : "");
-    describe_updates(replica, &state);
+        snprintf(state.model, sizeof state.model, "--model %s --activation %s --optimizer %s", model->name,
+                 activation_name(model->mlp.activation), optimizer);
+    add_settings(replica, world_size, &state);
     return state;
-}
-
-static long resume(Replica *replica, const char *path, int world_size, bool again)
-{
-    CheckpointState state = checkpoint_state(replica, world_size, 0);
-    state.read_before = again;
-    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state);
-    replica->scaler.scale = state.loss_scale;
-    replica->scaler.good_steps = state.good_steps;
-    replica->resumed_checksum = state.checksum;
-    return state.step;
 }
 
 long replica_resume(Replica *replica, const char *path, int world_size)
 {
-    return resume(replica, path, world_size, false);
-}
-
-long replica_resume_again(Replica *replica, const char *path, int world_size)
-{
-    return resume(replica, path, world_size, true);
+    CheckpointState state = checkpoint_state(replica, world_size, 0);
+    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state, replica->resumes_quietly);
+    replica->scaler.scale = state.loss_scale;
+    replica->scaler.good_steps = state.good_steps;
+    replica->resumed_hash = state.hash;
+    return state.step;
 }
 
 void replica_save(const Replica *replica, const char *path, int world_size, long next_step)

@@ -22,7 +22,8 @@ typedef struct Replica {
     int64_t time;         /* tokens per sample, 1 for the MLP */
     void *inputs, *targets; /* the micro-batch on the device; owned */
     int64_t capacity;       /* samples that they have room for; grows when needed */
-    uint32_t resumed_checksum; /* of the checkpoint it goes on from */
+    bool resumes_quietly;  /* another replica has gone on from the same file, and has said how the runs differ */
+    uint64_t resumed_hash; /* of the checkpoint it goes on from */
 } Replica;
 
 /* The initial weights come from `seed`. The parameters have no gradients yet: ddp_create() or
@@ -50,11 +51,8 @@ bool replica_update(Replica *replica, long step);
 bool replica_try_update(Replica *replica, long step);
 
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only).
- * replica_resume_again(): the same, where another replica was resumed from this file before, with the same options; the
- * notes that it has printed are not printed twice.
  * replica_save() writes one; next_step is the number of steps done. */
 long replica_resume(Replica *replica, const char *path, int world_size);
-long replica_resume_again(Replica *replica, const char *path, int world_size);
 void replica_save(const Replica *replica, const char *path, int world_size, long next_step);
 
 const char *precision_name(DType precision); /* "fp32", "bf16", "fp16", as --precision has it */

@@ -243,9 +243,9 @@ static void check_same_files(const Trainer *trainer)
     if (pg_world_size(trainer->pg) == 1)
         return; /* and no time is spent on checksums */
     if (trainer->options->resume != NULL)
-        snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %08x",
+        snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
                  trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
-                 replica->resumed_checksum);
+                 (unsigned long long)replica->resumed_hash);
     snprintf(text, sizeof text, "the data to train on is %lld samples, checksum %08x\n"
              "the data to evaluate on is %lld samples, checksum %08x\n" "the checkpoint (--resume) is %s\n",
              (long long)trainer->train_set.size, dataset_checksum(&trainer->train_set),

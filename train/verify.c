@@ -200,8 +200,9 @@ static void run_reference(const Options *options, const Dataset *dataset, Replic
     Reference reference;
     reference_create(&reference, options, dataset, world_size, trained->total_steps);
     parameters_from_host(&reference.replica.model.parameters, initial);
+    reference.replica.resumes_quietly = true;
     if (options->resume != NULL) /* the optimizer's state; the weights are the same as `initial` */
-        replica_resume_again(&reference.replica, options->resume, world_size);
+        replica_resume(&reference.replica, options->resume, world_size);
     for (long step = first_step; step < trained->total_steps; step++)
         reference_step(&reference, step);
     compare(options, &trained->model.parameters, &reference.replica.model.parameters, world_size, result);

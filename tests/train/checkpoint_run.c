@@ -16,8 +16,11 @@ const OptimizerOptions sgd_momentum = {.kind = OPTIMIZER_SGD, .momentum = 0.9f};
 void run_create(Run *run, const OptimizerOptions *options)
 {
     static const int64_t matrix[] = {2, 3}, vector[] = {3};
-    *run = (Run){.state = {.model = "mlp", .beyond_shapes = "--activation gelu", .loss_scale = 1, .seed = UINT64_MAX,
-                           .batch_size = 64, .accumulate = 2, .world_size = 3, .precision = "fp16"}};
+    *run = (Run){.state = {.loss_scale = 1}};
+    snprintf(run->state.model, sizeof run->state.model, "--model mlp --activation gelu --optimizer %s",
+             options->kind == OPTIMIZER_ADAMW ? "adamw" : "sgd");
+    checkpoint_add_setting(&run->state, "seed", "--seed 77");
+    checkpoint_add_setting(&run->state, CHECKPOINT_PRECISION, "--precision fp16");
     parameters_add(&run->parameters, "fc1.weight", 2, matrix);
     parameters_add(&run->parameters, "fc1.bias", 1, vector);
     optimizer_create(&run->optimizer, options, &run->parameters);
@@ -69,7 +72,7 @@ void load(void *path)
 {
     Run run;
     run_create(&run, &adamw);
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state);
+    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
     run_free(&run);
 }
 

@@ -18,12 +18,19 @@ typedef struct Worst {
     char place[200];
 } Worst;
 
-/* The entry's bytes; free() them. */
-static void *bytes_of(const SafetensorsFile *file, const SafetensorsEntry *entry)
+static double offset_of(const cJSON *item, int which)
 {
-    void *bytes = alloc_or_fault((size_t)(entry->end - entry->begin));
-    safetensors_read(file, entry, bytes);
-    return bytes;
+    return cJSON_GetNumberValue(cJSON_GetArrayItem(cJSON_GetObjectItemCaseSensitive(item, "data_offsets"), which));
+}
+
+/* The tensor's bytes; free() them. */
+static void *bytes_of(const SafetensorsFile *file, const cJSON *item, size_t bytes)
+{
+    void *memory = alloc_or_fault(bytes);
+    if (fseeko(file->stream, file->data_start + (int64_t)offset_of(item, 0), SEEK_SET) != 0 ||
+        fread(memory, 1, bytes, file->stream) != bytes)
+        die("%s: tensor %s cannot be read", file->path, item->string);
+    return memory;
 }
 
 static void compare_numbers(const char *name, const float *x, const float *y, int64_t count, Worst *worst)
@@ -40,20 +47,21 @@ static void compare_numbers(const char *name, const float *x, const float *y, in
     }
 }
 
-static void compare_tensor(const SafetensorsFile *a, const SafetensorsFile *b, const SafetensorsEntry *entry,
-                           Worst *worst)
+static void compare_tensor(const SafetensorsFile *a, const SafetensorsFile *b, const cJSON *item, Worst *worst)
 {
-    const char *name = safetensors_printable(entry->name);
-    const SafetensorsEntry *other = safetensors_find(b, entry->name);
+    const char *name = item->string;
+    const cJSON *other = cJSON_GetObjectItemCaseSensitive(b->header, name);
     if (other == NULL)
         die("%s has no tensor %s, which %s has", b->path, name, a->path);
-    int64_t bytes = entry->end - entry->begin;
-    if (other->dtype != entry->dtype || other->end - other->begin != bytes)
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(item, "dtype");
+    size_t bytes = (size_t)(offset_of(item, 1) - offset_of(item, 0));
+    if (!cJSON_Compare(dtype, cJSON_GetObjectItemCaseSensitive(other, "dtype"), true) ||
+        bytes != (size_t)(offset_of(other, 1) - offset_of(other, 0)))
         die("%s differs in type or size between %s and %s", name, a->path, b->path);
-    void *x = bytes_of(a, entry), *y = bytes_of(b, other);
-    if (entry->dtype == DTYPE_F32) {
-        compare_numbers(name, x, y, bytes / (int64_t)sizeof(float), worst);
-    } else if (memcmp(x, y, (size_t)bytes) != 0) {
+    void *x = bytes_of(a, item, bytes), *y = bytes_of(b, other, bytes);
+    if (strcmp(cJSON_GetStringValue(dtype), "F32") == 0) {
+        compare_numbers(name, x, y, (int64_t)(bytes / sizeof(float)), worst);
+    } else if (memcmp(x, y, bytes) != 0) {
         worst->difference = INFINITY;
         snprintf(worst->place, sizeof worst->place, " at %.100s, whose bytes differ", name);
     }
@@ -72,12 +80,15 @@ int main(int argc, char **argv)
     Worst worst = {0};
     safetensors_open(&a, argv[1]);
     safetensors_open(&b, argv[2]);
-    if (a.count != b.count)
-        die("%s holds %d tensors, %s holds %d", a.path, a.count, b.path, b.count);
-    for (int i = 0; i < a.count; i++)
-        compare_tensor(&a, &b, &a.entries[i], &worst);
+    const int count = cJSON_GetArraySize(a.header), other_count = cJSON_GetArraySize(b.header); /* with the metadata */
+    if (count != other_count)
+        die("%s holds %d tensors, %s holds %d", a.path, count - 1, b.path, other_count - 1);
+    const cJSON *item;
+    cJSON_ArrayForEach(item, a.header)
+        if (strcmp(item->string, "__metadata__") != 0)
+            compare_tensor(&a, &b, item, &worst);
     bool equal = worst.difference <= tolerance;
-    printf("compare_weights: %d tensors, largest difference %.3g%s: %s\n", a.count, worst.difference, worst.place,
+    printf("compare_weights: %d tensors, largest difference %.3g%s: %s\n", count - 1, worst.difference, worst.place,
            equal ? "equal" : "DIFFERENT");
     safetensors_close(&a);
     safetensors_close(&b);

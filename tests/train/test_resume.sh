@@ -68,14 +68,25 @@ interrupted()
     compare
 }
 
-# died ARGUMENTS, after interrupted: the first part was to take 5 steps, saved after 3, and died before it saved again:
-# the trace, which is written earlier, does not fit on /dev/full.
-died()
+# killed ARGUMENTS: a run that saves every 3 steps is ended from outside when its file exists; a second run resumes from
+# it and takes 3 more steps.
 {
-    arguments=$1
-    rm -f "$scratch/half.save"
-    train_with 1 "--steps 5 --save half.save --save-every 3 --trace /dev/full"
-    train_with 0 "--steps 6 --resume half.save --save resumed.save --json resumed.json"
+    arguments=$1 part="--steps 1000000 --save half.save --save-every 3"
+    rm -f "$scratch"/*.save
+    # both are lists of words on purpose
+    # shellcheck disable=SC2086
+    (cd "$scratch" && exec "${launcher[@]}" -n "$ranks" "$train" $arguments $part) >"$scratch/out" 2>"$scratch/err" </dev/null &
+    local launched=$!
+    for _ in $(seq 600); do
+        [ -e "$scratch/half.save" ] && break
+        sleep 0.1
+    done
+    cp "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
+    kill $launched
+    wait $launched
+    local steps=$(($(state_of killed.save | jq '.step | tonumber') + 3))
+    train_with 0 "--steps $steps --save whole.save --json whole.json"
+    train_with 0 "--steps $steps --resume killed.save --save resumed.save --json resumed.json"
     compare
 }
 
@@ -85,7 +96,7 @@ other_seed()
 {
     arguments=$1
     train_with 0 "--steps 6 --seed 43 --resume half.save --json resumed.json --verify exact"
-    notes=$(grep -c -- 'note: .*--seed 42, this one has 43' "$scratch/err")
+    notes=$(grep -c -- 'note: .*--seed 42; this one has --seed 43' "$scratch/err")
     [ "$notes" -eq 1 ] ||
         fail "the note about another --seed came $notes times, expected once: does --verify repeat it?"
     [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ] ||
@@ -121,10 +132,10 @@ for ranks in 1 2; do
     train_with 0 "--lr-schedule cosine --steps 3 --save half.save" # the rate falls towards step 3, not 6
     told "$toy" "--lr-schedule cosine" "lr .*, cosine over 3 steps, .*; this one has lr .*, cosine over 6 steps, .*"
     train_with 0 "--steps 3 --save half.save"
-    died "$toy"
+    killed "$toy"
     interrupted "$gpt"
     other_seed "$gpt"
-    died "$gpt"
+    killed "$gpt"
     interrupted "$gpt $fp16"
     [ "$(state_of half.save | jq '(.loss_scale | tonumber) < 65536 and (.good_steps | tonumber) > 0')" = true ] ||
         fail "the first half must have an overflow and a good step, or this tests no loss scale: $(state_of half.save)"

@@ -5,30 +5,31 @@
  * on the disk. A program that reads PATH meanwhile, or after a crash, finds the old file. Where two runs write one
  * PATH, the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then. (A
  * process that is killed while it writes leaves it.)
- * A link stays a link: the file that it leads to is replaced in the same way; a link that leads to nothing is refused.
+ * A link stays a link: the file that it leads to is replaced in the same way; a link that leads to nothing is refused,
+ * and so is what cannot be replaced: a directory, a pipe, a device, the file that stdout goes to.
  * The new file has the permissions of the old one.
- * Only pipes, devices and this process's own stdout cannot be replaced; they get the bytes as they come.
  */
 #ifndef LOCKSTEP_TRAIN_ATOMIC_FILE_H
 #define LOCKSTEP_TRAIN_ATOMIC_FILE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
 typedef struct AtomicFile {
     FILE *stream;
-    char *path;      /* as the user gave it, for messages */
-    char *place;     /* where it leads to, without links; NULL where bytes go there directly */
-    char *temporary; /* beside it; NULL like place */
+    const char *path;              /* as the user gave it, for messages; not copied */
+    char place[PATH_MAX];          /* where it leads to, without links */
+    char temporary[PATH_MAX + 16]; /* the new file, beside it */
 } AtomicFile;
 
 /* Ends the program with die(), naming `flag` ("--save"), if path cannot be written. Call it before the training,
- * not after hours of it; on every rank or on one. Pipes are not opened for it. */
+ * not after hours of it; on every rank or on one. */
 void atomic_check_writable(const char *flag, const char *path);
 
-/* True if these are two paths to one file, whether it exists or not. Devices that take any number of outputs
- * (/dev/null, a terminal) never count as the same. */
+/* True if these two paths lead to one place, whether there is a file or not. (Hard links are two places: to replace one
+ * leaves the other's file as it is.) */
 bool atomic_same_file(const char *a, const char *b);
 
 void atomic_open(AtomicFile *file, const char *path);

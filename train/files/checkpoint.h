@@ -14,38 +14,42 @@
 
 #include "optim/optimizer.h"
 
+/* Something that a run was started with, as a person would say it. Only words are compared. */
+typedef struct CheckpointSetting {
+    const char *key; /* in the file's metadata: "seed" */
+    char words[128]; /* "--seed 42" */
+} CheckpointSetting;
+
+enum { CHECKPOINT_MOST_SETTINGS = 16 };
+
 typedef struct CheckpointState {
-    char model[16]; /* as --model names it */
-    char beyond_shapes[24]; /* what else the weights' meaning depends on: "--heads 4", "--activation gelu" */
     /* Where the run is. */
     long step;        /* optimizer steps done; the next one has this number, counted from 0 */
     float loss_scale; /* fp16; 1 otherwise */
     long good_steps;  /* fp16: steps since the loss scale changed */
-    /* How the run was started. Another seed or batch gives other data, another world size another order of sums. */
-    uint64_t seed;
-    long batch_size; /* global */
-    long accumulate;
-    long world_size;
-    long drop_last;    /* 0 or 1 */
-    long rank_samples; /* a fingerprint of the ranks' own numbers of samples; 0: the data set is dealt out */
-    long join;         /* 0: no --join; else its number */
-    char precision[16]; /* "fp32", "fp32 --tf32", "bf16", "fp16" */
-    /* What else decides about the next update, in words, which are compared. */
-    char schedule[128]; /* of the learning rate; under cosine also the steps of the whole run */
-    char update[128];   /* momentum and the like, and in how many bits gradients travel */
-    uint32_t checksum;  /* on loading: of the tensors that were read */
-    bool read_before;   /* on loading: this process has loaded the file before, and the notes have been said */
+    /* What the numbers mean: "--model mlp --activation gelu --optimizer sgd". It must be the same. */
+    char model[128];
+    /* How the run was started. Where that differs, it goes on, but not bit for bit: another seed or batch gives other
+     * data, another number of ranks another order of sums. */
+    CheckpointSetting settings[CHECKPOINT_MOST_SETTINGS];
+    int setting_count;
+    uint64_t hash; /* on loading: of the file */
 } CheckpointState;
+
+#define CHECKPOINT_PRECISION "precision" /* the key of the setting without which a file's loss scale means nothing */
+
+void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Writes the checkpoint; the old file stays until the new one is complete. Rank 0 alone calls it. */
 void checkpoint_save(const char *path, const ParameterList *parameters, const Optimizer *optimizer,
                      const CheckpointState *state);
 
-/* Reads parameters and optimizer state; every rank calls it. `state` comes in as this run would start, and gets step,
- * loss_scale, good_steps and checksum from the file; where the rest differs, a note says that the run will not go on
- * bit for bit. Returns false, after a note, if the file holds parameters only: state then gets the checksum alone.
- * Another model or optimizer, or tensors that are missing, unexpected or of another shape, end the program with
- * die(). Nothing is changed before all of the file has been checked. */
-bool checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state);
+/* Reads parameters and optimizer state; every rank calls it. `state` comes in as this run would start, and gets the hash
+ * and, unless the file holds parameters only, step, loss_scale and good_steps from the file. Notes say where the rest
+ * differs, unless `quiet`. Another model or optimizer, or tensors that are missing, unexpected or of another shape, end
+ * the program with die(). Nothing is changed before all of the file has been checked. */
+void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state,
+                     bool quiet);
 
 #endif

@@ -4,12 +4,12 @@
 # usage of all: test_cli.sh TRAIN [MPIEXEC]
 #
 # Each mistake must end the program within the time limit, with status 2 and one line on stderr that begins
-# "train: error:" and names the flag or file. A fault at run time: status 1, and "train: fault:".
+# "train: error:" and names the flag or file.
 # `program`, set by the test, is the name the program gives itself, if that is not "train".
 # CLI_RANKS="1" tests one rank only (quick). MPIEXEC_FLAGS: more words for mpiexec, such as "--oversubscribe -q"
 # for Open MPI.
 #
-# Interface: refused WORD ARGUMENTS..., faulted WORD ARGUMENTS..., accepted ARGUMENTS...; finish at the end.
+# Interface: refused WORD ARGUMENTS..., accepted ARGUMENTS...; finish at the end.
 # shellcheck shell=sh
 
 set -u
@@ -97,19 +97,6 @@ refused()
         elif [ -s "$scratch/out" ]; then
             fail "a wrong call printed something on stdout: $(head -1 "$scratch/out")" "$@"
         fi
-    done
-}
-
-# faulted WORD ARGUMENTS...: a fault at run time; the launcher may add lines of its own to stderr
-faulted()
-{
-    word=$1
-    shift
-    for count in $ranks_list; do
-        run "$count" "$@"
-        ended 1 "$@" || continue
-        grep "^$program: fault: rank " "$scratch/err" | grep -qF -e "$word" ||
-            fail "no line '$program: fault: rank ...' that names '$word'" "$@"
     done
 }
 
