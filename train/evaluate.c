@@ -50,11 +50,7 @@ Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, 
         dataset_get(dataset, 0, indices, samples, inputs, targets);
         add_batch(replica, dataset, inputs, targets, samples, sums);
     }
-    double *all = device_alloc(sizeof sums);
-    device_from_host(all, sums, sizeof sums);
-    pg_all_reduce(pg, all, all, SUMS, DTYPE_F64, REDUCE_SUM, "evaluation");
-    device_to_host(sums, all, sizeof sums);
-    device_free(all);
+    pg_all_reduce(pg, sums, sums, SUMS, DTYPE_F64, REDUCE_SUM, "evaluation");
     free(indices);
     free(inputs);
     free(targets);

@@ -42,7 +42,7 @@ run 2 --steps 6 --batch-size 20 --accumulate 2 --optimizer adamw --wire 10,50 --
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 5 of 20 samples in 2 micro-batch(es) per rank' \
     'link: emulated, 10 Gbit/s and 50 us'
-says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' '.micro_batches == 12' \
+says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' \
     '.precision == "fp32"' '.allreduce == "ring"' '.grad_dtype == "fp32"' '.first_bucket_mb == 0.0009765625' \
     '.bucket_cap_mb == 2' '.wire.gbps == 10' '.wire.latency_us == 50' '.parameters == 740' '.buckets == 2' \
     '.collectives_per_step == 2' '.bytes_per_step == 3136' '.memory.weights_mb == 0.00296' \
@@ -60,6 +60,17 @@ shadows, sums are divided by the samples there are" \
 says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.grad_dtype == "bf16"' \
     '.bytes_per_step == 1568' '.memory.gradients_mb == 0.004704' '.memory.optimizer_mb == 0' \
     '.memory.operands_mb == 0.0028' '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
+
+# Every key; values that this run does not have are null.
+keys=$(jq -r 'keys | join(" ")' "$work/json")
+expected="accumulate allreduce backend backward_ms bucket_cap_mb buckets bytes_per_step collectives_per_step comm_ms \
+comm_share data_ms device eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_bucket_mb first_loss \
+first_step_ms forward_ms global_batch grad_dtype hidden_fraction join loss_scale memory model optimizer_ms parameters \
+peak_rss_mb precision rank_samples samples_per_s stage stage_name step_ms steps steps_skipped tf32 threads tokens_per_s \
+verify warmup_steps_excluded weights_hash wire world_size"
+[ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
+says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
+    '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' '(.weights_hash | length) == 16'
 
 # The timeline: every event has a kind. gradient-ready is an instant; all other events have a duration.
 run 2 --steps 3 --trace "$work/trace"

@@ -1,10 +1,11 @@
-/* report.c: fills the summary from what the run has left behind. */
+/* report.c: what rank 0 prints at the start, and the summary with all its keys at the end. */
 #include "train/report/report.h"
 
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "autograd/rounding.h"
@@ -25,10 +26,14 @@ double report_resident_mb(void)
 
 double report_largest_peak_mb(ProcessGroup *pg)
 {
-    double peak = summary_peak_rss_mb();
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    double peak = (double)usage.ru_maxrss * 1024 / 1e6; /* Linux counts in KiB */
     pg_all_reduce(pg, &peak, &peak, 1, DTYPE_F64, REDUCE_MAX, "peak memory");
     return peak;
 }
+
+/* ---- at the start ---- */
 
 /* One line on ranks that have data of their own. */
 static void print_own_data(const Options *options, const Sampler *sampler)
@@ -93,82 +98,116 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     fflush(stdout);
 }
 
-/* The gradients themselves; a copy of them all in 16 bits, where they travel so; and where stages 1 to 3 put the sums
- * that they throw away. */
-static double gradients_mb(const Options *options, const Replica *replica, const RunRecord *record)
+/* ---- at the end ---- */
+
+static void add_own_data(cJSON *summary, const Options *options)
 {
-    double gradients = (double)parameters_gradient_bytes(&replica->model.parameters);
-    double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
-    return (gradients + copy + (double)record->out_of_place_bytes) / 1e6;
+    const char *modes[] = {[JOIN_NONE] = NULL, [JOIN_ACTUAL] = "actual", [JOIN_INITIAL] = "initial"};
+    summary_add_text(summary, "join", modes[options->join]);
+    cJSON *samples = options->rank_samples_count > 0 ? cJSON_CreateArray() : cJSON_CreateNull();
+    for (int rank = 0; rank < options->rank_samples_count; rank++)
+        cJSON_AddItemToArray(samples, cJSON_CreateNumber((double)options->rank_samples[rank]));
+    cJSON_AddItemToObject(summary, "rank_samples", samples);
 }
 
-static MemoryUse memory_use(const Options *options, const Replica *replica, const RunRecord *record)
+static void add_link(cJSON *summary, const ProcessGroupOptions *group)
 {
-    double weights = (double)parameters_total(&replica->model.parameters) * sizeof(float) / 1e6;
-    const Optimizer *optimizer = &replica->optimizer;
-    double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
-    return (MemoryUse){.weights_mb = weights,
-                       .operands_mb = (double)parameters_operand_bytes(&replica->model.parameters) / 1e6,
-                       .gradients_mb = gradients_mb(options, replica, record),
-                       .optimizer_mb = states * weights,
-                       .activations_mb = (double)replica->tape.arena.most_held / 1e6,
-                       .base_mb = record->base_rss_mb};
-}
-
-static void fill_settings(Summary *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
-                          const Ddp *ddp)
-{
-    summary->stage = ddp_stage_number;
-    summary->stage_name = ddp_stage_name;
-    summary->model = options->model.name;
-    summary->backend = pg_backend(pg);
-    summary->device = device_name();
-    summary->world_size = pg_world_size(pg);
-    summary->threads = options->threads;
-    summary->global_batch = options->batch_size;
-    summary->accumulate = options->accumulate;
-    summary->join = options->join == JOIN_NONE ? NULL : options->join == JOIN_INITIAL ? "initial" : "actual";
-    summary->rank_samples = options_rank_samples(options);
-    summary->precision = precision_name(options->precision);
-    summary->tf32 = options->tf32;
-    summary->loss_scale = (double)replica->scaler.scale;
-    summary->allreduce = gradients_algorithm(options);
-    summary->grad_dtype = precision_name(options->ddp.grad_dtype);
-    if (ddp_stage_number >= 2) {
-        summary->bucket_cap_mb = (double)options->ddp.bucket_cap_bytes / (1 << 20);
-        summary->first_bucket_mb = (double)options->ddp.first_bucket_cap_bytes / (1 << 20);
+    if (group->wire_gbps > 0) {
+        cJSON *wire = cJSON_AddObjectToObject(summary, "wire");
+        summary_add_number(wire, "gbps", group->wire_gbps);
+        summary_add_number(wire, "latency_us", group->wire_latency * 1e6);
+        cJSON_AddBoolToObject(wire, "emulated", true);
+    } else {
+        cJSON_AddNullToObject(summary, "wire");
     }
-    summary->wire_gbps = options->group.wire_gbps;
-    summary->wire_latency_us = options->group.wire_latency * 1e6;
-    summary->parameters = parameters_total(&replica->model.parameters);
-    summary->buckets = ddp_bucket_count(ddp);
 }
 
-static void fill_results(Summary *summary, const Options *options, const Replica *replica, const Stats *stats,
-                         const RunRecord *record)
+static void add_settings(cJSON *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
+                         const Ddp *ddp)
 {
-    double steps = (double)stats->count;
-    summary->steps = stats->count;
-    summary->steps_skipped = record->steps_skipped;
-    summary->micro_batches = stats->count * options->accumulate;
-    summary->collectives_per_step = (double)record->collectives / steps;
-    summary->bytes_per_step = (double)record->bytes / steps;
-    summary->first_loss = record->first_loss;
-    summary->final_loss = record->final_loss;
+    const double mebibyte = 1 << 20;
+    const bool has_buckets = ddp_stage_number >= 2;
+    summary_add_number(summary, "stage", ddp_stage_number);
+    summary_add_text(summary, "stage_name", ddp_stage_name);
+    summary_add_text(summary, "model", options->model.name);
+    summary_add_text(summary, "backend", pg_backend(pg));
+    summary_add_text(summary, "device", device_name());
+    summary_add_number(summary, "world_size", pg_world_size(pg));
+    summary_add_number(summary, "threads", options->threads); /* BLAS threads of a rank */
+    summary_add_number(summary, "global_batch", (double)options->batch_size);
+    summary_add_number(summary, "accumulate", options->accumulate);
+    add_own_data(summary, options);
+    summary_add_text(summary, "precision", precision_name(options->precision));
+    cJSON_AddBoolToObject(summary, "tf32", options->tf32);
+    summary_add_number(summary, "loss_scale", (double)replica->scaler.scale);
+    summary_add_text(summary, "allreduce", gradients_algorithm(options));
+    summary_add_text(summary, "grad_dtype", precision_name(options->ddp.grad_dtype));
+    summary_add_number(summary, "bucket_cap_mb",
+                       has_buckets ? (double)options->ddp.bucket_cap_bytes / mebibyte : (double)NAN);
+    summary_add_number(summary, "first_bucket_mb",
+                       has_buckets ? (double)options->ddp.first_bucket_cap_bytes / mebibyte : (double)NAN);
+    add_link(summary, &options->group);
+    summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
+    summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
+}
+
+/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one of
+ * some MB. */
+static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const RunRecord *record)
+{
+    const ParameterList *parameters = &replica->model.parameters;
+    const Optimizer *optimizer = &replica->optimizer;
+    double weights = (double)parameters_total(parameters) * sizeof(float);
+    double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
+    /* With what lies beside them: a copy of them all in 16 bits, where they travel so, and where stages 1 to 3 put the sums
+     * that they throw away. */
+    double gradients = (double)parameters_gradient_bytes(parameters);
+    double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
+    gradients += copy + (double)record->out_of_place_bytes;
+
+    summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
+    cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
+    summary_add_number(memory, "weights_mb", weights / 1e6);
+    /* The weights once more, as products read them in 16 bits. */
+    summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
+    summary_add_number(memory, "gradients_mb", gradients / 1e6);
+    summary_add_number(memory, "optimizer_mb", states * weights / 1e6);
+    summary_add_number(memory, "activations_mb", (double)replica->tape.arena.most_held / 1e6);
+    summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
+}
+
+static void add_results(cJSON *summary, const Options *options, const Replica *replica, const Stats *stats,
+                        const RunRecord *record)
+{
     bool gpt = options->model.kind == MODEL_GPT; /* its tokens are bytes */
-    summary_set_evaluation(summary, record->evaluation.loss, gpt ? (double)NAN : record->evaluation.accuracy, gpt);
-    summary_set_times(summary, stats, gpt ? replica->time : 0);
-    double filled = (double)record->all_samples / (steps * (double)options->batch_size); /* below 1: batches fell short */
-    summary->samples_per_s *= filled;
-    summary->tokens_per_s *= filled;
-    summary->peak_rss_mb = record->peak_rss_mb;
-    summary->memory = memory_use(options, replica, record);
-    summary->weights_hash = parameters_hash(&replica->model.parameters);
-    if (options->verify != VERIFY_NONE)
-        summary->verify = (VerifyResult){.mode = options->verify == VERIFY_EXACT ? "exact" : "whole-batch",
-                                         .max_abs_diff = record->verification.max_abs_diff,
-                                         .worst_parameter = record->verification.worst_parameter,
-                                         .passed = record->verification.passed};
+    double steps = (double)stats->count;
+    char hash[24];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)parameters_hash(&replica->model.parameters));
+    summary_add_number(summary, "steps", steps);
+    summary_add_number(summary, "steps_skipped", (double)record->steps_skipped);
+    summary_add_number(summary, "collectives_per_step", (double)record->collectives / steps);
+    summary_add_number(summary, "bytes_per_step", (double)record->bytes / steps);
+    summary_add_number(summary, "first_loss", record->first_loss);
+    summary_add_number(summary, "final_loss", record->final_loss);
+    summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */
+    summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
+    summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
+    summary_add_times(summary, stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
+    add_memory(summary, options, replica, record);
+    summary_add_text(summary, "weights_hash", hash); /* text: JSON's numbers are too small for 64 bits */
+}
+
+static void add_verification(cJSON *summary, VerifyMode mode, const Verification *verification)
+{
+    if (mode == VERIFY_NONE) {
+        cJSON_AddNullToObject(summary, "verify");
+        return;
+    }
+    cJSON *verify = cJSON_AddObjectToObject(summary, "verify");
+    summary_add_text(verify, "mode", mode == VERIFY_EXACT ? "exact" : "whole-batch");
+    summary_add_number(verify, "max_abs_diff", verification->max_abs_diff);
+    summary_add_text(verify, "worst_parameter", verification->worst_parameter);
+    cJSON_AddBoolToObject(verify, "passed", verification->passed);
 }
 
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
@@ -176,12 +215,14 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
 {
     if (pg_rank(pg) != 0)
         return;
-    Summary summary;
-    summary_init(&summary);
-    fill_settings(&summary, options, pg, replica, ddp);
-    fill_results(&summary, options, replica, stats, record);
-    summary_print(&summary);
-    summary_write_json(&summary, options->json);
+    cJSON *summary = cJSON_CreateObject();
+    add_settings(summary, options, pg, replica, ddp);
+    add_results(summary, options, replica, stats, record);
+    add_verification(summary, options->verify, &record->verification);
+    summary_print(summary);
+    if (options->json != NULL)
+        summary_write(summary, options->json);
+    cJSON_Delete(summary);
 }
 
 /* printf() only collects: that a disk is full shows when the bytes are to leave, and the stream remembers it. A reader

@@ -1,4 +1,4 @@
-/* stats.c: keeps the steps' times, of long runs an even sample, and sorts a copy when a percentile is asked for. */
+/* stats.c: keeps the steps' times, and sorts a copy when a percentile is asked for. */
 #include "train/report/stats.h"
 
 #include <math.h>
@@ -8,31 +8,15 @@
 
 #define WARMUP_STEPS 3
 
-_Static_assert(STATS_MOST_HELD % 2048 == 0, "capacity grows up to it from 1024; it can be halved");
-
-/* Lets go every second step that is held. */
-static void halve(Stats *stats)
-{
-    stats->held /= 2;
-    stats->halvings++;
-    for (long i = 0; i < stats->held; i++)
-        stats->steps[i] = stats->steps[2 * i];
-}
-
 void stats_add(Stats *stats, const StepTimes *times)
 {
-    long step = stats->count++;
-    stats->last = *times;
-    if (step % (1L << stats->halvings) != 0)
-        return;
-    if (stats->held == STATS_MOST_HELD) /* the even ones stay, and this step would be even */
-        halve(stats);
-    if (stats->held == stats->capacity) {
-        stats->capacity = stats->capacity > 0 ? 2 * stats->capacity : 1024;
-        stats->steps = realloc(stats->steps, (size_t)stats->capacity * sizeof *stats->steps);
-        CHECK(stats->steps != NULL, "out of memory for the times of %ld steps", stats->capacity);
+    if (stats->count == 0) {
+        stats->first = *times;
+        stats->steps = calloc(STATS_MOST_HELD, sizeof *stats->steps); /* takes no memory before it is written to */
+        CHECK(stats->steps != NULL, "out of memory for the times of %d steps", STATS_MOST_HELD);
     }
-    stats->steps[stats->held++] = *times;
+    stats->last = *times;
+    stats->steps[stats->count++ % STATS_MOST_HELD] = *times;
 }
 
 void stats_free(Stats *stats)
@@ -50,15 +34,12 @@ long stats_warmup_steps(const Stats *stats)
 /* The measured times of `part` after the warm-up, in *values (free() it); returns how many. */
 static long collect(const Stats *stats, StepPart part, double **values)
 {
-    long count = 0;
-    *values = alloc_or_fault((size_t)stats->held * sizeof **values);
-    for (long i = 0; i < stats->held; i++) {
-        if (i << stats->halvings < stats_warmup_steps(stats))
-            continue;
-        double seconds = stats->steps[i].seconds[part];
-        if (!isnan(seconds)) {
+    long count = 0, oldest = stats->count > STATS_MOST_HELD ? stats->count - STATS_MOST_HELD : 0;
+    *values = alloc_or_fault((size_t)(stats->count - oldest) * sizeof **values);
+    for (long step = oldest; step < stats->count; step++) {
+        double seconds = stats->steps[step % STATS_MOST_HELD].seconds[part];
+        if (step >= stats_warmup_steps(stats) && !isnan(seconds))
             (*values)[count++] = seconds;
-        }
     }
     return count;
 }
@@ -90,14 +71,13 @@ double stats_mean(const Stats *stats, StepPart part)
     double *values = NULL;
     long count = collect(stats, part, &values);
     double sum = 0;
-    for (long i = 0; i < count; i++) {
+    for (long i = 0; i < count; i++)
         sum += values[i];
-    }
     free(values);
     return count > 0 ? sum / (double)count : NAN;
 }
 
 double stats_first(const Stats *stats, StepPart part)
 {
-    return stats->count > 0 ? stats->steps[0].seconds[part] : NAN;
+    return stats->count > 0 ? stats->first.seconds[part] : NAN;
 }

@@ -3,10 +3,8 @@
  * Interface: stats_add() after each step; then the percentiles. The first steps are warm-up (memory is touched for
  * the first time, connections are set up) and are left out, except by stats_first(). stats_free() at the end.
  *
- * A run of any length takes 3.7 MB at most. All steps are held at first, up to STATS_MOST_HELD. When there is no room
- * for one more, every second one of them is let go, and from then on every second step is held; the next time it is
- * every fourth, and so on. So a long run has an even sample of its steps, 32768 or more, which begins with the first.
- * Percentiles and means are those of the sample. The number of steps is exact.
+ * A run of any length takes at most 3.7 MB: of a long one, the times of the last STATS_MOST_HELD steps are held. The number
+ * of steps is exact.
  */
 #ifndef LOCKSTEP_TRAIN_STATS_H
 #define LOCKSTEP_TRAIN_STATS_H
@@ -29,11 +27,9 @@ typedef struct StepTimes {
 #define STATS_MOST_HELD 65536
 
 typedef struct Stats {
-    StepTimes *steps;    /* [i]: step i << halvings, counted from 0 */
-    StepTimes last;      /* of the step that was added last, held or not */
-    long count;          /* of the steps that were added */
-    long held, capacity; /* of those, in `steps`; and room for */
-    int halvings;        /* one step in 2^halvings is held */
+    StepTimes *steps;      /* step i, counted from 0, is at i % STATS_MOST_HELD; NULL before the first */
+    StepTimes first, last; /* of all steps that were added */
+    long count;
 } Stats; /* {0} is an empty one */
 
 void stats_add(Stats *stats, const StepTimes *times);

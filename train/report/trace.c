@@ -1,4 +1,4 @@
-/* trace.c: gathers the ranks' timelines piece by piece and writes them in Chrome's trace event format.
+/* trace.c: gathers the ranks' timelines, one after the other, and writes them in Chrome's trace event format.
  * Format: "Trace Event Format", the JSON array form: ph X is an interval, i an instant, M a name for a row. */
 #include "train/report/trace.h"
 
@@ -16,29 +16,12 @@
 #include "device/device.h"
 #include "train/files/atomic_file.h"
 
-/* Events travel as 64-bit words, for collectives count elements and have no dtype for bytes. */
-#define EVENT_WORDS (sizeof(TimelineEvent) / sizeof(int64_t))
+/* Structures travel as 64-bit words, because collectives count elements and have no dtype for bytes. */
+#define WORDS(type) (sizeof(type) / sizeof(int64_t))
 _Static_assert(sizeof(TimelineEvent) % sizeof(int64_t) == 0, "an event is a whole number of words");
-
-/* Events per rank in one all-gather: bounds the memory, however long the run was. */
-#define PIECE 4096
 
 /* Seconds to add to this rank's clock to get rank 0's. */
 static double clock_offset;
-
-/* receive (world size * count words) = every rank's send; both host memory. */
-static void gather_words(ProcessGroup *pg, const void *send, void *receive, size_t count, const char *carries)
-{
-    size_t bytes = count * sizeof(int64_t);
-    size_t ranks = (size_t)pg_world_size(pg);
-    void *device_send = device_alloc(bytes);
-    void *device_receive = device_alloc(ranks * bytes);
-    device_from_host(device_send, send, bytes);
-    pg_all_gather(pg, device_send, device_receive, count, DTYPE_I64, carries);
-    device_to_host(receive, device_receive, ranks * bytes);
-    device_free(device_send);
-    device_free(device_receive);
-}
 
 /* ---- clocks ---- */
 
@@ -53,9 +36,8 @@ static uint64_t machine_identity(int rank)
     char text[64] = "";
     int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY);
     ssize_t length = file >= 0 ? read(file, text, sizeof text) : 0;
-    if (file >= 0) {
+    if (file >= 0)
         close(file);
-    }
     return length > 0 ? fnv1a(FNV1A_START, text, (size_t)length) : (uint64_t)rank;
 }
 
@@ -71,47 +53,13 @@ void trace_start(ProcessGroup *pg)
     pg_barrier(pg); /* sets up connections, which takes longer on some ranks */
     pg_barrier(pg);
     mine.seconds = now_seconds();
-    gather_words(pg, &mine, readings, sizeof mine / sizeof(int64_t), "clocks");
+    pg_all_gather(pg, &mine, readings, WORDS(ClockReading), DTYPE_I64, "clocks");
     int first = 0; /* the first rank of this machine: all its ranks take the same offset, 0 on rank 0's machine */
-    while (readings[first].machine != mine.machine) {
+    while (readings[first].machine != mine.machine)
         first++;
-    }
     clock_offset = readings[0].seconds - readings[first].seconds;
     free(readings);
     timeline_enable();
-}
-
-/* ---- gathering ---- */
-
-/* A copy of this rank's events on rank 0's clock; owned by the caller. A copy, as the collectives that gather the
- * events are events themselves and would move the timeline. */
-static TimelineEvent *copy_events(int64_t *count)
-{
-    const TimelineEvent *events = NULL;
-    *count = timeline_events(&events);
-    TimelineEvent *copy = alloc_or_fault((size_t)*count * sizeof *copy);
-    for (int64_t i = 0; i < *count; i++) {
-        copy[i] = events[i];
-        copy[i].start += clock_offset;
-        copy[i].end += clock_offset;
-    }
-    return copy;
-}
-
-typedef struct TimelineSize {
-    int64_t count;
-    double earliest; /* start of the first event; meaningless if there is none */
-} TimelineSize;
-
-static TimelineSize measure(const TimelineEvent *events, int64_t count)
-{
-    TimelineSize size = {.count = count};
-    for (int64_t i = 0; i < count; i++) {
-        if (i == 0 || events[i].start < size.earliest) {
-            size.earliest = events[i].start;
-        }
-    }
-    return size;
 }
 
 /* ---- writing ---- */
@@ -184,54 +132,57 @@ static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, 
     write_object(file, object, false);
 }
 
-/* Every rank's events first ... first + PIECE - 1 come to all ranks; rank 0 writes them (file is NULL elsewhere). */
-static void gather_piece(ProcessGroup *pg, const TimelineEvent *events, const TimelineSize *sizes, int64_t first,
-                         double zero, AtomicFile *file)
+/* ---- gathering ---- */
+
+typedef struct TimelineSize {
+    int64_t count;
+    double earliest; /* when the first event began, on rank 0's clock; INFINITY if there is none */
+    double offset;   /* the rank's clock_offset */
+} TimelineSize;
+
+static TimelineSize measure(const TimelineEvent *events, int count)
 {
-    int ranks = pg_world_size(pg);
-    TimelineEvent *mine = alloc_or_fault(PIECE * sizeof *mine); /* zeroed behind this rank's last event */
-    TimelineEvent *all = alloc_or_fault((size_t)ranks * PIECE * sizeof *all);
-    int64_t left = sizes[pg_rank(pg)].count - first;
-    if (left > 0) {
-        memcpy(mine, events + first, (size_t)(left < PIECE ? left : PIECE) * sizeof *mine);
-    }
-    gather_words(pg, mine, all, PIECE * EVENT_WORDS, "timelines");
-    for (int rank = 0; file != NULL && rank < ranks; rank++) {
-        for (int64_t i = 0; i < PIECE && first + i < sizes[rank].count; i++) {
-            write_event(file, rank, &all[rank * PIECE + i], zero);
-        }
-    }
-    free(mine);
-    free(all);
+    TimelineSize size = {.count = count, .earliest = INFINITY, .offset = clock_offset};
+    for (int i = 0; i < count; i++)
+        size.earliest = fmin(size.earliest, events[i].start + clock_offset);
+    return size;
+}
+
+/* The events of `rank` come to all ranks; rank 0 writes them (file is NULL elsewhere). own: this rank's. */
+static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, TimelineSize size, double zero,
+                          AtomicFile *file)
+{
+    TimelineEvent *events = alloc_or_fault((size_t)size.count * sizeof *events);
+    if (rank == pg_rank(pg))
+        memcpy(events, own, (size_t)size.count * sizeof *events);
+    pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
+    for (int64_t i = 0; file != NULL && i < size.count; i++)
+        write_event(file, rank, &events[i], zero - size.offset);
+    free(events);
 }
 
 void trace_write(ProcessGroup *pg, const char *path)
 {
     int ranks = pg_world_size(pg);
-    int64_t count = 0;
-    TimelineEvent *events = copy_events(&count);
+    const TimelineEvent *events = NULL;
+    const int count = timeline_events(&events);
     TimelineSize mine = measure(events, count);
     TimelineSize *sizes = alloc_or_fault((size_t)ranks * sizeof *sizes);
-    gather_words(pg, &mine, sizes, sizeof mine / sizeof(int64_t), "sizes of timelines");
+    pg_all_gather(pg, &mine, sizes, WORDS(TimelineSize), DTYPE_I64, "sizes of timelines");
     double zero = INFINITY;
-    int64_t most = 0;
-    for (int rank = 0; rank < ranks; rank++) {
-        most = sizes[rank].count > most ? sizes[rank].count : most;
-        zero = sizes[rank].count > 0 ? fmin(zero, sizes[rank].earliest) : zero;
-    }
-    bool writes = pg_rank(pg) == 0;
+    for (int rank = 0; rank < ranks; rank++)
+        zero = fmin(zero, sizes[rank].earliest);
     AtomicFile file;
+    bool writes = pg_rank(pg) == 0;
     if (writes) {
         atomic_open(&file, path);
         write_names(&file, ranks);
     }
-    for (int64_t first = 0; first < most; first += PIECE) {
-        gather_piece(pg, events, sizes, first, zero, writes ? &file : NULL);
-    }
+    for (int rank = 0; rank < ranks; rank++)
+        gather_events(pg, rank, events, sizes[rank], zero, writes ? &file : NULL);
     if (writes) {
         atomic_write(&file, "\n]\n", 3);
         atomic_commit(&file);
     }
     free(sizes);
-    free(events);
 }
