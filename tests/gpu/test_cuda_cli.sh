@@ -32,7 +32,6 @@ refused --share-gpu $tiny --share-gpu --backend nccl
 refused --allreduce $tiny --allreduce ordered
 refused '--backend mpi' $tiny --backend nccl --allreduce ring
 refused --allreduce $tiny --backend mpi --allreduce shm
-refused --device $tiny --device cpu
 refused --share-gpu $tiny --share-gpu=1
 refused 'no CUDA device' $tiny --tf32
 refused --tf32 $tiny --tf32=1

@@ -63,13 +63,13 @@ refused --help --help=all
 # ---- values: missing, empty, unknown ----
 
 for flag in model hidden activation layers heads width context data steps epochs batch-size rank-samples seed optimizer lr \
-    lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision device threads backend allreduce wire \
+    lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision threads backend allreduce wire \
     timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
     refused --$flag --$flag --drop-last
 done
-for flag in model activation optimizer lr-schedule precision device backend allreduce on-nan; do
+for flag in model activation optimizer lr-schedule precision backend allreduce on-nan; do
     refused --$flag --$flag nonsense
 done
 refused --verify --verify nonsense
@@ -132,8 +132,6 @@ refused --momentum --model gpt --momentum 0.9
 refused --warmup-steps --model mlp-toy --steps 5 --warmup-steps 6
 refused --save-every --model mlp-toy --save-every 5
 refused --join --model mlp-toy --join --drop-last
-refused --device --model mlp-toy --device cuda
-refused train_cuda --model mlp-toy --device cuda
 refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; train_cuda: test_cuda_cli.sh

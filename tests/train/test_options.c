@@ -62,7 +62,6 @@ static void mlp_is_the_default(void **state)
     assert_number(options.group.timeout, 300);
     assert_number(options.group.wire_gbps, 0);
     assert_string_equal(options.backend, "mpi");
-    assert_string_equal(options.device, "cpu");
     assert_string_equal(options.allreduce, "mpi");
     assert_int_equal(options.ddp.bucket_cap_bytes, 25 << 20);
     assert_int_equal(options.ddp.first_bucket_cap_bytes, 1 << 20);

@@ -102,8 +102,6 @@ static void fill_defaults(FlagValues *values)
     for (int id = 0; id < FLAG_COUNT; id++)
         if (!values->given[id])
             values->text[id] = flags[id].default_value;
-    if (!values->given[FLAG_DEVICE])
-        values->text[FLAG_DEVICE] = device_name();
     if (!values->given[FLAG_LOSS_SCALE] && choice(values, FLAG_GRAD_DTYPE)->value == DTYPE_F16)
         values->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
     if (!values->given[FLAG_BACKEND])
@@ -180,7 +178,6 @@ static void fill_training(Options *options, const FlagValues *values)
 static void fill_communication(Options *options, const FlagValues *values)
 {
     const double mebibyte = 1024 * 1024;
-    options->device = choice(values, FLAG_DEVICE)->name;
     options->share_gpu = values->given[FLAG_SHARE_GPU];
     options->threads = (int)whole_number(values, FLAG_THREADS);
     options->backend = choice(values, FLAG_BACKEND)->name;

@@ -43,7 +43,6 @@ typedef struct Options {
     double clip_grad_norm; /* 0: off */
 
     const char *backend;   /* "mpi" or "nccl" */
-    const char *device;    /* "cpu" or "cuda" */
     bool share_gpu;        /* two ranks may compute on one GPU */
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;

@@ -62,9 +62,6 @@ static void check_training(const Options *options, const FlagValues *values, int
 
 static void check_device(const Options *options, const FlagValues *values)
 {
-    if (strcmp(options->device, device_name()) != 0)
-        die("--device: this program computes on the %s; train is the CPU program, train_cuda the CUDA program",
-            device_name());
     bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
     if (options->share_gpu && !cuda)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");

@@ -29,7 +29,6 @@ static const Choice activations[] = {{"gelu", ACTIVATION_GELU}, {"relu", ACTIVAT
 static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
-static const Choice devices[] = {{"cpu", 0}, {"cuda", 1}, {NULL, 0}};
 static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
@@ -89,7 +88,6 @@ const Flag flags[FLAG_COUNT] = {
                          "the first scale, with --precision fp16 (and --grad-dtype fp16: " LOSS_SCALE_FP16_ON_THE_WIRE
                          ")"},
 
-    [FLAG_DEVICE] = {"device", NULL, devices, NULL, 0, 0, 1, NULL, "the program decides: train or train_cuda"},
     [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "train_cuda: several ranks may compute on one GPU (with --backend mpi)"},
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},

@@ -39,7 +39,7 @@ static void print_flags(int stage)
     } groups[] = {{FLAG_MODEL, "Model and data"},
                   {FLAG_STEPS, "Length and batches"},
                   {FLAG_OPTIMIZER, "Update"},
-                  {FLAG_DEVICE, "Ranks and communication"},
+                  {FLAG_SHARE_GPU, "Ranks and communication"},
                   {FLAG_VERIFY, "Checks and files"},
                   {FLAG_COUNT, NULL}};
     for (int id = 0, group = 0; id < FLAG_COUNT; id++) {
