@@ -87,7 +87,7 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
-/* The words that --resume compares. */
+/* How the run was started, in the words that --resume compares. */
 static void add_settings(const Replica *replica, int world_size, CheckpointState *state)
 {
     const Options *options = replica->options;
@@ -98,12 +98,14 @@ static void add_settings(const Replica *replica, int world_size, CheckpointState
     checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
     checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s", (long long)options->batch_size,
                            options->accumulate, options->drop_last ? " --drop-last" : "");
-    checkpoint_add_setting(state, "join", "%s, --rank-samples of fingerprint %08x", joins[options->join],
-                           options_rank_samples_fingerprint(options)); /* 0: there are none */
+    checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: there are none */
+                           options_rank_samples_fingerprint(options));
+    checkpoint_add_setting(state, "join", "%s", joins[options->join]);
     checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
                            options->tf32 ? " --tf32" : "");
     if (options->lr_schedule == LR_CONSTANT)
-        checkpoint_add_setting(state, "schedule", "lr %g, constant after %ld steps of warm-up", (double)options->lr, warmup);
+        checkpoint_add_setting(state, "schedule", "lr %g, constant after %ld steps of warm-up", (double)options->lr,
+                               warmup);
     else
         checkpoint_add_setting(state, "schedule", "lr %g, cosine over %ld steps, %ld of them warm-up",
                                (double)options->lr, replica->total_steps, warmup);

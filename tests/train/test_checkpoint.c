@@ -169,9 +169,11 @@ static void test_another_run_is_named(void **unused)
     (void)unused;
     save(test_path("adamw"), &adamw);
     save(test_path("momentum"), &sgd_momentum);
-    expect_dies(load_as_gpt, test_path("adamw"), 2, "--model mlp --activation gelu --optimizer adamw, this one has --model gpt");
+    expect_dies(load_as_gpt, test_path("adamw"), 2, "--model mlp --activation gelu --optimizer adamw, this one has "
+                "--model gpt --heads 4");
     expect_dies(load_with_relu, test_path("adamw"), 2, "this one has --model mlp --activation relu");
-    expect_dies(load, test_path("momentum"), 2, "--optimizer sgd, this one has --model mlp --activation gelu --optimizer adamw");
+    expect_dies(load, test_path("momentum"), 2, "--optimizer sgd, this one has --model mlp --activation gelu "
+                "--optimizer adamw");
     expect_dies(load_without_momentum, test_path("momentum"), 2, "optimizer.momentum.fc1.weight");
     expect_dies(load_otherwise, test_path("adamw"), 0, "--seed 77; this one has --seed 5");
     expect_dies(load_as_bf16, test_path("adamw"), 0, "--precision fp16; this one has --precision bf16");

@@ -41,7 +41,7 @@ static const HandMade lies[] = {
     {"{" WEIGHT "," BIAS ",\"fc2.\\nbias\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[36,40]}}", 40,
      "holds tensor \"fc2.?bias\", which this run does not have"},
     {"{" WEIGHT ",\"fc1.bias\":3}", 36, "\"fc1.bias\" is {}, this run needs"},
-    {"{" WEIGHT ",\"fc1.bias\":{\"dtype\":\"" HUNDRED HUNDRED HUNDRED "\"}}", 36, "is something longer, this run needs"},
+    {"{" WEIGHT ",\"fc1.bias\":{\"dtype\":\"" HUNDRED HUNDRED HUNDRED "\"}}", 36, "is something longer" NOT_BIAS},
     {BIAS_WITH("\"shape\":[3],\"data_offsets\":[24,36]"), 36, NOT_BIAS},
     {BIAS_WITH("\"dtype\":\"F8\",\"shape\":[3],\"data_offsets\":[24,36]"), 36, NOT_BIAS},
     {BIAS_WITH("\"dtype\":\"I32\",\"shape\":[3],\"data_offsets\":[24,36]"), 36, NOT_BIAS},
@@ -62,7 +62,8 @@ static const HandMade lies[] = {
     {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[-12,0]"), 36, "data_offsets"},
     {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[24,28]"), 36, "data_offsets"},
     {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[1e400,1e400]"), 36, "data_offsets"},
-    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[9007199254740980,9007199254740992]"), 36, "data_offsets"},
+    {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[9007199254740980,9007199254740992]"), 36,
+     "data_offsets"},
     {BIAS_WITH("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[18446744073709551616,18446744073709551628]"), 36,
      "data_offsets"},
 };

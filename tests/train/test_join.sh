@@ -74,8 +74,8 @@ for ranks in 2 3; do
     trained "${adamw[@]}" --epochs 2 --resume "$work/checkpoint" --verify exact
     [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"
     trained --rank-samples "${uneven/205/204}" --batch-size "$batch" --join --optimizer adamw --steps 9 --resume "$work/checkpoint"
-    grep -q 'note: .*--rank-samples (a fingerprint)' "$work/err" || fail "--resume: no note on other --rank-samples"
-    grep -q 'note: .*with --join (its number) 2, this one has 1' "$work/err" || fail "--resume: no note on another --join"
+    grep -q 'note: .*--rank-samples of fingerprint .*; this one has ' "$work/err" || fail "--resume: no note on other --rank-samples"
+    grep -q 'note: .*with --join initial; this one has --join:' "$work/err" || fail "--resume: no note on another --join"
 
     # A run that is much shorter than the model's default warm-up, which no flag sets here.
     seq 1 2000 >"$work/text"

@@ -70,12 +70,14 @@ interrupted()
 
 # killed ARGUMENTS: a run that saves every 3 steps is ended from outside when its file exists; a second run resumes from
 # it and takes 3 more steps.
+killed()
 {
     arguments=$1 part="--steps 1000000 --save half.save --save-every 3"
     rm -f "$scratch"/*.save
     # both are lists of words on purpose
     # shellcheck disable=SC2086
-    (cd "$scratch" && exec "${launcher[@]}" -n "$ranks" "$train" $arguments $part) >"$scratch/out" 2>"$scratch/err" </dev/null &
+    (cd "$scratch" && exec "${launcher[@]}" -n "$ranks" "$train" $arguments $part) \
+        >"$scratch/out" 2>"$scratch/err" </dev/null &
     local launched=$!
     for _ in $(seq 600); do
         [ -e "$scratch/half.save" ] && break

@@ -3,8 +3,8 @@
  * Interface: atomic_open(), atomic_write() as often as needed, atomic_commit(). Everything goes to a new
  * file, PATH.XXXXXX.tmp with letters that make the name unique, which takes PATH's place only when it is complete and
  * on the disk. A program that reads PATH meanwhile, or after a crash, finds the old file. Where two runs write one
- * PATH, the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then. (A
- * process that is killed while it writes leaves it.)
+ * PATH, the last one wins, whole. One rank alone writes a file. A full disk is a fault; the new file is removed then.
+ * (A process that is killed while it writes leaves it.)
  * A link stays a link: the file that it leads to is replaced in the same way; a link that leads to nothing is refused,
  * and so is what cannot be replaced: a directory, a pipe, a device, the file that stdout goes to.
  * The new file has the permissions of the old one.

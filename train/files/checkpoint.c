@@ -43,7 +43,8 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
             table_add(table, prefix, parameters->items[i], DTYPE_F32, states[i]);
 }
 
-/* The 8-byte step counts come first: so every tensor lies at a multiple of its element's size. The parameters follow. */
+/* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. The parameters are
+ * next. */
 static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer)
 {
     TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};

@@ -45,10 +45,10 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
 void checkpoint_save(const char *path, const ParameterList *parameters, const Optimizer *optimizer,
                      const CheckpointState *state);
 
-/* Reads parameters and optimizer state; every rank calls it. `state` comes in as this run would start, and gets the hash
- * and, unless the file holds parameters only, step, loss_scale and good_steps from the file. Notes say where the rest
- * differs, unless `quiet`. Another model or optimizer, or tensors that are missing, unexpected or of another shape, end
- * the program with die(). Nothing is changed before all of the file has been checked. */
+/* Reads parameters and optimizer state; every rank calls it. `state` comes in as this run would start. It gets the hash
+ * and, unless the file holds parameters only, step, loss_scale and good_steps from the file. Unless `quiet`, notes say
+ * where the rest differs. Another model or optimizer, or tensors that are missing, unexpected or of another shape, end
+ * the program with die(). */
 void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state,
                      bool quiet);
 

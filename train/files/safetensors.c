@@ -19,7 +19,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 
 const char *safetensors_printable(const char *text)
 {
-    static char buffers[2][72];
+    static char buffers[2][136];
     static int turn;
     char *out = buffers[turn ^= 1];
     size_t length = 0;
@@ -31,7 +31,7 @@ const char *safetensors_printable(const char *text)
     return out;
 }
 
-/* What the header says about a tensor, but for its place: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
+/* What a header says about a tensor, without its place: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
 static cJSON *describe(const SafetensorsEntry *entry)
 {
     cJSON *object = cJSON_CreateObject();
@@ -104,8 +104,8 @@ static size_t read_header_length(SafetensorsFile *file)
             (long long)info.st_size);
     file->data_bytes = info.st_size - LENGTH_BYTES;
     if (length > HEADER_LIMIT || (int64_t)length > file->data_bytes)
-        die("%s: says that its header has %llu bytes, but only %lld follow, and %d are allowed: it was cut off, or is no "
-            "safetensors file", file->path, (unsigned long long)length, (long long)file->data_bytes, HEADER_LIMIT);
+        die("%s: says that its header has %llu bytes, but only %lld follow, and %d are allowed: it was cut off, or is "
+            "no safetensors file", file->path, (unsigned long long)length, (long long)file->data_bytes, HEADER_LIMIT);
     file->data_start = LENGTH_BYTES + (int64_t)length;
     file->data_bytes -= (int64_t)length;
     return (size_t)length;
@@ -158,14 +158,14 @@ static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entr
         die("%s: tensor \"%s\" is %s, this run needs %s", file->path, entry->name, safetensors_printable(theirs), ours);
 }
 
-/* Returns where the tensor begins, in bytes from the start of the data. All of it lies inside of the data. (A double holds
- * every number of bytes, and a NaN passes no comparison.) */
+/* Returns where the tensor begins, in bytes from the start of the data, which holds all of it. (A double is exact for
+ * every number of bytes, and NaN, which stands for a number that is missing, passes no comparison.) */
 static int64_t find_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->header, entry->name);
     if (item == NULL)
-        die("%s: has no tensor \"%s\", which this run needs: was it saved from another model, or with other settings of "
-            "the optimizer?", file->path, entry->name);
+        die("%s: has no tensor \"%s\", which this run needs: was it saved from another model, or with other settings "
+            "of the optimizer?", file->path, entry->name);
     check_kind(file, entry, item);
     const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(item, "data_offsets");
     double begin = cJSON_GetNumberValue(cJSON_GetArrayItem(offsets, 0));
@@ -210,7 +210,8 @@ void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry
     int64_t begin = find_tensor(file, entry);
     if (fseeko(file->stream, file->data_start + begin, SEEK_SET) != 0 ||
         fread(memory, 1, (size_t)entry->bytes, file->stream) != (size_t)entry->bytes)
-        die("%s: tensor \"%s\" cannot be read: the file changed meanwhile, or the disk failed", file->path, entry->name);
+        die("%s: tensor \"%s\" cannot be read: the file changed meanwhile, or the disk failed", file->path,
+            entry->name);
 }
 
 /* ---- writing ---- */
@@ -221,10 +222,11 @@ void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries,
     cJSON *header = cJSON_CreateObject();
     cJSON_AddStringToObject(metadata, CHECKSUM, NO_CHECKSUM);
     cJSON_AddItemToObject(header, METADATA, metadata);
-    double begin = 0;
+    double offsets[2] = {0, 0}; /* where a tensor begins and ends */
     for (int i = 0; i < count; i++) {
         cJSON *item = describe(&entries[i]);
-        const double offsets[] = {begin, begin += (double)entries[i].bytes};
+        offsets[0] = offsets[1];
+        offsets[1] += (double)entries[i].bytes;
         cJSON_AddItemToObject(item, "data_offsets", cJSON_CreateDoubleArray(offsets, 2));
         cJSON_AddItemToObject(header, entries[i].name, item);
     }

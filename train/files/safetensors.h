@@ -7,8 +7,8 @@
  *              "fc1.weight": {"dtype": "F32", "shape": [512, 784], "data_offsets": [0, 1605632]}, ...}
  *   the rest  the numbers; offsets count from its first byte
  *
- * Interface: safetensors_open(), safetensors_expect() with all tensors that are needed, then safetensors_read() for each,
- * and safetensors_close(). safetensors_write_header() for a new file.
+ * Interface: safetensors_open(), safetensors_expect() with all tensors that are needed, then safetensors_read() for
+ * each, and safetensors_close(). safetensors_write_header() for a new file.
  * The file is not trusted: where it is damaged, or holds something else than what is needed, the program ends with
  * die(), which names the file and the tensor. Nothing is read from outside of the file's data.
  */

@@ -151,16 +151,16 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
     summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
 }
 
-/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one of
- * some MB. */
+/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one
+ * of some MB. */
 static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
     const Optimizer *optimizer = &replica->optimizer;
     double weights = (double)parameters_total(parameters) * sizeof(float);
     double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
-    /* With what lies beside them: a copy of them all in 16 bits, where they travel so, and where stages 1 to 3 put the sums
-     * that they throw away. */
+    /* With what lies beside them: a copy of them all in 16 bits, where they travel so, and the sums that stages 1 to 3
+     * throw away. */
     double gradients = (double)parameters_gradient_bytes(parameters);
     double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
     gradients += copy + (double)record->out_of_place_bytes;

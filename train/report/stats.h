@@ -3,8 +3,8 @@
  * Interface: stats_add() after each step; then the percentiles. The first steps are warm-up (memory is touched for
  * the first time, connections are set up) and are left out, except by stats_first(). stats_free() at the end.
  *
- * A run of any length takes at most 3.7 MB: of a long one, the times of the last STATS_MOST_HELD steps are held. The number
- * of steps is exact.
+ * A run of any length takes at most 3.7 MB: of a long one, the times of the last STATS_MOST_HELD steps are held. The
+ * number of steps is exact.
  */
 #ifndef LOCKSTEP_TRAIN_STATS_H
 #define LOCKSTEP_TRAIN_STATS_H

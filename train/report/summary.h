@@ -1,5 +1,5 @@
-/* summary.h: what a run was and what came out of it, as one JSON object: --json writes it, and what people see at the end
- * of a run is printed from it.
+/* summary.h: what a run was and what came out of it, as one JSON object: --json writes it, and what people see at the
+ * end of a run is printed from it.
  *
  * Interface: add to an object of cJSON's (report.c has all keys); then summary_print() and summary_write(), on rank 0.
  * A value that this run does not have is null.
@@ -11,10 +11,11 @@
 
 #include "train/report/stats.h"
 
-void summary_add_number(cJSON *object, const char *key, double value);   /* null if it is not finite: JSON has no such number */
-void summary_add_text(cJSON *object, const char *key, const char *text); /* null if it is NULL */
+/* NAN becomes null, as do infinite numbers, which JSON cannot write; so does a text that is NULL. */
+void summary_add_number(cJSON *object, const char *key, double value);
+void summary_add_text(cJSON *object, const char *key, const char *text);
 
-/* All times, in milliseconds, and rates. samples: of a step, on all ranks; tokens: of a sample, 0 where there are none. */
+/* All times, in milliseconds, and rates. samples: of a step, on all ranks; tokens: of a sample, 0 if it has none. */
 void summary_add_times(cJSON *summary, const Stats *stats, double samples, double tokens);
 
 void summary_print(const cJSON *summary);
