@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 #include "train/report/stats.h"
 
 static void open_dataset(Dataset *dataset, const Options *options)

@@ -1,6 +1,6 @@
 /* ddp.h: distributed data parallel training, the interface that all four stages implement (stageN/ddp.c).
  *
- * One step of training, as train/trainer.c drives it:
+ * One step of training, as train/loop/trainer.c drives it:
  *
  *   for each of the K micro-batches                 (K = 1; --accumulate, from stage 3 on)
  *       ddp_before_forward(ddp, it is the last one)

@@ -10,8 +10,8 @@
 #include "train/guard/guard.h"
 #include "train/guard/supervise.h"
 #include "train/report/phases.h"
-#include "train/report/report.h"
-#include "train/trainer.h"
+#include "train/loop/report.h"
+#include "train/loop/trainer.h"
 
 /* Where stdin, stdout or stderr is closed, the next file to be opened would get its number, and be printed into. What
  * stands there instead can only be read: to print is an error, and report_check_stdout() sees it. */

@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_AUTOGRAD_PARAMETER_H
 #define LOCKSTEP_AUTOGRAD_PARAMETER_H
 
-#include "tensor/tensor.h"
+#include "autograd/tensor.h"
 
 /* A parameter's value as matrix products read it: see autograd/rounding.h, which alone uses this. */
 typedef struct RoundedCopy {

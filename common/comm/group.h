@@ -1,8 +1,8 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
- *   process_group.c  the interface: numbering, order, counting
- *   work.c           runs one collective; the communication thread and its queue; the emulated link
- *   observer.h       functions that are called around each collective
+ *   collectives.c    creating a group; the blocking collectives: numbering, order
+ *   work.c           runs one collective and counts it; the communication thread and its queue; the emulated link
+ *   observer.c       calls the functions that are registered to look on at each collective
  *   pg_mpi.c         the backend: runs one collective over MPI
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
  *   messages.c       sending, receiving and waiting for them
@@ -45,8 +45,6 @@ struct ProcessGroup {
 
 /* Adds to the time that the training thread has waited for communication. */
 void group_add_exposed(ProcessGroup *pg, double seconds);
-/* Counts a collective that took this many seconds. */
-void group_count(ProcessGroup *pg, const Collective *collective, double seconds);
 
 /* ---- each calls all observers: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);

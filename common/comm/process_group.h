@@ -9,7 +9,7 @@
 #ifndef LOCKSTEP_COMM_PROCESS_GROUP_H
 #define LOCKSTEP_COMM_PROCESS_GROUP_H
 
-#include "tensor/tensor.h"
+#include "base/dtype.h"
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 

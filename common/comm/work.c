@@ -36,6 +36,57 @@ struct Worker {
 
 #define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
 
+/* ---- counting ---- */
+
+/* Counts a collective that took this many seconds. */
+static void count_collective(ProcessGroup *pg, const Collective *collective, double seconds)
+{
+    int64_t bytes = (int64_t)collective_bytes(pg, collective);
+    bool out_of_place = collective->operation == OP_ALL_REDUCE && collective->send != collective->receive;
+    pthread_mutex_lock(&pg->lock);
+    pg->counters.collectives++;
+    pg->counters.bytes += bytes;
+    if (out_of_place && bytes > pg->counters.out_of_place)
+        pg->counters.out_of_place = bytes;
+    pg->counters.in_flight += seconds;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+void group_add_exposed(ProcessGroup *pg, double seconds)
+{
+    if (!pg->measuring)
+        return;
+    pthread_mutex_lock(&pg->lock);
+    pg->counters.exposed += seconds;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+CommCounters pg_counters(ProcessGroup *pg)
+{
+    pthread_mutex_lock(&pg->lock);
+    CommCounters counters = pg->counters;
+    pthread_mutex_unlock(&pg->lock);
+    return counters;
+}
+
+void pg_reset_counters(ProcessGroup *pg)
+{
+    pthread_mutex_lock(&pg->lock);
+    pg->counters = (CommCounters){0};
+    pthread_mutex_unlock(&pg->lock);
+}
+
+void pg_set_measuring(ProcessGroup *pg, bool on)
+{
+    worker_drain(pg);
+    pg->measuring = on;
+}
+
+bool pg_is_measuring(const ProcessGroup *pg)
+{
+    return pg->measuring;
+}
+
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link
@@ -78,7 +129,7 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
         sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
     double end = now_seconds();
     if (pg->measuring)
-        group_count(pg, collective, end - start);
+        count_collective(pg, collective, end - start);
     group_tell_done(pg, collective, start, end);
 }
 

@@ -8,7 +8,7 @@
 #ifndef LOCKSTEP_DEVICE_DEVICE_H
 #define LOCKSTEP_DEVICE_DEVICE_H
 
-#include "tensor/tensor.h"
+#include "base/dtype.h"
 
 /* ---- the device ---- */
 
@@ -142,7 +142,7 @@ void device_sum_of_squares(double *sum, const float *x, int64_t n);
  * max_norm (INFINITY: any norm will do): 1 or less. NaN where the norm is not finite. */
 void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm);
 
-/* ---- optimizers, in place, one call per parameter (formulas: optim/sgd.c, optim/adamw.c) ---- */
+/* ---- optimizers, in place, one call per parameter (formulas: , ) ---- */
 typedef struct DeviceUpdate {
     float *weight;
     const float *grad;

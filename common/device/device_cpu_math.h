@@ -7,7 +7,7 @@
 #define LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 
 #include "device/device.h"
-#include "tensor/half.h"
+#include "base/dtype.h"
 
 #include <cblas.h>
 #include <math.h>

@@ -1,10 +1,11 @@
-/* optimizer.c: what SGD and AdamW share: their state, and one update per parameter. */
+/* optimizer.c: clipping, SGD and AdamW: their state, and one update per parameter. */
 #include "optim/optimizer.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "device/device.h"
 
 static float *zeroed_state(const Parameter *parameter)
 {
@@ -28,6 +29,90 @@ void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, Par
         if (options->kind == OPTIMIZER_ADAMW)
             optimizer->state2[i] = zeroed_state(parameters->items[i]);
     }
+}
+
+void optimizer_free(Optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->parameters->count; i++) {
+        if (optimizer->state1[i] != NULL)
+            device_free(optimizer->state1[i]);
+        if (optimizer->state2[i] != NULL)
+            device_free(optimizer->state2[i]);
+    }
+    free(optimizer->state1);
+    free(optimizer->state2);
+    free(optimizer->steps);
+    free(optimizer->updated);
+    device_free(optimizer->squares);
+    device_free(optimizer->factor);
+    *optimizer = (Optimizer){0};
+}
+
+/* ---- a step: look at all gradients, update, end ---- */
+
+/* note: gradient-norm
+ * One look at each gradient answers two questions: how long all of them are together, and whether one of their numbers
+ * is infinite or NaN, as then the sum of squares is, too. The answers stay on the device, and the kernels of the step
+ * read them there: on a GPU, this function only queues work. The host reads them when the step is over, in
+ * optimizer_end_step(). */
+void clip_grad_norm(Optimizer *optimizer, double max_norm)
+{
+    const ParameterList *parameters = optimizer->parameters;
+    device_zero(optimizer->squares, (size_t)parameters->count * sizeof *optimizer->squares);
+    for (int i = 0; i < parameters->count; i++)
+        if (parameters->items[i]->has_gradient)
+            device_sum_of_squares(&optimizer->squares[i], parameters->items[i]->tensor.grad,
+                                  tensor_count(&parameters->items[i]->tensor));
+    device_clip_factor(optimizer->factor, optimizer->squares, parameters->count, max_norm);
+    if (isinf(max_norm))
+        return; /* the factor is 1, or NaN */
+    for (int i = 0; i < parameters->count; i++)
+        if (parameters->items[i]->has_gradient)
+            device_scale_by(parameters->items[i]->tensor.grad, optimizer->factor,
+                            tensor_count(&parameters->items[i]->tensor));
+}
+
+/* What the device has to know of parameter i for its update. */
+static DeviceUpdate device_update(const Optimizer *optimizer, int i)
+{
+    const Parameter *parameter = optimizer->parameters->items[i];
+    return (DeviceUpdate){.weight = parameter->tensor.data,
+                          .grad = parameter->tensor.grad,
+                          .factor = optimizer->factor,
+                          .n = tensor_count(&parameter->tensor)};
+}
+
+/* Stochastic gradient descent with momentum and weight decay, by torch.optim.SGD's formulas:
+ *
+ *   g = grad + weight_decay * weight
+ *   buffer = g on the first step, momentum * buffer + g afterwards
+ *   weight = weight - lr * buffer            (without momentum: weight - lr * g)
+ */
+static void sgd_update(Optimizer *optimizer, int i, float lr)
+{
+    const OptimizerOptions *options = &optimizer->options;
+    DeviceUpdate update = device_update(optimizer, i);
+    device_sgd(&update, optimizer->state1[i], lr, options->momentum, options->weight_decay, optimizer->steps[i] == 1);
+}
+
+/* Adam with decoupled weight decay (Loshchilov and Hutter, 2019), by torch.optim.AdamW's formulas:
+ *
+ *   weight = weight - lr * weight_decay * weight
+ *   m = beta1 * m + (1 - beta1) * grad
+ *   v = beta2 * v + (1 - beta2) * grad^2
+ *   weight = weight - lr * (m / correction1) / (sqrt(v / correction2) + eps),  correction = 1 - beta^steps
+ *
+ * As in GPT-2's trainings, only matrices decay: biases and layernorms do not. */
+static void adamw_update(Optimizer *optimizer, int i, float lr)
+{
+    const OptimizerOptions *options = &optimizer->options;
+    DeviceUpdate update = device_update(optimizer, i);
+    double steps = (double)optimizer->steps[i];
+    float correction1 = (float)(1 - pow(options->beta1, steps));
+    float correction2 = (float)(1 - pow(options->beta2, steps));
+    float weight_decay = optimizer->parameters->items[i]->tensor.ndim >= 2 ? options->weight_decay : 0;
+    device_adamw(&update, optimizer->state1[i], optimizer->state2[i], lr, options->beta1, options->beta2, options->eps,
+                 weight_decay, correction1, correction2);
 }
 
 void optimizer_step(Optimizer *optimizer, float lr)
@@ -62,30 +147,4 @@ const Parameter *optimizer_end_step(Optimizer *optimizer)
         optimizer->steps[i] -= optimizer->updated[i]; /* the step was left out on the device */
     free(squares);
     return not_finite;
-}
-
-DeviceUpdate optimizer_device_update(const Optimizer *optimizer, int i)
-{
-    const Parameter *parameter = optimizer->parameters->items[i];
-    return (DeviceUpdate){.weight = parameter->tensor.data,
-                          .grad = parameter->tensor.grad,
-                          .factor = optimizer->factor,
-                          .n = tensor_count(&parameter->tensor)};
-}
-
-void optimizer_free(Optimizer *optimizer)
-{
-    for (int i = 0; i < optimizer->parameters->count; i++) {
-        if (optimizer->state1[i] != NULL)
-            device_free(optimizer->state1[i]);
-        if (optimizer->state2[i] != NULL)
-            device_free(optimizer->state2[i]);
-    }
-    free(optimizer->state1);
-    free(optimizer->state2);
-    free(optimizer->steps);
-    free(optimizer->updated);
-    device_free(optimizer->squares);
-    device_free(optimizer->factor);
-    *optimizer = (Optimizer){0};
 }

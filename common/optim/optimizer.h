@@ -7,7 +7,6 @@
 #define LOCKSTEP_OPTIM_OPTIMIZER_H
 
 #include "autograd/parameter.h"
-#include "device/device.h" /* DeviceUpdate */
 
 typedef enum OptimizerKind { OPTIMIZER_SGD, OPTIMIZER_ADAMW } OptimizerKind;
 
@@ -42,11 +41,5 @@ void clip_grad_norm(Optimizer *optimizer, double max_norm);
 void optimizer_step(Optimizer *optimizer, float lr);
 /* Waits until all that is done, and says how it went: NULL, or the first parameter whose gradient was not finite. */
 const Parameter *optimizer_end_step(Optimizer *optimizer);
-
-/* One parameter's update; called by optimizer_step(). i is the parameter's index. */
-void sgd_update(Optimizer *optimizer, int i, float lr);
-void adamw_update(Optimizer *optimizer, int i, float lr);
-/* What the device has to know of parameter i for it. */
-DeviceUpdate optimizer_device_update(const Optimizer *optimizer, int i);
 
 #endif

@@ -4,7 +4,7 @@
 #include <float.h>
 #include <math.h>
 
-#include "tensor/half.h"
+#include "base/dtype.h"
 
 void store_value(void *buffer, DType dtype, size_t i, double value)
 {

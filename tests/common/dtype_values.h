@@ -2,7 +2,7 @@
 #ifndef LOCKSTEP_TESTS_DTYPE_VALUES_H
 #define LOCKSTEP_TESTS_DTYPE_VALUES_H
 
-#include "tensor/tensor.h"
+#include "base/dtype.h"
 
 /* Element i of a buffer on the host. What is stored is rounded to the dtype. */
 void store_value(void *buffer, DType dtype, size_t i, double value);

@@ -19,7 +19,7 @@
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "tensor/half.h"
+#include "base/dtype.h"
 
 #ifdef LARGE
 static const size_t counts[] = {(size_t)4 << 20};

@@ -152,7 +152,7 @@ static void check_sgd(const Sgd *sgd, int64_t n)
     trial_input(&trial, grad, n), trial_output(&trial, "weight", weight, n);
     trial_output(&trial, "momentum_buffer", buffer, sgd->has_buffer ? n : 0), trial_input(&trial, &taken, 1);
     trial_run(&trial);
-    trial_expect(&trial, 1, w, w_bound, "optim/sgd.c has the formula; weight decay is part of the gradient");
+    trial_expect(&trial, 1, w, w_bound, "has the formula; weight decay is part of the gradient");
     trial_expect(&trial, 2, v, v_bound, "the first step takes the gradient as it is, whatever the buffer holds");
 }
 
@@ -197,7 +197,7 @@ static void check_adamw(const AdamW *a, float scale, int64_t n)
     trial_expect(&trial, 2, m, m_bound, "m = beta1 m + (1 - beta1) grad");
     trial_expect(&trial, 3, v, v_bound, "v = beta2 v + (1 - beta2) grad^2");
     trial_expect(&trial, 1, w, w_bound,
-                 "optim/adamw.c has the formula; weight decay is apart from the gradient, and eps is "
+                 "has the formula; weight decay is apart from the gradient, and eps is "
                  "added after the correction");
 }
 

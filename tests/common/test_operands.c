@@ -11,7 +11,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "toy_models.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 enum { SAMPLES = 6 };
 

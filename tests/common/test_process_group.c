@@ -11,7 +11,7 @@
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "tensor/half.h"
+#include "base/dtype.h"
 #include "train/guard/guard.h"
 
 static ProcessGroup *pg;

@@ -17,7 +17,7 @@
 #include "mpi_main.h"
 #include "toy_models.h"
 #include "train/guard/guard.h"
-#include "train/verify.h"
+#include "train/loop/verify.h"
 
 enum { SAMPLES = 120, STEPS = 5, CAPS = 5 };
 

@@ -13,7 +13,7 @@
 #include "mpi_main.h"
 #include "toy_models.h"
 #include "train/report/phases.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 static ProcessGroup *pg;
 

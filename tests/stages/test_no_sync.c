@@ -14,7 +14,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 static ProcessGroup *pg;
 

@@ -7,7 +7,7 @@
 #define LOCKSTEP_TESTS_TRAINING_PAIR_H
 
 #include "data/loader.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 typedef struct Pair {
     ProcessGroup *pg; /* not owned */

@@ -8,7 +8,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/evaluate.h"
+#include "train/loop/evaluate.h"
 
 static ProcessGroup *pg;
 

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "expect.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 static Options schedule(LrSchedule kind, long warmup_steps)
 {

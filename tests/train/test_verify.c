@@ -13,7 +13,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/verify.h"
+#include "train/loop/verify.h"
 
 static ProcessGroup *pg;
 

@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "toy_models.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 static int waits;
 

@@ -17,7 +17,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "tensor/tensor.h"
+#include "autograd/tensor.h"
 #include "train/files/atomic_file.h"
 
 typedef struct SafetensorsEntry {

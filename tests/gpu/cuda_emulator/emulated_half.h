@@ -1,5 +1,5 @@
 /* emulated_half.h: 16-bit floating point for cuda_bf16.h and cuda_fp16.h, from the formats' definitions. Rounding is to
- * nearest, ties to even; NaN becomes 0x7fff, as on a GPU. Deliberately not the code of common/tensor/half.h. */
+ * nearest, ties to even; NaN becomes 0x7fff, as on a GPU. Deliberately not the code of common/base/dtype.h. */
 #ifndef LOCKSTEP_TESTS_EMULATED_HALF_H
 #define LOCKSTEP_TESTS_EMULATED_HALF_H
 

@@ -14,7 +14,7 @@
 #include "test_emulator.h"
 
 extern "C" {
-#include "tensor/half.h"
+#include "base/dtype.h"
 }
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -192,7 +192,7 @@ static void check_rounding(float x)
     const bool same = isnan(x) ? isnan(got_bf16) && isnan(got_f16)
                                : bits_of(bf16) == bits_of(got_bf16) && bits_of(f16) == bits_of(got_f16);
     if (!same)
-        fail_msg("%a becomes %a in bf16 and %a in f16 here, %a and %a in common/tensor/half.h", x, got_bf16, got_f16,
+        fail_msg("%a becomes %a in bf16 and %a in f16 here, %a and %a in common/base/dtype.h", x, got_bf16, got_f16,
                  bf16, f16);
 }
 

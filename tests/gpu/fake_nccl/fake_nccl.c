@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "nccl.h"
-#include "tensor/half.h"
+#include "base/dtype.h"
 
 enum { LOOKS = 3 }; /* how often the communicator says "in progress" */
 

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "comm/process_group.h"
-#include "tensor/half.h"
+#include "base/dtype.h"
 #include "gpu/pg_nccl.h"
 #include "train/guard/guard.h"
 #include "train/report/phases.h"

@@ -1,5 +1,5 @@
 /* verify.c: trains the same steps in one process and compares. */
-#include "train/verify.h"
+#include "train/loop/verify.h"
 
 #include <math.h>
 #include <stdio.h>

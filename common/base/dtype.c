@@ -1,5 +1,33 @@
-/* half.c: float32 to 16 bits and back. */
-#include "tensor/half.h"
+/* dtype.c: sizes and names of types; float32 to 16 bits and back. */
+#include "base/dtype.h"
+
+#include "base/check.h"
+
+size_t dtype_size(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_BF16:
+    case DTYPE_F16: return 2;
+    case DTYPE_F32:
+    case DTYPE_I32: return 4;
+    case DTYPE_F64:
+    case DTYPE_I64: return 8;
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
+
+const char *dtype_name(DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return "float32";
+    case DTYPE_F64: return "float64";
+    case DTYPE_BF16: return "bfloat16";
+    case DTYPE_F16: return "float16";
+    case DTYPE_I32: return "int32";
+    case DTYPE_I64: return "int64";
+    }
+    FAULT("no such dtype: %d", (int)dtype);
+}
 
 /* The 16 bits of f16 for a float that nearest_f16() has already rounded. */
 static inline uint32_t f16_bits(float x)

@@ -1,5 +1,5 @@
 /* report.c: what rank 0 prints at the start, and the summary with all its keys at the end. */
-#include "train/report/report.h"
+#include "train/loop/report.h"
 
 #include <math.h>
 #include <poll.h>

@@ -4,17 +4,10 @@
  * weights into the model's storage, gradients of weights into wherever DDP wants them (a bucket, say).
  * `data` and `grad` are device memory: on the CPU, plain memory.
  */
-#ifndef LOCKSTEP_TENSOR_TENSOR_H
-#define LOCKSTEP_TENSOR_TENSOR_H
+#ifndef LOCKSTEP_AUTOGRAD_TENSOR_H
+#define LOCKSTEP_AUTOGRAD_TENSOR_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-typedef enum DType { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64 } DType;
-
-size_t dtype_size(DType dtype); /* bytes of one element */
-const char *dtype_name(DType dtype);
+#include "base/dtype.h"
 
 #define TENSOR_MAX_DIMS 4
 

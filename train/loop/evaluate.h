@@ -2,7 +2,7 @@
 #ifndef LOCKSTEP_TRAIN_EVALUATE_H
 #define LOCKSTEP_TRAIN_EVALUATE_H
 
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 typedef struct Evaluation {
     double loss;     /* mean over samples (MLP) or tokens (GPT), in nats */

@@ -12,7 +12,7 @@
 
 #include "data/loader.h"
 #include "comm/process_group.h"
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 /* A micro-batch's summed loss on this rank, before backward. Ends the job if it is not finite, once the other ranks
  * have had time to find the same: forward_seconds is how long this one's forward pass has taken. */

@@ -1,35 +1,9 @@
 /* tensor.c: describing arrays. */
-#include "tensor/tensor.h"
+#include "autograd/tensor.h"
 
 #include <stdio.h>
 
 #include "base/check.h"
-
-size_t dtype_size(DType dtype)
-{
-    switch (dtype) {
-    case DTYPE_BF16:
-    case DTYPE_F16: return 2;
-    case DTYPE_F32:
-    case DTYPE_I32: return 4;
-    case DTYPE_F64:
-    case DTYPE_I64: return 8;
-    }
-    FAULT("no such dtype: %d", (int)dtype);
-}
-
-const char *dtype_name(DType dtype)
-{
-    switch (dtype) {
-    case DTYPE_F32: return "float32";
-    case DTYPE_F64: return "float64";
-    case DTYPE_BF16: return "bfloat16";
-    case DTYPE_F16: return "float16";
-    case DTYPE_I32: return "int32";
-    case DTYPE_I64: return "int64";
-    }
-    FAULT("no such dtype: %d", (int)dtype);
-}
 
 Tensor tensor_view(void *data, DType dtype, int ndim, const int64_t *shape)
 {

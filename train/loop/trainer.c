@@ -1,5 +1,5 @@
 /* trainer.c: the training loop. train_step() is the heart of it; the rest sets the stage and reports. */
-#include "train/trainer.h"
+#include "train/loop/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +12,15 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "ddp/replicas.h"
-#include "train/evaluate.h"
-#include "train/not_finite.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/not_finite.h"
 #include "train/report/progress.h"
-#include "train/replica.h"
-#include "train/report/report.h"
+#include "train/loop/replica.h"
+#include "train/loop/report.h"
 #include "train/report/phases.h"
 #include "train/report/stats.h"
 #include "train/report/trace.h"
-#include "train/verify.h"
+#include "train/loop/verify.h"
 
 #define LOSS_REPORTS 40 /* how often, at least, a run adds up the ranks' losses and shows them */
 #define RANDOM_SAMPLES 1000 /* of the toy regression */

@@ -1,5 +1,5 @@
 /* evaluate.c: evaluation shared between the ranks, and text generation. */
-#include "train/evaluate.h"
+#include "train/loop/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>

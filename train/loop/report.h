@@ -3,10 +3,10 @@
 #define LOCKSTEP_TRAIN_REPORT_H
 
 #include "data/sampler.h"
-#include "train/evaluate.h"
-#include "train/replica.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/replica.h"
 #include "train/report/stats.h"
-#include "train/verify.h"
+#include "train/loop/verify.h"
 
 /* What the training loop writes down for the summary. */
 typedef struct RunRecord {

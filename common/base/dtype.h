@@ -1,13 +1,22 @@
-/* half.h: 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16 (5 bits of exponent, 10 of
- * mantissa). All rounding is to nearest, ties to even. What the device has in its own memory is the device's business.
+/* dtype.h: the types of numbers, and 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16 (5
+ * bits of exponent, 10 of mantissa). All rounding is to nearest, ties to even. The device chooses by itself how it keeps
+ * rounded numbers in its own memory.
  */
-#ifndef LOCKSTEP_TENSOR_HALF_H
-#define LOCKSTEP_TENSOR_HALF_H
+#ifndef LOCKSTEP_BASE_DTYPE_H
+#define LOCKSTEP_BASE_DTYPE_H
 
 #include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 
-#include "tensor/tensor.h"
+typedef enum DType { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64 } DType;
+
+size_t dtype_size(DType dtype); /* bytes of one element */
+const char *dtype_name(DType dtype);
+
+/* ---- 16-bit floating point in host memory ---- */
 
 /* n numbers from float32 to 16 bits, and back. dtype: DTYPE_BF16 or DTYPE_F16. NaN stays NaN; what is too large for f16
  * becomes infinite. */

@@ -1,5 +1,5 @@
 /* not_finite.c: see not_finite.h. */
-#include "train/not_finite.h"
+#include "train/loop/not_finite.h"
 
 #include <math.h>
 #include <stdlib.h>

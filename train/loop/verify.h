@@ -7,7 +7,7 @@
 #ifndef LOCKSTEP_TRAIN_VERIFY_H
 #define LOCKSTEP_TRAIN_VERIFY_H
 
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 #define VERIFY_TOLERANCE 1e-5 /* largest difference between two weights, whole-batch mode, float32 */
 #define VERIFY_TOLERANCE_HALF 1e-4 /* the same for bf16, fp16, TF32: see notes/equality.md */

@@ -1,5 +1,5 @@
 /* replica.c: a model and what it needs to take steps. */
-#include "train/replica.h"
+#include "train/loop/replica.h"
 
 #include <math.h>
 #include <stdio.h>
