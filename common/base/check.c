@@ -209,11 +209,12 @@ void advise(const char *format, ...)
 void *alloc_or_fault(size_t bytes)
 {
     const size_t alignment = 64;
-    CHECK(bytes <= SIZE_MAX - alignment, "cannot allocate %zu bytes: the size is not plausible", bytes);
-    size_t rounded = (bytes / alignment + 1) * alignment; /* aligned_alloc requires a multiple; never 0 */
-    void *memory = aligned_alloc(alignment, rounded);
-    CHECK(memory != NULL, "out of memory: cannot allocate %zu bytes", bytes);
-    memset(memory, 0, rounded);
+    void *memory = NULL;
+    CHECK(bytes <= PTRDIFF_MAX, "cannot allocate %zu bytes: the size is not plausible", bytes);
+    /* Not aligned_alloc(), which requires a multiple of 64: behind such a block a sanitizer sees no overflow. */
+    CHECK(posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0, "out of memory: cannot allocate %zu bytes",
+          bytes);
+    memset(memory, 0, bytes);
     return memory;
 }
 

@@ -3,6 +3,7 @@
 # status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from
 # fault_rank.c; TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
+# PART: waits, mistakes, ends or signals: only these faults; all of them if it is not set.
 
 # A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
@@ -56,64 +57,6 @@ plant() {
     check "$words" "$status" "$@"
 }
 
-plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
-    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 4; its last one'
-plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
-    'rank 1, step 2: has been waiting' \
-    'rank 2, step 2: has not reached collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
-! grep -Eq 'rank 2, step 2: has been waiting' "$work/err" || fail "device: rank 2, which is late itself, blames the others"
-plant backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
-    'rank 1, step 2: has been waiting' \
-    'rank 2, step 2: has not reached collective number 5; its last one, all_reduce number 4 \(fc2.weight'
-plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(freeing shared memory' \
-    'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not reached collective number'
-plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
-    'rank 1, step 2: .*rank 2 has left the group'
-plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
-    'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
-plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
-plant "count shm" 'this rank sends [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] sends (1000|500)'
-plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
-plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
-plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
-plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
-plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'
-for where in mpi shm; do
-    plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 all-reduce\(s\) may be under way: every'
-done
-for code in 0 1 2 3; do # as a library may exit after an error (with leaks, a sanitizer would change the status)
-    ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
-done
-plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
-plant wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
-    'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
-plant abort 'rank 2 .*signal 6'
-plant crash 'rank 2 .*signal 11'
-plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
-plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'
-plant "model text" 'rank [02] sent data of another collective'
-plant "model number" 'rank 2 sent data of another collective, not the text that is compared here'
-plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
-for which in 1 2 3; do # of three parameters
-    plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
-done
-
-# Before MPI_Init, which the others have entered, or will. (Open MPI's launcher ends a job if a rank was killed.)
-if [ -z "${MPIEXEC_FLAGS:-}" ]; then
-    plant 'early rank' 'fault: rank 2 .*signal 9'
-    plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'
-fi
-
-# A broadcast goes along a tree: one rank is missing, one waits for it, and the others are not affected. (Open MPI's
-# tree has another shape.)
-if [ -z "${MPIEXEC_FLAGS:-}" ]; then
-    ranks=4
-    plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
-        'rank 1, step 2: has done its part' 'rank 2, step 2: has not reached collective number 4' \
-        'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
-    ranks=3
-fi
-
 # finalize HOW STATUS: an MPI_Finalize that never returns, at the end of HOW. All work is done by then, so the ranks end
 # without it, with the status that they would have had. (Open MPI's launcher reports such a rank as failed, and that of
 # 4.1 sometimes hangs or crashes then, so only the ranks are checked there. Its MPI_Finalize is not known to hang.)
@@ -129,20 +72,6 @@ finalize() {
     left=$(left_running "$fault_rank" "$mark")
     [ -z "$left" ] || fail "MPI_Finalize hangs ($1): processes are left: $left"
 }
-finalize finalize 0
-finalize die 2
-grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not report for all"
-
-# Two ranks with other flags than the first: reported before the first step. (Stage 1 has no buckets.)
-other=(--bucket-cap-mb 1) said='bucket-cap-mb is not given on rank 0, but 1 on rank 1'
-case $train in
-    *stage1*) other=(--accumulate 2) said='accumulate is not given on rank 0, but 2 on rank 1' ;;
-esac
-# shellcheck disable=SC2086
-timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 "$train" --steps 2 --seed "$mark" : \
-    -n 2 "$train" --steps 2 --seed "$mark" "${other[@]}" >"$work/out" 2>"$work/err"
-check "${other[0]} differs" $? "$said"
-
 # start_training WORDS...: starts a long run, and returns when all its processes exist. Sets launcher.
 start_training() {
     # shellcheck disable=SC2086
@@ -189,6 +118,28 @@ training_ended() {
         # shellcheck disable=SC2086 # a list of numbers
         kill -9 $left
     fi
+}
+
+# signal_parent SIGNAL NUMBER: the parent forwards the signal to its rank, which ends of it.
+signal_parent() {
+    local name="kill -$1 of rank 1's parent" pid start
+    start_training
+    hurt "$1" 1 head
+    training_ended 10
+    grep -Eq "rank 1 .*signal $2\\b" "$work/err" || fail "$name: no line says that rank 1 was ended by signal $2"
+}
+
+# MPICH's launcher sends SIGUSR1 where another rank has failed. MPI handles it, so the parent must forward it, not die of it.
+parent_gets_usr1() {
+    local name="kill -USR1 of all ranks and their parents"
+    start_training
+    await_first_step
+    # shellcheck disable=SC2046 # a list of numbers
+    kill -USR1 $(processes "$train" "$mark")
+    sleep 1
+    [ "$(processes "$train" "$mark" | wc -l)" -eq $((2 * ranks)) ] || fail "$name: ranks are gone"
+    kill "$launcher"
+    wait "$launcher"
 }
 
 # kill_rank N PROCESS
@@ -254,13 +205,111 @@ suspend_all() {
     [ -z "$left" ] || fail "$name: processes are left: $left"
 }
 
-for i in $(seq "${KILLS:-3}"); do
-    kill_rank $(((i - 1) % ranks)) tail
-done
-kill_rank 1 head
-[ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
-stop_rank 1
-suspend_all
+# ---- a rank that does not come: the time-out ----
 
+waits() {
+    plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
+        'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 4; its last one'
+    plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
+        'rank 1, step 2: has been waiting' \
+        'rank 2, step 2: has not reached collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
+    ! grep -Eq 'rank 2, step 2: has been waiting' "$work/err" || fail "device: rank 2, which is late itself, blames the others"
+    plant backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
+        'rank 1, step 2: has been waiting' \
+        'rank 2, step 2: has not reached collective number 5; its last one, all_reduce number 4 \(fc2.weight'
+    plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(freeing shared memory' \
+        'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not reached collective number'
+    plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
+        'rank 1, step 2: .*rank 2 has left the group'
+    plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
+        'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
+    plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
+    plant wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
+        'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
+
+    # A broadcast goes along a tree: one rank is missing, one waits for it, and the others are not affected. (Open MPI's
+    # tree has another shape.)
+    if [ -z "${MPIEXEC_FLAGS:-}" ]; then
+        ranks=4
+        plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
+            'rank 1, step 2: has done its part' 'rank 2, step 2: has not reached collective number 4' \
+            'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
+        ranks=3
+    fi
+}
+
+# ---- calls that are wrong, or that differ between ranks ----
+
+mistakes() {
+    plant "count shm" 'this rank sends [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] sends (1000|500)'
+    plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
+    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
+    plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
+    plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
+    plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'
+    for where in mpi shm; do
+        plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 all-reduce\(s\) may be under way: every'
+    done
+    plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
+    plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'
+    plant "model text" 'rank [02] sent data of another collective'
+    plant "model number" 'rank 2 sent data of another collective, not the text that is compared here'
+    plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
+    for which in 1 2 3; do # of three parameters
+        plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
+    done
+
+    # Two ranks with other flags than the first: reported before the first step. (Stage 1 has no buckets.)
+    other=(--bucket-cap-mb 1) said='bucket-cap-mb is not given on rank 0, but 1 on rank 1'
+    case $train in
+        *stage1*) other=(--accumulate 2) said='accumulate is not given on rank 0, but 2 on rank 1' ;;
+    esac
+    # shellcheck disable=SC2086
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 "$train" --steps 2 --seed "$mark" : \
+        -n 2 "$train" --steps 2 --seed "$mark" "${other[@]}" >"$work/out" 2>"$work/err"
+    check "${other[0]} differs" $? "$said"
+}
+
+# ---- a rank that ends, or whose MPI_Finalize does not ----
+
+ends() {
+    for code in 0 1 2 3; do # as a library may exit after an error (with leaks, a sanitizer would change the status)
+        ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
+    done
+    plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
+    plant abort 'rank 2 .*signal 6'
+    plant crash 'rank 2 .*signal 11'
+
+    # Before MPI_Init, which the others have entered, or will. (Open MPI's launcher ends a job if a rank was killed.)
+    if [ -z "${MPIEXEC_FLAGS:-}" ]; then
+        plant 'early rank' 'fault: rank 2 .*signal 9'
+        plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'
+    fi
+
+    finalize finalize 0
+    finalize die 2
+    grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not report for all"
+}
+
+# ---- training that is killed, stopped, suspended ----
+
+signals() {
+    for i in $(seq "${KILLS:-3}"); do
+        kill_rank $(((i - 1) % ranks)) tail
+    done
+    kill_rank 1 head
+    signal_parent TERM 15
+    signal_parent INT 2
+    parent_gets_usr1
+    [ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
+    stop_rank 1
+    suspend_all
+}
+
+case ${PART:-all} in
+    all) waits; mistakes; ends; signals ;;
+    waits | mistakes | ends | signals) $PART ;;
+    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends or signals" >&2 && exit 2 ;;
+esac
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

@@ -69,6 +69,7 @@ first_loss first_step_ms forward_ms global_batch grad_dtype hidden_fraction join
 optimizer_ms parameters peak_rss_mb precision rank_samples samples_per_s stage stage_name step_ms steps \
 steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire world_size"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
+[ -z "$(tail -c 1 "$work/json")" ] || fail "the summary's last line has no end"
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
     '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' \
     '(.weights_hash | length) == 16'

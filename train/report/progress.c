@@ -17,7 +17,6 @@ void progress_start(Progress *progress, long first_step, long steps, const char 
     *progress = (Progress){.terminal = isatty(STDOUT_FILENO) == 1, .unit = unit};
     progress->first_step = first_step;
     progress->steps = steps;
-    progress->shown_step = first_step - 1;
     progress->shown_at = now_seconds();
 }
 

@@ -1,0 +1,113 @@
+/* test_observer.c: what an observer of a group is told around each collective, and in which order. Run on 1 to 3 ranks. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/observer.h"
+#include "mpi_main.h"
+
+static ProcessGroup *pg;
+static char told[4096]; /* one word for each event */
+static double started, ended;
+
+static void tell(const char *event, const Collective *collective)
+{
+    const size_t used = strlen(told);
+    if (pg_is_measuring(pg)) /* the events that this test causes */
+        snprintf(told + used, sizeof told - used, "%s %s %s%s\n", event, operation_name(collective->operation),
+                 collective->carries, collective->background ? " (background)" : "");
+}
+
+static void called(void *self, const Collective *collective)
+{
+    assert_ptr_equal(self, told);
+    tell("called", collective);
+}
+
+static void ready(void *self, const Collective *collective)
+{
+    assert_ptr_equal(self, told);
+    tell("ready", collective);
+}
+
+static void carried(void *self, const Collective *collective)
+{
+    assert_ptr_equal(self, told);
+    tell("carried", collective);
+}
+
+static void done(void *self, const Collective *collective, double start, double end)
+{
+    assert_ptr_equal(self, told);
+    tell("done", collective);
+    started = start;
+    ended = end;
+}
+
+static void expect_told(const char *expected)
+{
+    if (strcmp(told, expected) != 0)
+        fail_msg("an observer was told:\n%sexpected:\n%s", told, expected);
+    told[0] = '\0';
+}
+
+static void test_blocking_collectives(void **state)
+{
+    (void)state;
+    float number = 1, *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
+    pg_barrier(pg);
+    expect_told("called barrier \nready barrier \ncarried barrier \ndone barrier \n");
+    assert_true(ended >= started && started > 0);
+    pg_broadcast(pg, &number, 1, DTYPE_F32, 0, "a");
+    expect_told("called broadcast a\nready broadcast a\ncarried broadcast a\ndone broadcast a\n");
+    pg_all_reduce(pg, &number, &number, 1, DTYPE_F32, REDUCE_SUM, "b");
+    expect_told("called all_reduce b\nready all_reduce b\ncarried all_reduce b\ndone all_reduce b\n");
+    pg_all_gather(pg, &number, all, 1, DTYPE_F32, "c");
+    expect_told("called all_gather c\nready all_gather c\ncarried all_gather c\ndone all_gather c\n");
+    free(all);
+}
+
+static void test_asynchronous_all_reduce(void **state)
+{
+    (void)state;
+    float numbers[100] = {1};
+    Work *work = pg_all_reduce_async(pg, numbers, numbers, 100, DTYPE_F32, REDUCE_SUM, "d");
+    work_wait(work);
+    expect_told("called all_reduce d (background)\nready all_reduce d (background)\n"
+                "carried all_reduce d (background)\ndone all_reduce d (background)\n");
+}
+
+/* Making and freeing a window are collective, too: a time-out must see them. On one rank there is no window. */
+static void test_shared_memory(void **state)
+{
+    (void)state;
+    pg_set_algorithm(pg, ALLREDUCE_SHM);
+    told[0] = '\0';
+    void *memory = pg_alloc_shared(pg, 1000);
+    const char *making = "called barrier making shared memory\nready barrier making shared memory\n"
+                         "carried barrier making shared memory\ndone barrier making shared memory\n";
+    expect_told(pg_world_size(pg) > 1 ? making : "");
+    pg_free_shared(pg, memory);
+    const char *freeing = "called barrier freeing shared memory\nready barrier freeing shared memory\n"
+                          "carried barrier freeing shared memory\ndone barrier freeing shared memory\n";
+    expect_told(pg_world_size(pg) > 1 ? freeing : "");
+    pg_set_algorithm(pg, ALLREDUCE_MPI);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_blocking_collectives),
+        cmocka_unit_test(test_asynchronous_all_reduce),
+        cmocka_unit_test(test_shared_memory),
+    };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
+    pg_observe(pg, &(GroupObserver){.self = told, .called = called, .ready = ready, .carried = carried, .done = done});
+    told[0] = '\0';
+    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    pg_set_measuring(pg, false);
+    pg_destroy(pg);
+    return failures != 0;
+}
