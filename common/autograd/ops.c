@@ -17,7 +17,7 @@ static Tensor *same_shape(Tape *tape, const Tensor *x, bool requires_grad)
     return tape_tensor(tape, x->ndim, x->shape, requires_grad);
 }
 
-/* Returns x's float32 data; faults if x is stored in another dtype, which only op_linear() reads. */
+/* Returns x's float32 data. Faults if x has another dtype, which only op_linear() can read. */
 static const float *floats_of(const Tensor *x, const char *operation)
 {
     CHECK(x->dtype == DTYPE_F32, "%s reads float32, not %s, which only linear reads", operation, dtype_name(x->dtype));
@@ -25,7 +25,7 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear: out = x weight^T + bias ----
- * saved[0]: x as it was multiplied, saved[1]: weight as it was multiplied. */
+ * saved[0]: x as an operand (rounding.h), saved[1]: weight as an operand. */
 
 static void linear_backward(Tape *tape, Node *node)
 {
@@ -73,7 +73,7 @@ Tensor *op_relu(Tape *tape, Tensor *x)
     return out;
 }
 
-/* ---- gelu ---- */
+/* ---- gelu: out = gelu(x) ---- */
 
 static void gelu_backward(Tape *tape, Node *node)
 {
@@ -92,8 +92,9 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 /* ---- add: out = a + b ---- */
 
 /* note: moved-gradient
- * forward: out = a + b, so both get out's gradient as it is. As all who used out come later on the tape, and are done,
- * nobody reads out's gradient after this. So if it is the first contribution to a's, its memory becomes that of a's. */
+ * forward: out = a + b, so da = dout and db = dout. All operations that read out stand later on the tape, so their
+ * backward functions have run, and this is the last read of dout. So if it is a's first contribution, a takes over
+ * dout's memory instead of copying it. */
 void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
@@ -152,7 +153,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 
 /* ---- embedding: out[b][t] = token_table[tokens[b][t]] + position_table[t] ---- */
 
-/* Rows that no token names get no contribution: unless it is a parameter's, a table's gradient begins with zeros. */
+/* Rows of tokens that do not occur get no contribution. So a table that is no parameter gets its zeros here. */
 static float *table_gradient(Tape *tape, Tensor *table)
 {
     const Gradient gradient = tape_gradient(tape, table);
@@ -185,7 +186,8 @@ Tensor *op_embedding(Tape *tape, const int32_t *tokens, int64_t B, int64_t T, Te
     return out;
 }
 
-/* ---- causal self-attention: saved[0] is the device's choice (CPU: the probabilities) ---- */
+/* ---- causal self-attention: out = softmax(q k^T / sqrt(head width)) v ----
+ * saved[0]: what the device's forward kernel keeps (CPU: the probabilities). */
 
 static void attention_backward(Tape *tape, Node *node)
 {

@@ -1,8 +1,8 @@
-/* ops.h: the operations that a model is built from. Each computes its result at once and records how to go back.
+/* ops.h: the operations that a model is built from. Each computes its result at once and records its backward function.
  *
- * Shapes: B batch, T time (context), C channels (width), V vocabulary. "rows" stands for any leading
- * dimensions taken together. Results belong to the tape. Shapes that do not fit are faults.
- * A batch of zero rows is allowed everywhere: it contributes nothing, and all events are raised as usual.
+ * Shapes: B batch, T time (context), C channels (width), V vocabulary. "rows" is the product of all leading dimensions.
+ * Results belong to the tape. Inputs of wrong shapes are faults. A batch of zero rows is allowed everywhere: it
+ * contributes nothing, and all events are raised as usual.
  */
 #ifndef LOCKSTEP_AUTOGRAD_OPS_H
 #define LOCKSTEP_AUTOGRAD_OPS_H
@@ -10,35 +10,37 @@
 #include "autograd/tape.h"
 
 /* x (rows, in) -> (rows, out) = x weight^T + bias. weight (out, in) as in torch.nn.Linear; bias (out) or NULL.
- * Under tape->precision bf16 or f16, what is multiplied is rounded first: rounding.h. */
+ * Under tape->precision bf16 or f16, both factors are rounded first: rounding.h. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
 Tensor *op_relu(Tape *tape, Tensor *x);             /* max(x, 0) */
 Tensor *op_gelu(Tape *tape, Tensor *x);             /* GPT-2's tanh form (Hendrycks and Gimpel, 2016) */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);   /* same shapes: the residual connection */
 
-/* Over the last dimension, eps 1e-5, biased variance, as torch.nn.LayerNorm. weight (C), bias (C). */
+/* x (rows, C) -> (rows, C): normalizes each row, with eps 1e-5 and the biased variance, as torch.nn.LayerNorm.
+ * weight (C), bias (C). Source: Ba et al., 2016. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
 /* tokens (B, T) int32 -> (B, T, C) = token_table[token] + position_table[t]. token_table (V, C),
- * position_table (at least T, C). Tokens must be in [0, V): the data set guarantees it. */
+ * position_table (at least T, C). Tokens must be in [0, V) (the data set guarantees it) and stay valid until backward
+ * has run. */
 Tensor *op_embedding(Tape *tape, const int32_t *tokens, int64_t B, int64_t T, Tensor *token_table,
                      Tensor *position_table);
 
-/* qkv (B, T, 3C) -> (B, T, C): causal self-attention with `heads` heads of width C / heads; query, key and value
- * lie side by side in each row, as GPT-2 has them. Under tape->precision bf16 or f16, what its products multiply is
- * rounded, and so is the result: only op_linear() can read it. */
+/* qkv (B, T, 3C) -> (B, T, C): causal self-attention with `heads` heads of width C / heads. Each row holds query, key
+ * and value side by side, as in GPT-2. Under tape->precision bf16 or f16, the operands of its products are rounded, and
+ * so is the result: only op_linear() can read it. Source: Vaswani et al., 2017. */
 Tensor *op_attention(Tape *tape, Tensor *qkv, int heads);
 
 /* logits (rows, V), targets (rows) int32 in [0, V) -> one element: the SUM over rows of -log softmax[target].
- * A sum, not a mean: the division by the global number of samples happens once, in ddp.c. */
+ * A sum, not a mean: ddp.c divides once, by the global number of samples. targets must stay valid until backward. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets);
 
 /* prediction (rows, out), target (rows, out) float -> one element: the SUM over rows of the mean over `out` of the
- * squared difference. Divided by rows it is torch.nn.MSELoss. */
+ * squared difference. Divided by rows it is torch.nn.MSELoss. target must stay valid until backward. */
 Tensor *op_mse(Tape *tape, Tensor *prediction, const float *target);
 
-/* Two backward functions of ops.c, for gpu/fused_ops.c: only its forward passes are its own. */
+/* Two backward functions of ops.c, which gpu/fused_ops.c uses too: it replaces only forward passes. */
 void add_backward(Tape *tape, Node *node);
 void layernorm_backward(Tape *tape, Node *node);
 

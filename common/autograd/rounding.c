@@ -1,4 +1,4 @@
-/* rounding.c: rounded copies of what matrix products multiply, and for how long they are kept. */
+/* rounding.c: rounded copies of the operands of matrix products, and how long they are kept. */
 #include "autograd/rounding.h"
 
 #include <stdlib.h>

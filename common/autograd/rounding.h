@@ -1,11 +1,11 @@
-/* rounding.h: what matrix products multiply under --precision bf16 and fp16.
+/* rounding.h: the operands of matrix products under --precision bf16 and fp16.
  *
  * note: rounding
- * An operand is a matrix as a product multiplies it. Under tape->precision bf16 or f16, every operand is first rounded
+ * An operand is a matrix that a matrix product reads. Under tape->precision bf16 or f16, every operand is first rounded
  * to that precision: the activation, the weight, and in backward the incoming gradient. Products are summed in float32,
- * and everything else is float32. In float32, the numbers themselves are the operands, and nothing is copied.
+ * and everything else is float32. Under float32, tensors are the operands themselves, and nothing is copied.
  *
- * Interface: op_linear() asks for its operands here. No other operation needs to know that they are copies.
+ * Interface: op_linear() gets its operands here. No other operation needs to know that they are copies.
  */
 #ifndef LOCKSTEP_AUTOGRAD_ROUNDING_H
 #define LOCKSTEP_AUTOGRAD_ROUNDING_H
@@ -22,9 +22,9 @@ const void *rounded_operand(Tape *tape, const Tensor *x);
 /* out->grad as an operand. It may be rounded in place, because op_linear()'s backward function is its last reader. */
 const void *rounded_gradient(Tape *tape, Tensor *out);
 
-/* The first parameter whose copy counts as up to date but is not what its value rounds to: code that wrote the value
- * did not call parameter_changed(). NULL: there is none. Looks at all numbers. */
+/* Finds the first parameter whose copy is marked as up to date but differs from the rounded value: some code wrote the
+ * value and did not call parameter_changed(). NULL: there is none. Slow: compares all numbers. */
 const Parameter *parameters_find_stale(const ParameterList *list);
-size_t parameters_operand_bytes(const ParameterList *list); /* of all copies that are kept */
+size_t parameters_operand_bytes(const ParameterList *list); /* bytes of all copies that are kept */
 
 #endif

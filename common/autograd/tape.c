@@ -1,4 +1,4 @@
-/* tape.c: recording the forward pass, walking it in reverse, and saying when a gradient is complete. */
+/* tape.c: recording the forward pass, walking it in reverse, and reporting when a gradient is complete. */
 #include "autograd/tape.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 void tape_begin(Tape *tape, bool recording)
 {
-    /* Uses that an earlier recording counted and no backward pass took back would delay this step's events. */
+    /* If an earlier recording had no backward pass, its uses are still counted: they would delay this step's events. */
     for (int i = 0; i < tape->count; i++)
         for (int k = 0; k < NODE_MAX_INPUTS; k++)
             if (tape->nodes[i].inputs[k] != NULL)
@@ -29,7 +29,7 @@ void tape_free(Tape *tape)
     *tape = (Tape){0};
 }
 
-/* The next description from the pool, which only grows during the first step. */
+/* The next Tensor from the pool. As a rule the pool grows only during the first step. */
 static Tensor *next_tensor(Tape *tape)
 {
     if (tape->tensor_count == tape->tensor_capacity) {
@@ -108,10 +108,10 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
 }
 
 /* note: gradient-ready
- * A parameter's gradient is complete when backward has passed the last node that used the parameter, be it
- * that the node contributed or was passed over. Only then may it be sent: what comes of a gradient that is reduced
- * after the first of two contributions is a matter of timing. It may be equally wrong on every rank, so that nothing
- * looks amiss; wrong on each in its own way; or right by luck (notes/tape.md). */
+ * A parameter's gradient is complete when backward has passed every node that used the parameter, whether the node
+ * contributed or was skipped. Do not send it earlier. If it is reduced after the first of two contributions, the result
+ * depends on timing: equally wrong on every rank, so that no check sees it; different on each rank; or correct by luck
+ * (notes/tape.md). */
 static void count_down(Tape *tape, Node *node, bool contributed)
 {
     for (int i = 0; i < NODE_MAX_INPUTS; i++) {
@@ -134,7 +134,7 @@ static void count_down(Tape *tape, Node *node, bool contributed)
     }
 }
 
-/* The operation, and the first parameter that it used, which says where in the model it stands. */
+/* Named after the operation and its first parameter, which says where in the model the operation stands. */
 static void begin_range(const Node *node)
 {
     const Parameter *parameter = NULL;
@@ -154,7 +154,7 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     device_fill(tape_gradient(tape, loss).values, seed, 1);
     for (int i = tape->count - 1; i >= 0; i--) {
         Node *node = &tape->nodes[i];
-        bool contributes = node->output->grad != NULL; /* else the loss does not depend on it */
+        bool contributes = node->output->grad != NULL; /* false: the loss does not depend on this node */
         if (contributes) {
             begin_range(node);
             tape->running = node;
@@ -167,7 +167,8 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     tape->recording = false;
 }
 
-/* Whether the loss depends on the output of node i: it is the loss, or a later node that counts reads it. */
+/* counts[i]: the loss depends on the output of node i. It does if that output is the loss, or if a later node that
+ * counts reads it. */
 void tape_mark_used(const Tape *tape, const Tensor *loss, bool *used)
 {
     bool *counts = alloc_or_fault((size_t)tape->count * sizeof *counts);

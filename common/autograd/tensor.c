@@ -1,4 +1,4 @@
-/* tensor.c: describing arrays. */
+/* tensor.c: shapes and their description. */
 #include "autograd/tensor.h"
 
 #include <stdio.h>

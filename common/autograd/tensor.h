@@ -1,7 +1,7 @@
 /* tensor.h: an array of up to four dimensions, and where its numbers live.
  *
- * A Tensor is a description: it never owns the memory it points to. Activations point into a step's arena,
- * weights into the model's storage, gradients of weights into wherever DDP wants them (a bucket, say).
+ * A Tensor never owns the memory it points to. Activations point into a step's arena, weights into the model's
+ * storage, gradients of weights into memory that the stage chooses (a bucket, for example).
  * `data` and `grad` are device memory: on the CPU, plain memory.
  */
 #ifndef LOCKSTEP_AUTOGRAD_TENSOR_H
@@ -15,11 +15,11 @@ typedef struct Tensor {
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS]; /* row-major: the last dimension is contiguous */
     DType dtype; /* of data */
-    bool requires_grad; /* someone upstream is a parameter that is being trained */
+    bool requires_grad; /* depends on a parameter that is trained */
     void *data;
     void *grad;                  /* same shape; NULL until the first contribution arrives */
     DType grad_dtype;            /* of grad: float32, unless gradient_dtype() (tape.h) chose another one */
-    int uses;                    /* tape: operations that have read it, and that backward has not come to yet */
+    int uses;                    /* tape: operations that read it, less those that backward has passed */
     struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */
 } Tensor;
 

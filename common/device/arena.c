@@ -1,5 +1,5 @@
-/* arena.c: see arena.h. During a step that outgrows the arena, blocks are chained, so that pointers handed out stay
- * valid; the next reset replaces them by one block that is large enough. */
+/* arena.c: see arena.h. If a step outgrows the arena, another block is added, so that earlier pointers stay valid. The
+ * next reset replaces all blocks by one that is large enough. */
 #include "device/arena.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
-/* arena.h: memory for one step's activations, taken piece by piece and given back all at once.
+/* arena.h: memory for one step's activations, allocated piece by piece and freed all at once.
  *
- * Interface: arena_alloc() as often as needed during a step, arena_reset() at the start of the next.
- * The first step finds out how much a step needs; from then on the arena is one block and neither call
- * asks the system for memory. A step that needs more (a larger batch) makes it grow once more.
+ * Interface: call arena_alloc() as often as needed during a step, and arena_reset() at the start of the next.
+ * The first step shows how much a step needs. From then on the arena is one block, and neither call allocates memory
+ * from the system, unless a step needs more (a larger batch). A zeroed Arena is ready for use.
  */
 #ifndef LOCKSTEP_DEVICE_ARENA_H
 #define LOCKSTEP_DEVICE_ARENA_H
@@ -18,14 +18,14 @@ typedef struct Arena {
     ArenaBlock *blocks;
     int block_count;
     size_t used; /* bytes handed out since the last reset */
-    size_t peak; /* the most that was ever handed out between two resets */
+    size_t peak; /* the largest value of `used` so far */
     size_t held; /* bytes of all blocks */
-    size_t most_held; /* more than peak: in the first step, what is left at the end of a block stays unused */
+    size_t most_held; /* the largest value of `held`; above peak, because the end of a full block stays unused */
 } Arena;
 
 /* Device memory, aligned to device_alignment(), not cleared. Valid until the next arena_reset(). */
 void *arena_alloc(Arena *arena, size_t bytes);
-void arena_reset(Arena *arena);
+void arena_reset(Arena *arena); /* invalidates all pointers from arena_alloc(); keeps the memory */
 void arena_free(Arena *arena);
 
 #endif

@@ -2,9 +2,9 @@
  * (Layernorm and embedding: device_cpu_layernorm.c. Attention: device_cpu_attention.c. Losses, optimizers and the rest:
  * device_cpu_update.c.)
  *
- * Matrix products are OpenBLAS's; all else is plain loops, written so that the compiler vectorises them. For that
- * it needs -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math (nobody reads errno or the exception
- * flags here). Never -ffast-math: it would reorder sums and ignore NaN.
+ * OpenBLAS computes matrix products; the rest is plain loops, written so that the compiler vectorises them. For that
+ * it needs -O3 -march=native -fopenmp-simd -fno-math-errno -fno-trapping-math (errno and the exception flags are not
+ * read here). Do not use -ffast-math: it would reorder sums and ignore NaN.
  */
 #include "device/device.h"
 
@@ -18,7 +18,7 @@
 
 /* ---- the device ---- */
 
-/* Only OpenBLAS has these. Weak: with another BLAS they are NULL, and the program still links. */
+/* Only OpenBLAS has these functions. Weak: with another BLAS they are NULL, and the program still links. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 extern char *openblas_get_corename(void) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
@@ -37,8 +37,8 @@ static bool cpu_has_avx512(void)
 }
 #endif
 
-/* OPENBLAS_CORETYPE overrules OpenBLAS's own choice of kernels. Kernels of 256 bits on a CPU of 512 run at half
- * the speed, and nothing else would show it. */
+/* OPENBLAS_CORETYPE overrides OpenBLAS's own choice of kernels. 256-bit kernels on a CPU with AVX-512 run at half the
+ * speed, and no other message would show it. */
 static void advise_if_kernels_are_slow(const char *kernels)
 {
     const char *forced = getenv("OPENBLAS_CORETYPE");
@@ -51,14 +51,14 @@ static void advise_if_kernels_are_slow(const char *kernels)
                    "let OpenBLAS choose", forced, kernels);
 }
 
-/* Blocks of this many bytes and more are returned to the system as soon as they are freed. Left alone, the C library
- * raises the limit as it goes, and what the first step's arena gave back would stay with the process. */
+/* Blocks of at least this many bytes go back to the system as soon as they are freed. By default the C library raises
+ * this limit while the program runs, and the process would keep the memory that the first step's arena freed. */
 #define RETURNED_WHEN_FREED (256 * 1024)
 
-#define BLAS_BUFFER ((size_t)32 << 22) /* bytes that OpenBLAS 0.3 asks for per thread on x86-64, the most of all CPUs */
+#define BLAS_BUFFER ((size_t)32 << 22) /* bytes that OpenBLAS 0.3 allocates per thread on x86-64; less on other CPUs */
 
-/* OpenBLAS asks for its buffer in the first product, and where there is no memory for it, asks again, for ever. So we
- * ask first, and then let it have it. */
+/* OpenBLAS allocates its buffer in the first product, and if there is not enough memory, it retries for ever. So try to
+ * allocate the same amount first, free it, and let OpenBLAS allocate its buffer now, in a product of one number. */
 static void check_blas_has_memory(int threads)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN), running = threads < cores ? threads : cores;
@@ -93,7 +93,7 @@ void device_init(int local_rank, int threads)
 
 void device_init_thread(void)
 {
-    /* a CPU thread computes where it runs */
+    /* nothing to choose: a CPU thread computes where it runs */
 }
 
 const char *device_name(void)
@@ -118,7 +118,7 @@ void device_allow_tf32(bool allow)
 
 void device_synchronize(void)
 {
-    /* every kernel has done its work when it returns */
+    /* nothing to wait for: every kernel has done its work when it returns */
 }
 
 bool device_is_idle(void)
@@ -133,7 +133,7 @@ DeviceEvent *device_event_record(void)
 
 void device_event_wait(DeviceEvent *event)
 {
-    (void)event; /* nothing is under way */
+    (void)event; /* nothing is in progress */
 }
 
 /* ---- memory ---- */
@@ -263,13 +263,13 @@ void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
+        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is defined as 0, as in PyTorch. */
         dx.values[i] = so_far(dx, i) + (x[i] > 0 ? dout[i] : 0);
     }
 }
 
-/* GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u),
- * it is x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
+/* GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). Because (1 + tanh(u)) / 2 = sigmoid(2u),
+ * it equals x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
 static const float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
 static const float GELU_CUBIC = 0.044715f;
 
@@ -300,7 +300,7 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
 
 size_t device_rounded_bytes(DType precision, int64_t n)
 {
-    (void)precision; /* emulated: always a float */
+    (void)precision; /* emulated: a float for every precision */
     return (size_t)n * sizeof(float);
 }
 
@@ -315,7 +315,7 @@ void device_linear_forward(float *out, const void *x, const void *weight, const 
                            int64_t n_in, int64_t n_out, DType precision)
 {
     (void)precision; /* x and weight are rounded already */
-    /* Each row starts as the bias, and the product is added to it: no second pass over out. */
+    /* Each row starts with the bias, and the product is added to it: that saves a second pass over out. */
     for (int64_t row = 0; row < rows && n_out > 0; row++) {
         if (bias != NULL)
             memcpy(out + row * n_out, bias, (size_t)n_out * sizeof *out);

@@ -4,25 +4,25 @@
  *     scores (T, T) = q k^T / sqrt(head width)
  *     p             = softmax of each row over the positions up to its own; 0 after it
  *     out           = p v
- * The rows are taken in blocks: the rows of a block need no columns beyond the block's last row, so about half of
- * the products fall away. p is saved for backward, as (B, heads, T, T).
+ * Rows are computed in blocks. The rows of a block need no columns beyond the block's last row, which saves about half
+ * of the products. p is saved for backward, as (B, heads, T, T). Source: Vaswani et al., 2017.
  *
- * Under bf16 or f16 what each product multiplies is rounded first (emulated: a float that holds a rounded value);
- * sums and the softmax stay in float32. out is rounded last, because the next layer's product multiplies it.
+ * Under bf16 or f16 the operands of each product are rounded first (emulated: a float holds the rounded value); sums
+ * and the softmax stay in float32. out is rounded too, because it is an operand of the next layer.
  */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
 
 enum { BLOCK_ROWS = 64 };
 
-/* What one head multiplies, each of T rows; `stride` from one row to the next. */
+/* The operands of one head, T rows each; `stride` numbers from one row to the next. */
 typedef struct Head {
     const float *q, *k, *v;
     int64_t stride;
     int64_t width;
 } Head;
 
-/* Rounded numbers need a place: q, k, v, dout of one head, and the probabilities of one block. */
+/* Floats for rounded copies: q, k, v, dout of one head, and the probabilities of one block. */
 static int64_t rounded_size(int64_t T, int64_t C, int heads)
 {
     return 4 * T * (C / heads) + BLOCK_ROWS * T;
@@ -35,7 +35,7 @@ int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads)
 
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
 {
-    (void)B; /* one head of one sequence at a time */
+    (void)B; /* the same scratch serves one head of one sequence after the other */
     return BLOCK_ROWS * T + rounded_size(T, C, heads); /* the gradient of one block of p, and work space */
 }
 
@@ -62,7 +62,7 @@ static Head head_of(float *workspace, const float *qkv, int64_t T, int64_t C, in
                   .width = width};
 }
 
-/* Turns the scores of row t (T), of which the first t + 1 are set, into probabilities. */
+/* Turns row t (T numbers) from scores, of which only the first t + 1 are set, into probabilities. */
 static void causal_softmax_row(float *row, int64_t t, int64_t T)
 {
     const int64_t seen = t + 1;
@@ -118,7 +118,7 @@ static void causal_softmax_row_backward(float *dp, const float *p, int64_t t, in
     const float mean_dp = dot_of(p, dp, seen); /* weighted by p */
 #pragma omp simd
     for (int64_t i = 0; i < seen; i++) {
-        /* forward: p[i] = exp(score[i]) / (sum of exp(score)): each score moves the sum, too */
+        /* forward: p[i] = exp(score[i]) / (sum of exp(score)); mean_dp: each score also changes the sum */
         dp[i] = p[i] * (dp[i] - mean_dp);
     }
     memset(dp + seen, 0, (size_t)(end - seen) * sizeof *dp);

@@ -42,7 +42,7 @@ void device_layernorm_forward(float *out, float *mean, float *rstd, const float 
 }
 
 /* dx of one row. With norm = (x - mean) rstd and dnorm = dout weight:
- * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
+ * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), because the mean and the variance depend on x too. */
 static void layernorm_row_backward(Gradient dx, const float *dout, const float *x, float mean, float rstd,
                                    const float *weight, int64_t n)
 {
@@ -99,7 +99,7 @@ void device_embedding_forward(float *out, const int32_t *tokens, const float *to
 void device_embedding_backward(float *dtoken_table, float *dposition_table, const float *dout, const int32_t *tokens,
                                int64_t B, int64_t T, int64_t C)
 {
-    /* One token may occur many times: its gradients are added in the order of the text. */
+    /* A token may occur many times: its contributions are added in the order of the text. */
     for (int64_t b = 0; b < B; b++) {
         for (int64_t t = 0; t < T; t++, dout += C) {
             /* forward: out = token_table[token] + position_table[t] */

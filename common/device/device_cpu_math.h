@@ -1,7 +1,7 @@
-/* device_cpu_math.h: the small functions that the CPU kernels share: sums in a fixed order, exp, and the call into BLAS.
+/* device_cpu_math.h: small functions that the CPU kernels share: sums in a fixed order, exp, and the call of BLAS.
  *
- * Same bits everywhere: the order of a sum depends on the number of elements alone, never on their address or on
- * the width of the machine's vectors, and exp_of() computes the same in a vectorised loop as in its tail.
+ * Same bits everywhere: the order of a sum depends only on the number of elements, never on their address or on
+ * the width of the machine's vectors, and exp_of() gives the same bits in a vectorised loop and in its scalar tail.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
 #define LOCKSTEP_DEVICE_DEVICE_CPU_MATH_H
@@ -15,13 +15,13 @@
 
 /* ---- gradients ---- */
 
-/* What a contribution to element i is added to. */
+/* The gradient of element i before this contribution: 0 if this is the first. */
 static inline float so_far(Gradient gradient, int64_t i)
 {
     return gradient.add ? gradient.values[i] : 0;
 }
 
-/* For a kernel that adds up terms in place: afterwards it adds, whichever contribution this is. */
+/* For a kernel that sums terms in place: after this call it can use += for every contribution, also the first. */
 static inline void clear_if_first(Gradient gradient, int64_t n)
 {
     if (gradient.values != NULL && !gradient.add)
@@ -29,8 +29,8 @@ static inline void clear_if_first(Gradient gradient, int64_t n)
 }
 
 /* ---- sums ----
- * A sum that waits for the previous addition each time is slow. So element i goes to partial sum i % LANES: the
- * compiler keeps those in vector registers, and their number is fixed here, not by the machine. */
+ * A single running sum is slow, because each addition waits for the one before. So element i goes to partial sum
+ * i % LANES. The compiler keeps these in vector registers; their number is fixed here, not by the machine. */
 enum { LANES = 16 };
 
 /* Adds the partial sums up, pair by pair. */
@@ -82,9 +82,9 @@ static inline float max_of(const float *x, int64_t n)
 
 /* ---- exp ---- */
 
-/* exp(x), to about 1 unit in the last place; NaN stays NaN. expf() of the C library is as good, but loops that call
- * it are not vectorised. With x = n ln 2 + r: exp(x) = 2^n exp(r), |r| <= ln(2) / 2, where seven terms of the
- * Taylor series are enough. */
+/* exp(x), to about 1 unit in the last place; NaN stays NaN. The C library's expf() is as exact, but loops that call
+ * it are not vectorised. With x = n ln 2 + r: exp(x) = 2^n exp(r), and for |r| <= ln(2) / 2 the Taylor series up to
+ * r^7 is exact enough. */
 static inline float exp_of(float x)
 {
     const float round_to_integer = 0x1.8p23f; /* above 2^23 a float has no fraction: adding this rounds */
@@ -100,7 +100,7 @@ static inline float exp_of(float x)
     series = series * r + 0.5f;
     series = series * r + 1.0f;
     series = series * r + 1.0f;
-    /* times 2^n: n, as an integer, is in the low bits of `shifted`; it is added to the exponent */
+    /* times 2^n: the low bits of `shifted` hold n as an integer; add it to the exponent */
     const float result = float_of(bits_of(series) + (bits_of(shifted) << 23));
     const float not_too_large = x > 88.72283f ? INFINITY : result;
     return x < -87.33654f ? 0.0f : not_too_large; /* smaller results would be subnormal */
@@ -108,8 +108,8 @@ static inline float exp_of(float x)
 
 /* ---- BLAS ---- */
 
-/* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose. Where beta = 0, c may
- * hold anything. stride: from one row to the next, of the matrix as it lies in memory. */
+/* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose. If beta = 0, c may
+ * hold anything before. stride: numbers from one row to the next, as the matrix is stored. */
 static inline void matmul(float *c, int64_t c_stride, float alpha, const float *a, int64_t a_stride,
                           CBLAS_TRANSPOSE a_transposed, const float *b, int64_t b_stride,
                           CBLAS_TRANSPOSE b_transposed, float beta, int64_t m, int64_t n, int64_t k)

@@ -1,5 +1,5 @@
-/* device_cpu_ranges.c: ranges on the CPU: there are none. What a call is to do is done when it returns, so the host's
- * clock, and any profiler of the host, see it as it is. */
+/* device_cpu_ranges.c: ranges on the CPU do nothing. A kernel's work is done when it returns, so the host's clock and
+ * the host's profilers already show where time goes. */
 #include "device/device.h"
 
 void device_range_begin(const char *format, ...)

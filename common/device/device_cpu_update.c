@@ -1,11 +1,11 @@
-/* device_cpu_update.c: the kernels on the CPU, last part: losses, looking at gradients, optimizers, looking at
- * answers, half precision. */
+/* device_cpu_update.c: the kernels on the CPU, last part: losses, norm and clipping, optimizers, accuracy, half
+ * precision. */
 #include "device/device.h"
 #include "device/device_cpu_math.h"
 
 /* ---- losses ---- */
 
-/* The sum of exp(x[i] - largest). As sum_of(), but what is summed need not lie anywhere. */
+/* The sum of exp(x[i] - largest), as sum_of() adds, but without storing the terms in memory. */
 static float sum_of_exp(const float *x, float largest, int64_t n)
 {
     float lane[LANES] = {0};
@@ -26,11 +26,11 @@ void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, c
     double total = 0;
     for (int64_t row = 0; row < rows; row++) {
         const float *x = logits + row * V;
-        const float largest = max_of(x, V); /* subtracted, so that exp cannot overflow */
+        const float largest = max_of(x, V); /* subtracted so that exp cannot overflow */
         const float sum = sum_of_exp(x, largest, V);
         row_max[row] = largest;
         row_sum[row] = sum;
-        /* -log(p[target]), from the logits: p[target] itself may be 0 in float32 */
+        /* -log(p[target]), computed from the logits, because p[target] itself may be 0 in float32 */
         total += log((double)sum) - ((double)x[targets[row]] - (double)largest);
     }
     *loss = (float)total;
@@ -44,7 +44,7 @@ void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const f
         const float *x = logits + row * V;
         const float largest = row_max[row], factor = 1 / row_sum[row];
         const Gradient dx = {.values = dlogits.values + row * V, .add = dlogits.add};
-        /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
+        /* forward: loss += log(sum of exp(x)) - x[target], so dx = dloss * (softmax(x) - (1 at the target, else 0)) */
 #pragma omp simd
         for (int64_t i = 0; i < V; i++)
             dx.values[i] = so_far(dx, i) + d * (exp_of(x[i] - largest) * factor);
@@ -73,7 +73,7 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
     }
 }
 
-/* ---- looking at gradients ---- */
+/* ---- norm and clipping ---- */
 
 void device_sum_of_squares(double *sum, const float *x, int64_t n)
 {
@@ -134,7 +134,7 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
     const float *grad = update->grad;
     if (isnan(*update->factor))
         return;
-    /* One pass: each number is read once and written once, which is all that memory allows. */
+    /* One pass: each number is read once and written once, so memory bandwidth is the only limit. */
 #pragma omp simd
     for (int64_t i = 0; i < update->n; i++) {
         const float mean = beta1 * m[i] + (1 - beta1) * grad[i];
@@ -145,9 +145,9 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
     }
 }
 
-/* ---- looking at the model's answers ---- */
+/* ---- accuracy ---- */
 
-/* The first of the largest logits counts as the answer. A row with a NaN is wrong: no comparison holds. */
+/* If several logits are largest, the first one is the answer. A row with a NaN is wrong: no comparison holds. */
 static bool row_is_correct(const float *x, int64_t target, int64_t V)
 {
     bool correct = x[target] <= x[target];

@@ -1,7 +1,7 @@
 /* gpt.c: a GPT-2-style transformer: token + position embedding, pre-layernorm blocks of causal self-attention and
- * a GELU network, a last layernorm, and an output layer that is the token embedding again (tied weights).
- * Names are GPT-2's; weights have torch.nn.Linear's layout (out, in), where GPT-2's own files have (in, out).
- * Sources: Radford et al., 2019 (GPT-2); the names follow nanoGPT. */
+ * a GELU network, a last layernorm, and an output layer whose weight is the token embedding (tied weights).
+ * Parameters have GPT-2's names, as in nanoGPT. Weights have torch.nn.Linear's layout (out, in); GPT-2's own files have
+ * (in, out). Source: Radford et al., 2019 (GPT-2). */
 #include <math.h>
 #include <stdio.h>
 
@@ -35,7 +35,7 @@ static Parameter *add_ones(Model *model, const char *prefix, const char *name, i
 static void add_block(Model *model, int layer, Rng *rng)
 {
     int64_t C = model->spec.gpt.width;
-    /* 2 * layers residual branches are added up; GPT-2 scales each so that the sum keeps its variance. */
+    /* The residual stream is a sum of 2 * layers branches; GPT-2 scales each so that the sum keeps its variance. */
     float residual = 0.02f / sqrtf(2.0f * (float)model->spec.gpt.layers);
     char prefix[16];
     snprintf(prefix, sizeof prefix, "h.%d.", layer);

@@ -1,9 +1,9 @@
-/* gpt_blocks.c: the blocks of the GPT, as the papers have them. (For a GPU, gpu/gpt_blocks.c takes the place of this
- * file: the same operations, fused where that saves passes over memory.) */
+/* gpt_blocks.c: the blocks of the GPT, as in the papers. (For a GPU, gpu/gpt_blocks.c replaces this file: the same
+ * operations, fused where that saves passes over memory.) */
 #include "device/device.h"
 #include "nn/layers.h"
 
-/* All (B, T, C). */
+/* Tensors are (B, T, C) unless a comment says otherwise. */
 static Tensor *attention(const GptBlock *block, Tape *tape, Tensor *x, int heads)
 {
     Tensor *h = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);

@@ -1,10 +1,11 @@
-/* init.c: first values of parameters. */
+/* init.c: initial values of parameters. */
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "device/device.h"
 #include "nn/layers.h"
 
+/* Copies the values (host) into the parameter, and frees them. */
 static void store(Parameter *parameter, float *values)
 {
     device_from_host(parameter->tensor.data, values, (size_t)tensor_count(&parameter->tensor) * sizeof *values);

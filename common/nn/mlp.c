@@ -1,9 +1,9 @@
-/* mlp.c: three linear layers with a GELU between them, or a ReLU.
+/* mlp.c: three linear layers with a GELU (or a ReLU) between them.
  *
  * note: kink
- * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. Where two runs
- * differ in the last bit of an activation near 0, a whole contribution to the gradient is there in one run and missing
- * in the other. So with ReLU, N ranks leave the weights of one process sooner or later. */
+ * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. If two runs differ
+ * in the last bit of an activation near 0, a whole contribution to the gradient may be present in one run and missing
+ * in the other. So with ReLU, the weights of N ranks and of one process differ visibly sooner or later. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@
 #include "device/device.h"
 #include "nn/layers.h"
 
-/* One layer's weight (outputs, inputs) and bias (outputs), drawn as torch.nn.Linear draws them. */
+/* One layer's weight (outputs, inputs) and bias (outputs), with torch.nn.Linear's distribution. */
 static void add_linear(Model *model, int layer, int inputs, int outputs, bool bias, Rng *rng)
 {
     char name[64];

@@ -1,4 +1,4 @@
-/* model.c: the models by name, and what MLP and GPT have in common. */
+/* model.c: the table of models, and functions that serve both MLP and GPT. */
 #include "nn/model.h"
 
 #include <stdio.h>

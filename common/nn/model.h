@@ -1,7 +1,7 @@
 /* model.h: the models that every stage trains: a 3-layer MLP and a GPT-2-style transformer.
  *
- * Interface: model_create(spec, ...), then per step model_loss() on a recording tape. Weights are named and laid
- * out as PyTorch names them (weight (out, in)); the GPT has GPT-2's names, as nanoGPT writes them.
+ * Interface: model_create(spec, ...), then per step model_loss() on a recording tape. Weights have PyTorch's names and
+ * layout (weight (out, in)); the GPT has GPT-2's names, as in nanoGPT.
  */
 #ifndef LOCKSTEP_NN_MODEL_H
 #define LOCKSTEP_NN_MODEL_H
@@ -19,16 +19,16 @@ typedef struct MlpSizes {
 } MlpSizes;
 
 typedef struct GptSizes {
-    int layers, heads, width, context; /* context: positions, T at most */
-    int vocabulary;                    /* tokens that occur */
-    int padded_vocabulary;             /* rows of the embedding: >= vocabulary, for faster shapes */
+    int layers, heads, width, context; /* context: the largest T */
+    int vocabulary;                    /* number of different tokens */
+    int padded_vocabulary;             /* rows of the embedding: >= vocabulary, because some sizes multiply faster */
 } GptSizes;
 
 typedef struct ModelSpec {
     char name[16]; /* "mlp", "mlp-toy", "gpt", "gpt2" */
     ModelKind kind;
     LossKind loss;
-    MlpSizes mlp; /* the one that fits kind is valid */
+    MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
 } ModelSpec;
 
@@ -47,7 +47,7 @@ typedef struct Model {
     GptBlock blocks[GPT_MAX_LAYERS];
 } Model;
 
-/* The named model with its default sizes; false if there is no such model. */
+/* Sets *spec to the named model with its default sizes; returns false if there is no such model. */
 bool model_spec_by_name(const char *name, ModelSpec *spec);
 
 /* Builds the model and draws its initial weights from `seed`: PyTorch's nn.Linear default for the MLPs
@@ -66,10 +66,10 @@ Tensor *model_forward(Model *model, Tape *tape, void *inputs, int64_t samples, i
  * next tape_begin(). time is ignored by the MLP. */
 Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_t samples, int64_t time);
 
-/* "gelu", "relu" */
+/* "gelu" or "relu"; static, not owned. */
 const char *activation_name(Activation activation);
 
-/* How many terms the summed loss of `samples` samples has: samples, or samples * time for the GPT. */
+/* The number of terms in the summed loss of `samples` samples: samples, or samples * time for the GPT. */
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time);
 
 #endif

@@ -1,11 +1,11 @@
 /* loss_scaler.h: dynamic loss scaling for fp16.
  *
- * Small gradients vanish in fp16 (below 6e-8). Multiplying the loss by a large number before backward moves all
- * gradients up by that factor; dividing the float32 gradients by it afterwards takes it out again. If something
- * overflows on the way, the step is skipped and the factor halved; after many good steps it is doubled.
- * Source: Micikevicius et al., 2018. Halving and doubling are torch.cuda.amp.GradScaler's; but it doubles after 2000
- * good steps, and starts at 65536. Here losses are sums, not means, so gradients are larger to begin with: the first
- * scale is --loss-scale, see train/options_flags.c.
+ * Gradients below 6e-8 become 0 in fp16. So the loss is multiplied by a large scale before backward, which multiplies
+ * all gradients by it, and afterwards the float32 gradients are divided by the scale. If a gradient overflows, the step
+ * is skipped and the scale is halved; after many good steps the scale is doubled.
+ * Source: Micikevicius et al., 2018. Halving and doubling are as in torch.cuda.amp.GradScaler, which doubles after 2000
+ * good steps and starts at 65536. Here losses are sums, not means, so gradients are larger: the initial scale is
+ * --loss-scale, see train/cli/options_flags.c.
  */
 #ifndef LOCKSTEP_OPTIM_LOSS_SCALER_H
 #define LOCKSTEP_OPTIM_LOSS_SCALER_H
@@ -13,24 +13,24 @@
 #include "autograd/parameter.h"
 
 #define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
-#define LOSS_SCALER_LEAST 0x1p-24f      /* what overflows below that overflows by itself */
+#define LOSS_SCALER_LEAST 0x1p-24f      /* an overflow below this scale is not caused by the scale */
 
 typedef struct LossScaler {
     bool enabled;    /* false: the scale stays 1 */
-    bool skip_not_finite; /* leave out a step whose gradients are not finite, and go on; false: stop there */
+    bool skip_not_finite; /* true: skip a step whose gradients are not finite; false: the caller must stop there */
     float scale;
     long good_steps; /* since the scale last changed */
-    long skipped;    /* steps left out because of an overflow */
-    const Parameter *not_finite; /* why the last step was left out; NULL: it was taken */
+    long skipped;    /* steps skipped because of an overflow */
+    const Parameter *not_finite; /* whose gradient made the last step skip; NULL: the step was taken */
 } LossScaler;
 
-/* skip_not_finite is implied by enabled. */
+/* enabled implies skip_not_finite. */
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
-/* Adjusts the scale. not_finite: what optimizer_end_step() has found. It looks at unscaled, SYNCHRONISED gradients: an
- * infinity on one rank has become one on all, so all ranks decide alike. Returns whether the step was taken. Where
- * skip_not_finite is false and it was not, the caller stops. A scale below LOSS_SCALER_LEAST is a fault. (PyTorch's goes
- * on to 0, and no step is ever taken again.) */
+/* Adjusts the scale. not_finite: the result of optimizer_end_step(), which reads unscaled, SYNCHRONISED gradients: all
+ * ranks see the same infinities, so all decide alike. Returns true if the step was taken. If it was not and
+ * skip_not_finite is false, stop training. A scale below LOSS_SCALER_LEAST is a fault. (PyTorch's scale would fall to
+ * 0, and every later step would be skipped.) */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

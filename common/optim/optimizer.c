@@ -48,12 +48,12 @@ void optimizer_free(Optimizer *optimizer)
     *optimizer = (Optimizer){0};
 }
 
-/* ---- a step: look at all gradients, update, end ---- */
+/* ---- a step: norm and clipping, update, end ---- */
 
 /* note: gradient-norm
- * One look at each gradient answers two questions: how long all of them are together, and whether one of their numbers
- * is infinite or NaN, as then the sum of squares is, too. The answers stay on the device, and the kernels of the step
- * read them there: on a GPU, this function only queues work. The host reads them when the step is over, in
+ * One pass over each gradient answers two questions: what the global norm is, and whether a number is infinite or NaN,
+ * because then the sum of squares is not finite either. The answers stay on the device, where the step's kernels read
+ * them: on a GPU, this function only queues work. The host reads them at the end of the step, in
  * optimizer_end_step(). */
 void clip_grad_norm(Optimizer *optimizer, double max_norm)
 {
@@ -65,14 +65,14 @@ void clip_grad_norm(Optimizer *optimizer, double max_norm)
                                   tensor_count(&parameters->items[i]->tensor));
     device_clip_factor(optimizer->factor, optimizer->squares, parameters->count, max_norm);
     if (isinf(max_norm))
-        return; /* the factor is 1, or NaN */
+        return; /* the factor is 1 or NaN: nothing to scale */
     for (int i = 0; i < parameters->count; i++)
         if (parameters->items[i]->has_gradient)
             device_scale_by(parameters->items[i]->tensor.grad, optimizer->factor,
                             tensor_count(&parameters->items[i]->tensor));
 }
 
-/* What the device has to know of parameter i for its update. */
+/* The device's arguments for the update of parameter i. */
 static DeviceUpdate device_update(const Optimizer *optimizer, int i)
 {
     const Parameter *parameter = optimizer->parameters->items[i];
@@ -102,7 +102,7 @@ static void sgd_update(Optimizer *optimizer, int i, float lr)
  *   v = beta2 * v + (1 - beta2) * grad^2
  *   weight = weight - lr * (m / correction1) / (sqrt(v / correction2) + eps),  correction = 1 - beta^steps
  *
- * As in GPT-2's trainings, only matrices decay: biases and layernorms do not. */
+ * As usual for GPT-2, only matrices decay: biases and layernorms do not. */
 static void adamw_update(Optimizer *optimizer, int i, float lr)
 {
     const OptimizerOptions *options = &optimizer->options;
@@ -144,7 +144,7 @@ const Parameter *optimizer_end_step(Optimizer *optimizer)
     }
     optimizer->norm = sqrt(sum);
     for (int i = 0; i < count && not_finite != NULL; i++)
-        optimizer->steps[i] -= optimizer->updated[i]; /* the step was left out on the device */
+        optimizer->steps[i] -= optimizer->updated[i]; /* the device skipped the step */
     free(squares);
     return not_finite;
 }
