@@ -1,6 +1,6 @@
 /* device_cuda.cu: the kernels on an NVIDIA GPU, first part: the device, memory, element-wise operations, operands.
  * (Linear: device_cuda_layers.cu. Layernorm, embedding: device_cuda_layernorm.cu. Attention: device_cuda_attention.cu.
- * Losses, optimizers, rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) How they are written: device_cuda.h
+ * Losses, optimizers, rest: device_cuda_update.cu. Ranges: device_cuda_ranges.cu.) Rules for all: device_cuda.h.
  */
 #include "gpu/device_cuda.h"
 
@@ -14,7 +14,7 @@ static char description[320] = "cuda";
 static char identity[64] = "";
 static bool tf32_allowed = false;
 
-/* What usually helps, or "". */
+/* The usual remedy, or "". */
 static const char *hint_for(cudaError_t status)
 {
     switch (status) {
@@ -115,7 +115,7 @@ void device_synchronize(void)
     CHECK_CUDA(cudaStreamSynchronize(cudaStreamPerThread));
 }
 
-/* CUDA remembers "not ready" as the thread's last error. It is cleared, or the next launch would be blamed for it. */
+/* CUDA stores "not ready" as the thread's last error. Clear it, or the check after the next launch would report it. */
 bool device_is_idle(void)
 {
     const cudaError_t status = cudaStreamQuery(cudaStreamPerThread);
@@ -126,7 +126,7 @@ bool device_is_idle(void)
     return status == cudaSuccess;
 }
 
-/* A DeviceEvent is a cudaEvent_t by another name. */
+/* A DeviceEvent is a cudaEvent_t; the cast hides CUDA's type from device.h. */
 DeviceEvent *device_event_record(void)
 {
     cudaEvent_t event;
@@ -138,14 +138,14 @@ DeviceEvent *device_event_record(void)
 void device_event_wait(DeviceEvent *event)
 {
     CHECK_CUDA(cudaStreamWaitEvent(cudaStreamPerThread, (cudaEvent_t)event, 0)); /* the GPU waits, not this thread */
-    CHECK_CUDA(cudaEventDestroy((cudaEvent_t)event)); /* CUDA keeps it until it is no longer needed */
+    CHECK_CUDA(cudaEventDestroy((cudaEvent_t)event)); /* CUDA frees it only after the wait */
 }
 
 /* ---- memory ---- */
 
 size_t device_alignment(void)
 {
-    return 256; /* as far as cuBLAS looks when it chooses a kernel; cudaMalloc() gives no less */
+    return 256; /* cuBLAS's choice of kernels depends on alignment up to 256; cudaMalloc() guarantees it */
 }
 
 void *device_alloc(size_t bytes)
@@ -153,7 +153,7 @@ void *device_alloc(size_t bytes)
     void *memory = NULL;
     CHECK_CUDA(cudaMalloc(&memory, bytes > 0 ? bytes : 1));
     CHECK_CUDA(cudaMemsetAsync(memory, 0, bytes, cudaStreamPerThread));
-    device_synchronize(); /* zeros for every thread, not for this one only */
+    device_synchronize(); /* so that every thread sees the zeros, not only this one */
     return memory;
 }
 
@@ -161,11 +161,11 @@ void device_free(void *memory)
 {
     if (memory == NULL)
         return;
-    device_synchronize(); /* kernels that are queued may use it, and cudaFree() does not promise to wait for them */
+    device_synchronize(); /* queued kernels may use it, and cudaFree() does not guarantee to wait for them */
     CHECK_CUDA(cudaFree(memory));
 }
 
-/* The two copies between host and device return when they are done, as the caller may read or reuse `host` at once. */
+/* Both copies between host and device wait until they are done, because the caller may read or reuse `host` at once. */
 void device_to_host(void *host, const void *device, size_t bytes)
 {
     CHECK_CUDA(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, cudaStreamPerThread));
@@ -197,7 +197,7 @@ bool device_owns(const void *memory)
     return attributes.type == cudaMemoryTypeDevice;
 }
 
-/* Pinned: the system never moves it, so that the GPU copies by itself, and at full speed. */
+/* Pinned memory: the system never moves it, so the GPU can copy it without the CPU, at full speed. */
 void *device_alloc_host(size_t bytes)
 {
     void *memory = NULL;
@@ -213,7 +213,7 @@ void device_free_host(void *memory)
 
 void *cuda_scratch(size_t bytes)
 {
-    static void *scratch = NULL; /* never freed: it serves until the process ends */
+    static void *scratch = NULL; /* never freed: used until the process ends */
     static size_t size = 0;
     if (bytes > size) {
         device_free(scratch);
@@ -296,7 +296,7 @@ static __global__ void scale_by_kernel(float *x, const float *factor, int64_t n)
     const int64_t i = first_of_four();
     const float by = *factor;
     if (by == 1)
-        return; /* all threads alike */
+        return; /* nothing changes */
     Four<float> four = load_four(x, i, n);
     for (int k = 0; k < 4; k++)
         four.at[k] *= by;
@@ -351,7 +351,7 @@ static __global__ void relu_backward_kernel(Gradient dx, const float *x, const f
     Four<float> sum = four_so_far(dx, i, n);
     const Four<float> in = load_four(x, i, n), d = load_four(dout, i, n);
     for (int k = 0; k < 4; k++) {
-        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is taken as 0, as PyTorch does. */
+        /* forward: out = x < 0 ? 0 : x. At 0 the gradient is defined as 0, as in PyTorch. */
         sum.at[k] += in.at[k] > 0 ? d.at[k] : 0;
     }
     store_four(dx.values, i, n, sum);

@@ -1,9 +1,9 @@
 /* device_cuda.h: what the CUDA files share: checked calls, scratch memory, four numbers at a time, sums over a block.
  *
- * How all kernels here are written:
- * - All work goes to cudaStreamPerThread, so each host thread's work is done in its order (see device.h).
- * - No atomics, and each sum in an order that depends on counts alone: the same input gives the same bits.
- * - A kernel that only moves numbers is as fast as memory: each of its threads takes four neighbours at once.
+ * Rules for all kernels here:
+ * - All work goes to cudaStreamPerThread, so each host thread's work runs in the order of its calls (see device.h).
+ * - No atomics, and the order of each sum depends only on counts: the same input gives the same bits.
+ * - Element-wise kernels are limited by memory bandwidth, so each thread loads and stores four neighbours at once.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_H
 #define LOCKSTEP_DEVICE_DEVICE_CUDA_H
@@ -23,7 +23,7 @@ extern "C" {
 }
 #undef _Noreturn
 
-/* ---- calls that may fail: a fault names the call, the place, the error and, where known, what helps ---- */
+/* ---- calls that may fail: the fault names the call, the place, the error and, if known, a remedy ---- */
 
 #define CHECK_CUDA(call) check_cuda((call), #call, __FILE__, __LINE__)
 #define CHECK_CUBLAS(call) check_cublas((call), #call, __FILE__, __LINE__)
@@ -32,15 +32,15 @@ void check_cublas(cublasStatus_t status, const char *call, const char *file, int
 
 /* ---- memory and launches ---- */
 
-/* Device memory for what one call hands from kernel to kernel: valid until the next call of this function. Only the
- * training thread may ask. It grows during the first step, and stays until the process ends. */
+/* Device memory for intermediate results between the kernels of one call: valid until the next call of this function.
+ * Call it from the training thread only. It grows during the first step, and is kept until the process ends. */
 void *cuda_scratch(size_t bytes);
 
 bool cuda_tf32_allowed(void); /* see device_allow_tf32() */
 
 enum { THREADS = 256, WARP = 32 }; /* threads of a block, unless a kernel says otherwise */
 
-/* How many blocks have room for `count` items, if each takes `per_block`. */
+/* The number of blocks for `count` items, at `per_block` items each. */
 static inline unsigned blocks_for(int64_t count, int64_t per_block)
 {
     return (unsigned)((count + per_block - 1) / per_block);
@@ -78,7 +78,7 @@ static __device__ inline void from_float(__half *to, float x)
     *to = __float2half_rn(x);
 }
 
-/* The nearest number that `precision` has, still as a float. */
+/* x rounded to `precision`, as a float. */
 static __device__ inline float nearest(float x, DType precision)
 {
     if (precision == DTYPE_BF16)
@@ -89,8 +89,8 @@ static __device__ inline float nearest(float x, DType precision)
 }
 
 /* ---- gelu ----
- * GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). As (1 + tanh(u)) / 2 = sigmoid(2u),
- * it is x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
+ * GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). Because (1 + tanh(u)) / 2 = sigmoid(2u),
+ * it equals x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
 constexpr float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
 constexpr float GELU_CUBIC = 0.044715f;
 
@@ -131,7 +131,7 @@ template <typename Number> static __device__ inline bool four_fit(const Number *
     return i + 4 <= n && (uintptr_t)(x + i) % sizeof(Four<Number>) == 0;
 }
 
-/* x[i] to x[i + 3]; `beyond` in place of what is not below n. Any alignment: only the speed depends on it. */
+/* x[i] to x[i + 3], with `beyond` for indices of n and more. Any alignment works: only the speed depends on it. */
 template <typename Number>
 static __device__ inline Four<Number> load_four(const Number *x, int64_t i, int64_t n, Number beyond = Number())
 {
@@ -143,7 +143,7 @@ static __device__ inline Four<Number> load_four(const Number *x, int64_t i, int6
     return four;
 }
 
-/* Stores those whose index is below n. */
+/* Stores the numbers whose index is below n. */
 template <typename Number> static __device__ inline void store_four(Number *x, int64_t i, int64_t n, Four<Number> four)
 {
     if (four_fit(x, i, n)) {
@@ -155,7 +155,7 @@ template <typename Number> static __device__ inline void store_four(Number *x, i
             x[i + k] = four.at[k];
 }
 
-/* The same, rounded to what `x` has. */
+/* The same, rounded to x's type. */
 template <typename Number>
 static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Four<float> four)
 {
@@ -167,7 +167,7 @@ static __device__ inline void store_rounded(Number *x, int64_t i, int64_t n, Fou
 
 /* ---- gradients ---- */
 
-/* What a contribution to element i, or to i to i + 3, is added to. All threads of a kernel take the same way. */
+/* The gradient of element i, or of i to i + 3, before this contribution: 0 if this is the first. */
 static __device__ inline float so_far(Gradient gradient, int64_t i)
 {
     return gradient.add ? gradient.values[i] : 0;
@@ -178,7 +178,7 @@ static __device__ inline Four<float> four_so_far(Gradient gradient, int64_t i, i
     return gradient.add ? load_four(gradient.values, i, n) : Four<float>();
 }
 
-/* For a contribution without terms, which no kernel would write. */
+/* For an empty sum, for which no kernel is launched: a first contribution is then 0. */
 static inline void clear_if_first(Gradient gradient, int64_t n)
 {
     if (gradient.values != NULL && !gradient.add)
@@ -194,7 +194,7 @@ static __device__ inline void store_operand(void *operand, DType precision, int6
         store_rounded((__half *)operand, i, n, four);
 }
 
-/* Four numbers of a gradient that may be an operand. */
+/* Stores four numbers of a gradient, in the gradient's dtype. */
 static __device__ inline void store_gradient(Gradient gradient, int64_t i, int64_t n, Four<float> four)
 {
     if (gradient.dtype == DTYPE_F32)
@@ -203,9 +203,9 @@ static __device__ inline void store_gradient(Gradient gradient, int64_t i, int64
         store_operand(gradient.values, gradient.dtype, i, n, four);
 }
 
-/* ---- sums over threads, in a fixed order; every thread that takes part gets the result ---- */
+/* ---- sums over threads, in a fixed order; every participating thread gets the result ---- */
 
-/* All 32 threads of a warp take part. threads: a power of two, to sum over each group of so many neighbours alone. */
+/* Call with all 32 threads of a warp. threads: a power of two; each group of that many neighbours gets its own sum. */
 template <typename Number> static __device__ inline Number warp_sum(Number x, int threads = WARP)
 {
     for (int distance = threads / 2; distance > 0; distance /= 2)
@@ -220,12 +220,12 @@ static __device__ inline float warp_max(float x, int threads = WARP)
     return x;
 }
 
-/* All threads of a block (a multiple of 32) take part: first each warp, then one number per warp. */
+/* Call with all threads of a block (a multiple of 32). Sums within each warp, then over the warps. */
 template <typename Number> static __device__ inline Number block_sum(Number x)
 {
     __shared__ Number of_warp[WARP];
     x = warp_sum(x);
-    __syncthreads(); /* the last call's results have been read */
+    __syncthreads(); /* all threads have read the results of the previous call */
     if (threadIdx.x % WARP == 0)
         of_warp[threadIdx.x / WARP] = x;
     __syncthreads();
@@ -250,17 +250,17 @@ static __device__ inline float block_max(float x)
 }
 
 /* ---- sums over the rows of a matrix (rows, n): out[column] ----
- * A block takes a tile: WARP columns, which are neighbours in memory, by SUM_ROWS rows, of which each of its SUM_LANES
- * warps takes every SUM_LANES-th. The first stage leaves one partial sum per tile and column: a smaller matrix
- * (tiles, n), which the second stage sums in the same way. */
+ * A block sums one tile: WARP neighbouring columns by SUM_ROWS rows. Each of its SUM_LANES warps adds every
+ * SUM_LANES-th row. The first stage writes one partial sum per tile and column: a smaller matrix (tiles, n), which the
+ * second stage sums in the same way. */
 enum { SUM_LANES = 8, SUM_ROWS = 128 };
 static const dim3 SUM_BLOCK(WARP, SUM_LANES);
 
-/* The sum of what the warps of a block have for this thread's column. Thread (x, 0) gets the right one. */
+/* Adds the x of all warps of a block, for this thread's column. */
 static __device__ inline float sum_of_lanes(float x)
 {
     __shared__ float of_lane[SUM_LANES][WARP];
-    __syncthreads(); /* the last call's results have been read */
+    __syncthreads(); /* all threads have read the results of the previous call */
     of_lane[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
     float sum = 0;

@@ -4,31 +4,30 @@
  *     scores (T, T) = q k^T / sqrt(head width)
  *     p             = softmax of each row over the positions up to its own; 0 after it
  *     out           = p v
- * p never lies in memory: a block takes a tile of rows, walks over the tiles of k and v, and keeps for each row the
- * largest score so far, the sum of exp(score - largest), and the same sum of exp(...) v. Where a tile brings a larger
- * score, both sums are scaled down to it ("online softmax"). Forward saves one number per row, log(sum of exp(score)),
- * (B, heads, T): with it, backward computes any tile of p again.
+ * p is never stored in memory. A block has one tile of rows and loops over the tiles of k and v. For each row it keeps
+ * the largest score of the tiles before, the sum of exp(score - largest), and the sum of exp(score - largest) v. When a
+ * tile has a larger score, both sums are scaled down to it ("online softmax"). Forward saves one number per row,
+ * log(sum of exp(score)), (B, heads, T), from which backward recomputes any tile of p.
  *
- * The kernels here are those for float32. Under bf16 and f16, others do the same on tensor cores:
- * device_cuda_attention_half.cu.
+ * These kernels are for float32. For bf16 and f16, those of device_cuda_attention_half.cu use tensor cores.
  */
 #include "gpu/device_cuda_attention.h"
 
 /* A block has THREADS_X by THREADS_Y threads. In a tile of scores, thread (x, y) computes rows y, y + THREADS_Y, ...
- * and columns x, x + THREADS_X, ...; so a row is in the hands of 16 threads of one warp. */
+ * and columns x, x + THREADS_X, ...; so 16 threads of one warp share a row. */
 enum { THREADS_X = 16, THREADS_Y = 8 };
 static const dim3 ATTENTION_BLOCK(THREADS_X, THREADS_Y);
 
 /* Heads are padded with zeros to a WIDTH of 64 or 128. */
 template <int WIDTH> constexpr int TILE = WIDTH == 64 ? 32 : 16;            /* rows: four tiles fit into 48 KiB */
-template <int WIDTH> constexpr int ROWS = TILE<WIDTH> / THREADS_Y;          /* how many of them one thread has, */
-template <int WIDTH> constexpr int SCORE_COLUMNS = TILE<WIDTH> / THREADS_X; /* by so many columns of scores, */
-template <int WIDTH> constexpr int HEAD_COLUMNS = WIDTH / THREADS_X;        /* or of a head */
+template <int WIDTH> constexpr int ROWS = TILE<WIDTH> / THREADS_Y;          /* rows of one thread, */
+template <int WIDTH> constexpr int SCORE_COLUMNS = TILE<WIDTH> / THREADS_X; /* its columns of the scores, */
+template <int WIDTH> constexpr int HEAD_COLUMNS = WIDTH / THREADS_X;        /* and its columns of a head */
 
 /* ---- tiles ---- */
 
-/* A matrix that all threads of a block see. 4 numbers between rows, so that equal columns of neighbouring rows lie in
- * different memory banks, and each row still begins where a float4 may. */
+/* Matrices in shared memory. Rows are 4 numbers longer, so that the same column of neighbouring rows is in different
+ * memory banks, and each row is still aligned for a float4. */
 template <int WIDTH> struct alignas(16) HeadTile { /* rows of q, k, v or dout */
     float at[TILE<WIDTH>][WIDTH + 4];
 };
@@ -36,7 +35,7 @@ template <int WIDTH> struct alignas(16) ScoreTile { /* scores, p or dscores */
     float at[TILE<WIDTH>][TILE<WIDTH> + 4];
 };
 
-/* What one thread has of them, in registers. */
+/* One thread's part of them, in registers. */
 template <int WIDTH> struct HeadPart {
     float at[ROWS<WIDTH>][HEAD_COLUMNS<WIDTH>];
 };
@@ -45,7 +44,7 @@ template <int WIDTH> struct ScorePart {
 };
 
 /* Copies rows first, first + 1, ... of a head; zeros below row T and right of the head's width. `rows` points
- * to the head's first number, `stride` is from one row to the next. */
+ * to the head's first number; `stride` numbers from one row to the next. */
 template <int WIDTH>
 static __device__ void load_tile(HeadTile<WIDTH> *tile, const float *rows, int64_t stride, int64_t first,
                                  AttentionShape shape)
@@ -58,7 +57,7 @@ static __device__ void load_tile(HeadTile<WIDTH> *tile, const float *rows, int64
     }
 }
 
-/* The thread's part of a b^T: each number is a row of a times a row of b. */
+/* Returns the thread's part of a b^T: each number is a row of a times a row of b. */
 template <int WIDTH>
 static __device__ ScorePart<WIDTH> rows_times_rows(const HeadTile<WIDTH> *a, const HeadTile<WIDTH> *b)
 {
@@ -78,7 +77,7 @@ static __device__ ScorePart<WIDTH> rows_times_rows(const HeadTile<WIDTH> *a, con
     return sum;
 }
 
-/* Column of the padded head that is number c in a thread's part: four neighbours in each 64. */
+/* The head's column for number c of a thread's part: four neighbours in each 64. */
 static __device__ inline int head_column(int c)
 {
     return c / 4 * 64 + 4 * threadIdx.x + c % 4;
@@ -105,7 +104,7 @@ static __device__ void add_product(HeadPart<WIDTH> *sum, const ScoreTile<WIDTH> 
     }
 }
 
-/* Contributes factor * sum to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv. */
+/* Contributes factor * sum to the gradient of q, k or v, from row `first`; `head`: the head's first number in dqkv. */
 template <int WIDTH>
 static __device__ void contribute_rows(Gradient dqkv, int64_t head, const HeadPart<WIDTH> &sum, float factor,
                                        int64_t first, AttentionShape shape)
@@ -121,15 +120,15 @@ static __device__ void contribute_rows(Gradient dqkv, int64_t head, const HeadPa
     }
 }
 
-/* ---- forward: a block has a tile of queries ---- */
+/* ---- forward: one block per tile of queries ---- */
 
-/* What a thread knows of its rows; output is the sum of exp(score - largest) v. */
+/* State of a thread's rows; output is the sum of exp(score - largest) v. */
 template <int WIDTH> struct Softmax {
     float largest[ROWS<WIDTH>], sum[ROWS<WIDTH>];
     HeadPart<WIDTH> output;
 };
 
-/* Takes one tile of scores in: turns it into exp(score - largest), in p, after scaling the sums so far. */
+/* Adds one tile of scores: scales the earlier sums to the new largest score, and writes exp(score - largest) to p. */
 template <int WIDTH>
 static __device__ void online_softmax(Softmax<WIDTH> *softmax, ScoreTile<WIDTH> *p, ScorePart<WIDTH> scores,
                                       int64_t first_query, int64_t first_key, AttentionShape shape)
@@ -142,7 +141,7 @@ static __device__ void online_softmax(Softmax<WIDTH> *softmax, ScoreTile<WIDTH> 
             scores.at[i][j] = seen ? scores.at[i][j] * shape.scale : -INFINITY;
             largest = fmaxf(largest, scores.at[i][j]);
         }
-        largest = fmaxf(softmax->largest[i], warp_max(largest, THREADS_X)); /* finite: all see key 0 */
+        largest = fmaxf(softmax->largest[i], warp_max(largest, THREADS_X)); /* finite, as every row sees key 0 */
         for (int j = 0; j < SCORE_COLUMNS<WIDTH>; j++) {
             const float weight = expf(scores.at[i][j] - largest);
             sum += weight;
@@ -170,12 +169,12 @@ static __global__ void attention_forward_kernel(float *out, float *saved, const 
 
     load_tile<WIDTH>(&q, head, 3 * C, first, shape);
     for (int64_t key = 0; key <= first; key += TILE<WIDTH>) {
-        __syncthreads(); /* all are done with the last k and v */
+        __syncthreads(); /* all threads have read the previous k and v */
         load_tile<WIDTH>(&k, head + C, 3 * C, key, shape);
         load_tile<WIDTH>(&v, head + 2 * C, 3 * C, key, shape);
         __syncthreads();
         online_softmax<WIDTH>(&softmax, &p, rows_times_rows<WIDTH>(&q, &k), first, key, shape);
-        __syncwarp(); /* a warp reads the rows of p that it wrote, and no others */
+        __syncwarp(); /* enough, because a warp reads only the rows of p that it wrote */
         add_product<WIDTH>(&softmax.output, &p, &v);
     }
     for (int i = 0; i < ROWS<WIDTH>; i++) {
@@ -189,10 +188,10 @@ static __global__ void attention_forward_kernel(float *out, float *saved, const 
 }
 
 /* ---- backward ----
- * With dp = dout v^T, the gradient of the scores is dscores = p (dp - sum of p dp over the row). That sum is also the
- * sum of dout * out over the head's width, which needs no p: `row_dots` (B, heads, T). */
+ * With dp = dout v^T, the gradient of the scores is dscores = p (dp - sum of p dp over the row). That sum equals the
+ * sum of dout * out over the head's width, which does not need p: `row_dots` (B, heads, T). */
 
-/* A warp takes one row of one head. */
+/* One warp per row of a head. */
 static __global__ void row_dots_kernel(float *row_dots, const float *dout, const float *out, AttentionShape shape)
 {
     const int64_t index = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP; /* as in row_dots */
@@ -208,7 +207,7 @@ static __global__ void row_dots_kernel(float *row_dots, const float *dout, const
         row_dots[index] = sum;
 }
 
-/* A block has a tile of queries, and walks over the keys that they see. */
+/* One block per tile of queries; it loops over the keys that they see. */
 template <int WIDTH>
 static __global__ void attention_dq_kernel(Gradient dqkv, const float *dout, const float *qkv, const float *saved,
                                            const float *row_dots, AttentionShape shape)
@@ -223,12 +222,12 @@ static __global__ void attention_dq_kernel(Gradient dqkv, const float *dout, con
     load_tile<WIDTH>(&q, head, 3 * C, first, shape);
     load_tile<WIDTH>(&d, dout + place.row * C + place.column, C, first, shape);
     for (int64_t key = 0; key <= first; key += TILE<WIDTH>) {
-        __syncthreads(); /* all are done with the last k and v */
+        __syncthreads(); /* all threads have read the previous k and v */
         load_tile<WIDTH>(&k, head + C, 3 * C, key, shape);
         load_tile<WIDTH>(&v, head + 2 * C, 3 * C, key, shape);
         __syncthreads();
         const ScorePart<WIDTH> scores = rows_times_rows<WIDTH>(&q, &k);
-        const ScorePart<WIDTH> dp = rows_times_rows<WIDTH>(&d, &v); /* forward: out = p v */
+        const ScorePart<WIDTH> dp = rows_times_rows<WIDTH>(&d, &v); /* forward: out = p v, so dp = dout v^T */
         for (int i = 0; i < ROWS<WIDTH>; i++) {
             const int row = threadIdx.y + i * THREADS_Y;
             const bool inside = first + row < shape.T;
@@ -241,14 +240,14 @@ static __global__ void attention_dq_kernel(Gradient dqkv, const float *dout, con
                 dscores.at[row][column] = p * (dp.at[i][j] - dot);
             }
         }
-        __syncwarp(); /* a warp reads the rows that it wrote, and no others */
-        add_product<WIDTH>(&dq, &dscores, &k); /* forward: scores = q k^T * scale */
+        __syncwarp(); /* enough, because a warp reads only the rows that it wrote */
+        add_product<WIDTH>(&dq, &dscores, &k); /* forward: scores = q k^T * scale, so dq = dscores k * scale */
     }
     contribute_rows<WIDTH>(dqkv, place.row * 3 * C + place.column, dq, shape.scale, first, shape);
 }
 
-/* A block has a tile of keys, and walks over the queries that see them. Its tiles of p and dscores are transposed: a
- * row is a key, a column a query. */
+/* One block per tile of keys; it loops over the queries that see them. Its tiles of p and dscores are transposed: a
+ * row is a key, a column is a query. */
 template <int WIDTH>
 static __global__ void attention_dkv_kernel(Gradient dqkv, const float *dout, const float *qkv, const float *saved,
                                             const float *row_dots, AttentionShape shape)
@@ -263,7 +262,7 @@ static __global__ void attention_dkv_kernel(Gradient dqkv, const float *dout, co
     load_tile<WIDTH>(&k, head + C, 3 * C, first, shape);
     load_tile<WIDTH>(&v, head + 2 * C, 3 * C, first, shape);
     for (int64_t query = first; query < shape.T; query += TILE<WIDTH>) {
-        __syncthreads(); /* all are done with the last q and dout */
+        __syncthreads(); /* all threads have read the previous q and dout */
         load_tile<WIDTH>(&q, head, 3 * C, query, shape);
         load_tile<WIDTH>(&d, dout + place.row * C + place.column, C, query, shape);
         __syncthreads();
@@ -296,7 +295,7 @@ static __global__ void attention_dkv_kernel(Gradient dqkv, const float *dout, co
 static AttentionShape shape_of(int64_t B, int64_t T, int64_t C, int heads)
 {
     const int width = (int)(C / heads);
-    CHECK(width <= 128, "attention: heads of %d numbers; the CUDA kernels are made for 128 at most", width);
+    CHECK(width <= 128, "attention: heads of %d numbers; the CUDA kernels support at most 128", width);
     AttentionShape shape = {B, T, C, padded_rows(T), heads, width, 1 / sqrtf((float)width)};
     return shape;
 }

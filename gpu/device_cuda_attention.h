@@ -1,5 +1,5 @@
-/* device_cuda_attention.h: what the two sets of attention kernels share. device_cuda_attention.cu has those for
- * float32, and what attention is; device_cuda_attention_half.cu those for bf16 and f16.
+/* device_cuda_attention.h: shared by the two sets of attention kernels. device_cuda_attention.cu explains attention and
+ * has the kernels for float32; device_cuda_attention_half.cu has those for bf16 and f16.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_ATTENTION_H
 #define LOCKSTEP_DEVICE_DEVICE_CUDA_ATTENTION_H
@@ -8,7 +8,7 @@
 
 struct AttentionShape {
     int64_t B, T, C;
-    int64_t padded_T; /* T, rounded up to whole tiles of device_cuda_attention_half.cu */
+    int64_t padded_T; /* T, rounded up to a multiple of device_cuda_attention_half.cu's tiles */
     int heads, width; /* width: of one head */
     float scale;      /* of the scores: 1 / sqrt(width) */
 };
@@ -18,14 +18,14 @@ static inline int64_t padded_rows(int64_t T)
     return (T + 63) / 64 * 64;
 }
 
-/* Which tile of which head a block has: `first` is its first row, `row` and `column` where the head begins in a batch
- * of rows (B * T, ...). */
+/* A block's tile: `first` is its first row in the head; the head begins at `row` and `column` of a matrix
+ * (B * T, ...). */
 struct Place {
     int64_t row;
-    int head, column, first; /* head: counted over the batch, b * heads + h */
+    int head, column, first; /* head: b * heads + h */
 };
 
-/* backwards: the last tiles first. Rows at the end see most keys: what takes longest begins first. */
+/* backwards: the last tiles first. Their rows see most keys, so the blocks that take longest start first. */
 static __device__ inline Place place_of_block(AttentionShape shape, int tile_rows, bool backwards)
 {
     const int heads = (int)shape.B * shape.heads, tiles = (int)((shape.T + tile_rows - 1) / tile_rows);

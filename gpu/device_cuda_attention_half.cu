@@ -1,21 +1,21 @@
 /* device_cuda_attention_half.cu: causal self-attention under bf16 and f16, on tensor cores.
  *
- * What is computed, and why p never lies in memory, is said in device_cuda_attention.cu. Here a block is four warps.
- * It has 64 rows of a head, 16 for each warp, and walks over the tiles of the other side: over keys, or, for the
- * gradients of k and v, over queries. All warps need all rows of a tile, so it lies in shared memory; while they
- * multiply, the next one is on its way. What a warp has to itself, its own rows, scores and sums, lies in registers,
- * as squares of 16 by 16: see device_cuda_mma.h.
+ * device_cuda_attention.cu explains what is computed, and why p is never stored in memory. Here a block has four warps
+ * and 64 rows of a head, 16 per warp. It loops over the tiles of the other side: over keys, or, for the gradients of k
+ * and v, over queries. All warps need all rows of a tile, so tiles are in shared memory; while the warps multiply one
+ * tile, the next one is being copied. Each warp's own rows, scores and sums are in registers, as squares of 16 by 16:
+ * see device_cuda_mma.h.
  *
- * Rounded are the operands of products: q, k, v, dout, p and the gradient of the scores. For the first four, a kernel
- * of its own does it first, and lays the rows of each head together. Sums and the softmax are float32; out is rounded
- * when it is written, as the next product reads it. Exponentials are powers of two, as that is what the GPU has:
+ * The operands of products are rounded: q, k, v, dout, p and the gradient of the scores. Separate kernels round the
+ * first four, and store the rows of each head together. Sums and the softmax are float32. out is rounded when it is
+ * stored, because it is an operand of the next layer. The GPU has an instruction for powers of two, so
  * exp(x) = 2^(x log2(e)).
  */
 #include "gpu/device_cuda_attention_tiles.h"
 
-/* ---- operands: of each matrix first all rows of head 0 (padded_T, WIDTH), then of head 1, ... ---- */
+/* ---- operands: each matrix is stored as all rows of head 0 (padded_T, WIDTH), then of head 1, ... ---- */
 
-/* q, k and v. Each thread takes eight neighbours; block (x, y) has matrix y. */
+/* Rounds q, k and v. Each thread rounds eight neighbours; block (x, y) works on matrix y. */
 template <typename Half, int WIDTH>
 static __global__ void round_qkv_kernel(Half *to, const float *qkv, AttentionShape shape)
 {
@@ -36,8 +36,8 @@ static __global__ void round_qkv_kernel(Half *to, const float *qkv, AttentionSha
     *(uint4 *)(to + i) = eight;
 }
 
-/* dout likewise; and for each row the sum of dout * out over its width, row_dots (device_cuda_attention.cu says what
- * for). A warp takes a row. */
+/* Rounds dout, and computes row_dots: for each row the sum of dout * out over its width (device_cuda_attention.cu says
+ * why). One warp per row. */
 template <typename Half, int WIDTH>
 static __global__ void round_dout_kernel(Half *to, float *row_dots, const float *dout, const Half *out,
                                          AttentionShape shape)
@@ -60,14 +60,14 @@ static __global__ void round_dout_kernel(Half *to, float *row_dots, const float 
 
 /* ---- forward ---- */
 
-/* What a lane knows of its two rows: one lies in quarters 0 and 2 of each square, one in 1 and 3. The sum is over the
- * columns that this lane has; three neighbours have the rest. */
+/* State of a lane's two rows: one row is in quarters 0 and 2 of each square, the other in 1 and 3. The sum is over this
+ * lane's columns; three neighbouring lanes have the others. */
 struct Softmax {
     float largest[2], sum[2];
 };
 
-/* Takes COUNT squares of scores in, turns them into exp(scale * (score - largest)), and scales what was summed so far.
- * factor: scale * log2(e). */
+/* Turns COUNT squares of scores into exp(scale * (score - largest)), adds them to softmax->sum, and scales the earlier
+ * sums to the new largest score. factor: scale * log2(e). */
 template <int COUNT, int WIDTH>
 static __device__ inline void online_softmax(Softmax *softmax, FloatSquare *sums, FloatSquare *scores, float factor)
 {
@@ -77,7 +77,7 @@ static __device__ inline void online_softmax(Softmax *softmax, FloatSquare *sums
         for (int s = 0; s < COUNT; s++)
             for (int i = row; i < 4; i += 2)
                 largest = fmaxf(largest, fmaxf(scores[s].quarter[i][0], scores[s].quarter[i][1]));
-        largest = fmaxf(softmax->largest[row], warp_max(largest, 4)); /* finite: all see key 0 */
+        largest = fmaxf(softmax->largest[row], warp_max(largest, 4)); /* finite, because every row sees key 0 */
         const float shrink = power_of_two(factor * (softmax->largest[row] - largest));
         float sum = softmax->sum[row] * shrink;
 #pragma unroll
@@ -97,7 +97,7 @@ static __device__ inline void online_softmax(Softmax *softmax, FloatSquare *sums
     }
 }
 
-/* Writes the warp's rows, and for backward their log2(sum of exp(scale * score)). */
+/* Writes the warp's rows of out, and for backward their log2(sum of exp(scale * score)). */
 template <typename Half, int WIDTH>
 static __device__ void write_rows(Half *out, float *saved, const FloatSquare *sums, Softmax softmax, Place place,
                                   int first, AttentionShape shape)
@@ -117,12 +117,12 @@ static __device__ void write_rows(Half *out, float *saved, const FloatSquare *su
     }
 }
 
-/* A block has a tile of queries. */
+/* One block per tile of queries. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
     forward_half_kernel(Half *out, float *saved, const Half *q, const Half *k, const Half *v, AttentionShape shape)
 {
-    __shared__ Tile<Half, WIDTH> k_tile[2], v_tile[2]; /* one to work on, one to come */
+    __shared__ Tile<Half, WIDTH> k_tile[2], v_tile[2]; /* one in use, one being copied */
     const Place place = place_of_block(shape, OWN_ROWS, true);
     const int first = first_row_of_warp(place), end = place.first + OWN_ROWS;
     k = rows_of_head<Half, WIDTH>(k, place, shape);
@@ -155,14 +155,15 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
 
 /* ---- backward: one square of p after the other ---- */
 
-/* From a score to p, and from the gradient of p to that of the score. factor: scale * log2(e). */
+/* Replaces a score by p, and dp by the gradient of the score. factor: scale * log2(e).
+ * forward: p = exp(scale * score - log(sum)), so dscore = p (dp - row_dot) */
 static __device__ inline void softmax_backward(float *score, float *dp, float factor, float log_sum, float row_dot)
 {
     *score = power_of_two(factor * *score - log_sum);
     *dp = *score * (*dp - row_dot);
 }
 
-/* A block has a tile of queries, and walks over the keys that they see. */
+/* One block per tile of queries; it loops over the keys that they see. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
     dq_half_kernel(Gradient dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
@@ -188,9 +189,9 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
         wait_for_tiles();
         if (next < end)
             start_tiles(&k_tile[1 - turn], k + next * WIDTH, &v_tile[1 - turn], v + next * WIDTH);
-        for (int s = 0; s < TILE_ROWS<WIDTH> && key + s < first + SIDE; s += SIDE) { /* keys that the warp sees */
+        for (int s = 0; s < TILE_ROWS<WIDTH> && key + s < first + SIDE; s += SIDE) { /* only keys that the warp's rows see */
             FloatSquare scores = rows_times_rows(own_q, &k_tile[turn], s);
-            FloatSquare dscores = rows_times_rows(own_dout, &v_tile[turn], s); /* at first dp = dout v^T */
+            FloatSquare dscores = rows_times_rows(own_dout, &v_tile[turn], s); /* first dp = dout v^T */
             hide_future(&scores, first, key + s, false);
             for (int i = 0; i < 4; i++)
                 for (int c = 0; c < 2; c++)
@@ -203,8 +204,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
     contribute_rows<Half, WIDTH>(dqkv, place.row * 3 * shape.C + place.column, dq, shape.scale, first, shape);
 }
 
-/* A block has a tile of keys, and walks over the queries that see them. Its squares of p and dscores are transposed: a
- * row is a key, a column a query. */
+/* One block per tile of keys; it loops over the queries that see them. Its squares of p and dscores are transposed: a
+ * row is a key, a column is a query. */
 template <typename Half, int WIDTH>
 static __global__ void __launch_bounds__(BLOCK_THREADS)
     dkv_half_kernel(Gradient dqkv, const Half *q, const Half *k, const Half *v, const Half *dout, const float *saved,
@@ -230,8 +231,8 @@ static __global__ void __launch_bounds__(BLOCK_THREADS)
             start_tiles(&q_tile[1 - turn], q + next * WIDTH, &dout_tile[1 - turn], dout + next * WIDTH);
         for (int s = 0; s < TILE_ROWS<WIDTH>; s += SIDE) {
             if (query + s < first)
-                continue; /* these see none of the warp's keys */
-            float log_sum[2][2], row_dot[2][2]; /* of the lane's queries: two on the left, two on the right */
+                continue; /* these queries see none of the warp's keys */
+            float log_sum[2][2], row_dot[2][2]; /* of the lane's queries: two in the left half, two in the right */
             for (int i = 0; i < 4; i++) {
                 log_sum[i / 2][i % 2] = saved[query + s + square_column(i / 2 * 2) + i % 2];
                 row_dot[i / 2][i % 2] = row_dots[query + s + square_column(i / 2 * 2) + i % 2];
@@ -255,12 +256,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS)
 
 /* ---- launches ---- */
 
-/* Rounds q, k and v, each of `size` numbers, and leaves room for dout behind them. */
+/* Rounds q, k and v, each of *size numbers. The memory returned has room for dout after them. */
 template <typename Half, int WIDTH> static Half *round_qkv(const float *qkv, AttentionShape shape, int64_t *size)
 {
     *size = shape.B * shape.heads * shape.padded_T * WIDTH;
     Half *operands = (Half *)cuda_scratch((size_t)(4 * *size) * sizeof *operands);
-    const dim3 grid(blocks_for(*size, 8 * THREADS), 3); /* no thread is too many: 64 WIDTH is a multiple of 8 THREADS */
+    const dim3 grid(blocks_for(*size, 8 * THREADS), 3); /* exact: 64 WIDTH is a multiple of 8 THREADS */
     round_qkv_kernel<Half, WIDTH><<<grid, THREADS, 0, cudaStreamPerThread>>>(operands, qkv, shape);
     CHECK_CUDA(cudaGetLastError());
     return operands;

@@ -1,5 +1,5 @@
-/* device_cuda_attention_tiles.h: what the kernels of device_cuda_attention_half.cu are made of: tiles in shared memory,
- * which all warps of a block read, and squares in registers, which a warp has to itself (device_cuda_mma.h).
+/* device_cuda_attention_tiles.h: building blocks of device_cuda_attention_half.cu: tiles in shared memory, which all
+ * warps of a block read, and squares in the registers of one warp (device_cuda_mma.h).
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_ATTENTION_TILES_H
 #define LOCKSTEP_DEVICE_DEVICE_CUDA_ATTENTION_TILES_H
@@ -15,17 +15,17 @@ constexpr float LOG2_E = 1.44269504f;
 /* Heads are padded with zeros to a WIDTH of 64 or 128, and to whole tiles of rows. */
 template <int WIDTH> constexpr int SQUARES = WIDTH / SIDE;
 template <int WIDTH> constexpr int TILE_ROWS = 4096 / WIDTH; /* so that four tiles fit into 48 KiB */
-template <int WIDTH> constexpr int STRIDE = WIDTH + 8;       /* from row to row of a tile, see there */
+template <int WIDTH> constexpr int STRIDE = WIDTH + 8;       /* from row to row of a Tile, see below */
 
 /* ---- tiles, in shared memory ---- */
 
-/* Each row is 16 bytes longer than it has to be: so the eight rows that are read at once lie in different banks. */
+/* Each row has 16 bytes of padding, so that the eight rows that are read at once are in different memory banks. */
 template <typename Half, int WIDTH> struct alignas(16) Tile {
     Half at[TILE_ROWS<WIDTH>][STRIDE<WIDTH>];
 };
 
-/* Starts to copy the rows that a and b point to, 16 bytes at a time. The copies run by themselves, past the registers,
- * until wait_for_tiles(). */
+/* Starts to copy the rows that a and b point to, 16 bytes at a time. The copies are asynchronous and use no registers;
+ * wait_for_tiles() waits for them. */
 template <typename Half, int WIDTH>
 static __device__ inline void start_tiles(Tile<Half, WIDTH> *to_a, const Half *a, Tile<Half, WIDTH> *to_b,
                                           const Half *b)
@@ -42,8 +42,8 @@ static __device__ inline void start_tiles(Tile<Half, WIDTH> *to_a, const Half *a
 
 static __device__ inline void wait_for_tiles()
 {
-    __pipeline_wait_prior(0); /* what this thread copies is there, */
-    __syncthreads();          /* what the others copy is, too, and all are done with the tiles before these */
+    __pipeline_wait_prior(0); /* this thread's copies are done */
+    __syncthreads();          /* so are all others', and all threads have read the previous tiles */
 }
 
 /* ---- squares, in registers ---- */
@@ -53,7 +53,7 @@ static __device__ inline int first_row_of_warp(Place place)
     return place.first + threadIdx.x / WARP * SIDE;
 }
 
-/* The rows of the block's head, in one matrix of operands. */
+/* The rows of the block's head in a matrix of operands. */
 template <typename Half, int WIDTH>
 static __device__ inline const Half *rows_of_head(const Half *matrix, Place place, AttentionShape shape)
 {
@@ -69,7 +69,7 @@ static __device__ inline void load_own_rows(HalfSquare<Half> *squares, const Hal
         squares[d] = load_square_directly(rows + SIDE * d, WIDTH);
 }
 
-/* A square of own times tile^T, from row `first` of the tile. */
+/* Returns the square own * tile^T, for 16 rows of the tile from row `first`. */
 template <typename Half, int WIDTH>
 static __device__ inline FloatSquare rows_times_rows(const HalfSquare<Half> *own, const Tile<Half, WIDTH> *tile,
                                                      int first)
@@ -95,7 +95,7 @@ static __device__ inline void add_weighted_rows(FloatSquare *sums, HalfSquare<Ha
 static __device__ inline void hide_future(FloatSquare *scores, int first_query, int first_key, bool rows_are_keys)
 {
     if (first_key + SIDE - 1 <= first_query)
-        return; /* all are seen */
+        return; /* every query sees every key */
     for (int i = 0; i < 4; i++)
         for (int c = 0; c < 2; c++) {
             const int row = square_row(i), column = square_column(i) + c;
@@ -106,8 +106,8 @@ static __device__ inline void hide_future(FloatSquare *scores, int first_query, 
         }
 }
 
-/* Where the left number of a quarter of a row of squares lies in a matrix (T, 3C), and how many of the quarter's two
- * numbers are there: 0 below row T and right of the head's width. */
+/* The index, in a matrix (T, 3C), of the lane's left number of quarter i of square d. *count: numbers from there to the
+ * end of the head's row; 0 or less if it is below row T or right of the head's width. */
 static __device__ inline int64_t index_in_rows(int first, int d, int i, AttentionShape shape, int *count)
 {
     const int row = first + square_row(i), column = SIDE * d + square_column(i);
@@ -115,7 +115,7 @@ static __device__ inline int64_t index_in_rows(int first, int d, int i, Attentio
     return row * 3 * shape.C + column;
 }
 
-/* Writes two neighbours, rounded, or those of them that are there: with one store where they lie at a multiple of 4. */
+/* Writes `count` of two neighbours, rounded: with one store if both are inside and the address is a multiple of 4. */
 template <typename Half> static __device__ inline void store_pair(Half *to, const float *pair, float factor, int count)
 {
     if (count >= 2 && (uintptr_t)to % sizeof(uint32_t) == 0) {
@@ -126,9 +126,9 @@ template <typename Half> static __device__ inline void store_pair(Half *to, cons
         from_float(&to[c], factor * pair[c]);
 }
 
-/* Contributes factor * sums to rows first, ... of the gradient of q, k or v; `head`: its head's first number in dqkv. (If
- * that is an operand, it is one of Half.) First all loads, then all stores: in turns, each load would wait for the store
- * before it. */
+/* Contributes factor * sums to the gradient of q, k or v, from row `first`; `head`: the head's first number in dqkv.
+ * (If dqkv is stored in 16 bits, its type is Half.) First all loads, then all stores: if they alternated, each load
+ * would wait for the store before it. */
 template <typename Half, int WIDTH>
 static __device__ inline void contribute_rows(Gradient dqkv, int64_t head, const FloatSquare *sums, float factor,
                                               int first, AttentionShape shape)

@@ -2,7 +2,7 @@
  * it, and embedding. */
 #include "gpu/device_cuda.h"
 
-/* ---- layernorm: a warp takes a row, each thread four neighbours at a time ---- */
+/* ---- layernorm: one warp per row, each thread reads four neighbours at a time ---- */
 
 constexpr float LAYERNORM_EPS = 1e-5f;
 enum { ROWS_PER_BLOCK = THREADS / WARP };
@@ -12,7 +12,7 @@ static __device__ inline int64_t row_of_warp()
     return (int64_t)blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP;
 }
 
-/* One row, by all threads of a warp. sum: what this thread has summed up of it already. */
+/* Normalizes one row, with all threads of a warp. sum: this thread's partial sum of the row. */
 template <typename Number>
 static __device__ void normalize_row(Number *out, float *mean, float *rstd, const float *x, float sum,
                                      const float *weight, const float *bias, int64_t n)
@@ -21,7 +21,7 @@ static __device__ void normalize_row(Number *out, float *mean, float *rstd, cons
     float squares = 0;
     const float m = warp_sum(sum) / (float)n;
     for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
-        const Four<float> in = load_four(x, i, n, m); /* what lies beyond the row is no distance from the mean */
+        const Four<float> in = load_four(x, i, n, m); /* beyond the row: m, at distance 0 from the mean */
         for (int k = 0; k < 4; k++)
             squares += (in.at[k] - m) * (in.at[k] - m);
     }
@@ -64,7 +64,7 @@ void device_layernorm_forward(float *out, float *mean, float *rstd, const float 
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* Each thread reads again only those numbers of `total` that it has written itself. */
+/* Each thread reads back only numbers of `total` that it wrote itself, so no synchronisation is needed. */
 template <typename Number>
 static __global__ void add_layernorm_forward_kernel(Number *out, float *total, float *mean, float *rstd,
                                                     const float *a, const float *b, const float *weight,
@@ -110,7 +110,7 @@ void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rst
 }
 
 /* With norm = (x - mean) rstd and dnorm = dout weight:
- * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), as the mean and the variance depend on x, too. */
+ * dx = rstd (dnorm - mean(dnorm) - norm mean(dnorm norm)), because the mean and the variance depend on x too. */
 static __global__ void layernorm_dx_kernel(Gradient dx, const float *dout, const float *x, const float *mean,
                                            const float *rstd, const float *weight, int64_t rows, int64_t n)
 {
@@ -199,7 +199,7 @@ void device_layernorm_backward(Gradient dx, Gradient dweight, Gradient dbias, co
 
 /* ---- embedding ---- */
 
-/* A block takes one position of the batch. */
+/* One block per position of the batch. */
 static __global__ void embedding_forward_kernel(float *out, const int32_t *tokens, const float *token_table,
                                                 const float *position_table, int64_t T, int64_t C)
 {
@@ -225,10 +225,10 @@ void device_embedding_forward(float *out, const int32_t *tokens, const float *to
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* Sorts the n positions of the batch by their token, positions of one token in the order of the text. A thread finds
- * the place of one position: after all with a smaller token, and after all before it with the same. That is n
- * comparisons each, but of numbers that the block has at hand; and the vocabulary's size does not matter.
- * group[place] is the number of positions that have the token, at the first of them, and 0 at the others. */
+/* Sorts the n positions of the batch by their token, positions of one token in the order of the text. Each thread finds
+ * the place of one position in `sorted`: after all positions with a smaller token, and after all earlier positions with
+ * the same token. That takes n comparisons per thread, but in shared memory, and for any size of the vocabulary.
+ * group[place]: at a token's first place, the number of its positions; 0 at its other places. */
 static __global__ void sort_by_token_kernel(int32_t *sorted, int32_t *group, const int32_t *tokens, int64_t n)
 {
     __shared__ int32_t tile[THREADS];
@@ -236,7 +236,7 @@ static __global__ void sort_by_token_kernel(int32_t *sorted, int32_t *group, con
     const int32_t token = mine < n ? tokens[mine] : 0;
     int32_t smaller = 0, equal = 0, equal_before = 0;
     for (int64_t first = 0; first < n; first += THREADS) {
-        __syncthreads(); /* all are done with the last tile */
+        __syncthreads(); /* all threads have read the previous tile */
         if (first + threadIdx.x < n)
             tile[threadIdx.x] = tokens[first + threadIdx.x];
         __syncthreads();
@@ -253,7 +253,7 @@ static __global__ void sort_by_token_kernel(int32_t *sorted, int32_t *group, con
     }
 }
 
-/* Block (x, y): the token whose positions begin at place x, columns y * WARP and on; its warps take turns. */
+/* Block (x, y): the token whose positions begin at place x, columns from y * WARP; the warps share its positions. */
 static __global__ void embedding_token_kernel(float *dtoken_table, const float *dout, const int32_t *tokens,
                                               const int32_t *sorted, const int32_t *group, int64_t C)
 {
@@ -273,7 +273,7 @@ static __global__ void embedding_token_kernel(float *dtoken_table, const float *
     }
 }
 
-/* A thread takes four neighbours of the table, and adds up the batch. */
+/* Each thread sums four neighbours of the table over the batch. */
 static __global__ void embedding_position_kernel(float *dposition_table, const float *dout, int64_t B, int64_t n)
 {
     const int64_t i = first_of_four();

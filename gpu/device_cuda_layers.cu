@@ -1,13 +1,13 @@
 /* device_cuda_layers.cu: the kernels on an NVIDIA GPU, second part: linear, and sums over rows.
  *
- * Matrix products are cuBLAS's. The sums over the rows of a batch, which bias, layernorm and embedding need for their
- * gradients, would be atomic additions elsewhere; here they are taken in two stages, each in a fixed order.
+ * cuBLAS computes matrix products. The gradients of bias, layernorm and embedding are sums over the rows of a batch.
+ * Other code often uses atomic additions for them; here they have two stages, each in a fixed order.
  */
 #include "gpu/device_cuda.h"
 
 /* ---- sums over rows: see device_cuda.h ---- */
 
-/* Block (x, y): rows x * rows_per_block and on, columns y * WARP and on. Writes, or adds to, row x of out. */
+/* Block (x, y): rows from x * rows_per_block, columns from y * WARP. Writes, or adds to, row x of out. */
 template <typename Number>
 static __global__ void sum_rows_kernel(float *out, const Number *matrix, int64_t rows, int64_t n,
                                        int64_t rows_per_block, bool add)
@@ -58,15 +58,15 @@ static void contribute_sum_of_rows(Gradient to, const void *operand, DType preci
 
 /* ---- linear ---- */
 
-/* cuBLAS with a workspace of its own, which makes its results repeat from run to run. Made at the first product; only
- * the training thread multiplies. */
+/* The handle of cuBLAS, created at the first product. It has a workspace of its own, because only then does cuBLAS give
+ * the same bits in every run. Call this from the training thread only. */
 static cublasHandle_t cublas(void)
 {
     static cublasHandle_t handle = NULL;
     const size_t workspace_bytes = (size_t)32 << 20; /* what NVIDIA recommends for Hopper; older GPUs need less */
     if (handle == NULL) {
         CHECK_CUBLAS(cublasCreate(&handle));
-        CHECK_CUBLAS(cublasSetStream(handle, cudaStreamPerThread)); /* before the workspace, which it would reset */
+        CHECK_CUBLAS(cublasSetStream(handle, cudaStreamPerThread)); /* first, because it resets the workspace */
         CHECK_CUBLAS(cublasSetWorkspace(handle, device_alloc(workspace_bytes), workspace_bytes));
     }
     return handle;
@@ -80,26 +80,26 @@ static cudaDataType_t cuda_type(DType precision)
 }
 
 /* c (m, n) = a b, or with `add` c += a b, with a (m, k) or its transpose, b (k, n) or its transpose, both operands in
- * `precision`. stride: from one row to the next, of the matrix as it lies in memory; c's is n.
- * cuBLAS counts down columns. To it, a row-major matrix is its own transpose; so it is asked for c^T = b^T a^T. */
+ * `precision`. stride: numbers from one row to the next, as the matrix is stored; c's is n.
+ * cuBLAS expects column-major matrices: it reads our row-major ones as transposed. So it computes c^T = b^T a^T. */
 static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t a_transposed, const void *b,
                    int64_t b_stride, cublasOperation_t b_transposed, bool add, int64_t m, int64_t n, int64_t k,
                    DType precision)
 {
     if (k == 0)
-        clear_if_first({c, add, DTYPE_F32}, m * n); /* a sum of nothing */
+        clear_if_first({c, add, DTYPE_F32}, m * n); /* an empty sum is 0 */
     if (m == 0 || n == 0 || k == 0)
         return;
     const float alpha = 1, beta = add ? 1 : 0; /* where beta is 0, cuBLAS does not read c */
     const cudaDataType_t type = cuda_type(precision);
-    /* float32 is float32, unless --tf32 allows less */
+    /* float32 stays float32, unless --tf32 allows TF32 */
     const bool tf32 = precision == DTYPE_F32 && cuda_tf32_allowed();
     CHECK_CUBLAS(cublasGemmEx(cublas(), b_transposed, a_transposed, (int)n, (int)m, (int)k, &alpha, b, type,
                               (int)b_stride, a, type, (int)a_stride, &beta, c, CUDA_R_32F, (int)n,
                               tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
 }
 
-/* A block writes one row. */
+/* One block per row. */
 static __global__ void write_bias_kernel(float *out, const float *bias, int64_t n)
 {
     float *row = out + blockIdx.x * n;
@@ -110,7 +110,7 @@ static __global__ void write_bias_kernel(float *out, const float *bias, int64_t 
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision)
 {
-    /* Each row starts as the bias, and the product is added to it. */
+    /* Each row starts with the bias, and the product is added to it. */
     if (bias != NULL && rows > 0) {
         write_bias_kernel<<<(unsigned)rows, THREADS, 0, cudaStreamPerThread>>>(out, bias, n_out);
         CHECK_CUDA(cudaGetLastError());
@@ -133,7 +133,7 @@ void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const
 
 /* ---- linear and gelu ---- */
 
-/* A block takes one row: out = gelu(product + bias), rounded to what out has. */
+/* One block per row: out = gelu(product + bias), rounded to out's type. */
 template <typename Number>
 static __global__ void bias_gelu_forward_kernel(Number *out, const float *product, const float *bias, int64_t n)
 {
@@ -152,7 +152,7 @@ void device_linear_gelu_forward(void *out, float *saved, const void *x, const vo
 {
     if (rows == 0 || n_out == 0)
         return;
-    /* saved: the product alone. The bias is added where it is read: forward and backward each write one matrix less. */
+    /* saved: the product without the bias. Readers add the bias, so forward and backward each write one matrix less. */
     matmul(saved, x, n_in, CUBLAS_OP_N, weight, n_in, CUBLAS_OP_T, false, rows, n_out, n_in, precision);
     const unsigned blocks = (unsigned)rows;
     float *f32 = (float *)out;

@@ -1,7 +1,7 @@
 /* device_cuda_mma.h: tensor cores: a warp multiplies squares of 16 by 16 numbers.
  *
- * A square lies in the registers of a warp, spread over its 32 lanes. It has four quarters of 8 by 8, numbered down
- * the columns, and each lane has two neighbours of each quarter:
+ * A square is stored in the registers of a warp, spread over its 32 lanes. It has four quarters of 8 by 8, numbered
+ * down the columns, and each lane has two neighbours of each quarter:
  *
  *           columns                      a quarter: which lane has the number
  *           0-7  8-15
@@ -11,18 +11,18 @@
  *     8-15 | 1  | 3  |                   28 28 29 29 30 30 31 31
  *          +----+----+
  *
- * So four neighbouring lanes have a row of a quarter, and a lane has numbers of two rows only. This is what the
- * tensor cores' instruction wants (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"); we did not
- * choose it. Its good side: operands and results lie in the same way. What one product leaves can be rounded and be
- * an operand of the next, and never leaves the registers.
+ * So four neighbouring lanes have a row of a quarter, and a lane has numbers of two rows only. The tensor cores'
+ * instruction requires this layout (PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"). Its
+ * advantage: operands and results have the same layout. So the result of one product can be rounded and used as an
+ * operand of the next one without leaving the registers.
  *
  * Interface, for a whole warp at once:
- *   HalfSquare<Half> a = load_square(&tile[0][0], stride);     from shared memory, whose rows begin at 16 bytes
- *   HalfSquare<Half> b = load_transposed(&tile[0][0], stride); the same, mirrored: number (i, j) comes from (j, i)
+ *   HalfSquare<Half> a = load_square(&tile[0][0], stride);     from shared memory; rows aligned to 16 bytes
+ *   HalfSquare<Half> b = load_transposed(&tile[0][0], stride); the same, transposed: number (i, j) comes from (j, i)
  *   FloatSquare sum = {};
  *   add_product(&sum, a, b);                                   sum += a b^T
  *   HalfSquare<Half> c = rounded<Half>(sum);
- * Half is __nv_bfloat16 or __half. tests/gpu/test_device_mma.cu looks at each of these alone.
+ * Half is __nv_bfloat16 or __half. tests/gpu/test_device_mma.cu tests each of these functions alone.
  */
 #ifndef LOCKSTEP_DEVICE_DEVICE_CUDA_MMA_H
 #define LOCKSTEP_DEVICE_DEVICE_CUDA_MMA_H
@@ -31,7 +31,7 @@
 
 #include <string.h>
 
-/* Operands: two neighbours lie in the two halves of 32 bits, the left one in the lower half. */
+/* Operands: each 32 bits hold two neighbours, the left one in the lower half. */
 template <typename Half> struct HalfSquare {
     uint32_t quarter[4];
 };
@@ -40,7 +40,7 @@ struct FloatSquare {
     float quarter[4][2];
 };
 
-/* Where in its square a lane's left number of a quarter is; the other one stands right of it. */
+/* The row and column, in the square, of a lane's left number of a quarter; the other number is right of it. */
 static __device__ inline int square_row(int quarter)
 {
     return quarter % 2 * 8 + threadIdx.x % WARP / 4;
@@ -51,8 +51,8 @@ static __device__ inline int square_column(int quarter)
     return quarter / 2 * 8 + threadIdx.x % 4 * 2;
 }
 
-/* ---- the instructions. nvcc gets them as PTX, the GPU's assembly language, where C++ has no name for them. The
- * emulator has its own, written from NVIDIA's description. ---- */
+/* ---- the instructions. C++ has no names for some of them, so nvcc gets these as PTX, the GPU's assembly language. The
+ * emulator has its own version, written from NVIDIA's description. ---- */
 
 #ifdef __CUDACC__
 
@@ -60,8 +60,8 @@ static __device__ inline int square_column(int quarter)
 #error "lockstep needs compute capability 8.0 or later, for bf16 on tensor cores: see CMAKE_CUDA_ARCHITECTURES"
 #endif
 
-/* Four matrices of 8 by 8: lane 8 m + r brings the address of row r of matrix m, 16 bytes. to[m]: the lane's two
- * numbers of matrix m, spread as a quarter is. (PTX ISA: ldmatrix.) */
+/* Loads four matrices of 8 by 8. Lane 8 m + r passes the address of row r of matrix m, 16 bytes. to[m]: the lane's two
+ * numbers of matrix m, in the layout of a quarter. (PTX ISA: ldmatrix.) */
 static __device__ inline void load_four_matrices(uint32_t *to, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -70,7 +70,7 @@ static __device__ inline void load_four_matrices(uint32_t *to, const void *row)
                  : "memory");
 }
 
-/* The same, but each matrix is mirrored on the way. */
+/* The same, but transposes each matrix. */
 static __device__ inline void load_four_matrices_transposed(uint32_t *to, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -79,8 +79,8 @@ static __device__ inline void load_four_matrices_transposed(uint32_t *to, const 
                  : "memory");
 }
 
-/* 16 by 8 numbers += a (16, 16) b (16, 8): upper and lower are two quarters of the sum, the left ones or the right
- * ones. b's columns lie where rows lie in a quarter: b_first holds its rows 0-7, b_second its rows 8-15. */
+/* sum (16, 8) += a (16, 16) b (16, 8). upper and lower: two quarters of the sum, either the left or the right ones. b's
+ * columns are stored as the rows of a quarter: b_first holds its rows 0-7, b_second its rows 8-15. */
 static __device__ inline void multiply_add(float *upper, float *lower, HalfSquare<__nv_bfloat16> a, uint32_t b_first,
                                            uint32_t b_second)
 {
@@ -99,7 +99,7 @@ static __device__ inline void multiply_add(float *upper, float *lower, HalfSquar
         : "r"(a.quarter[0]), "r"(a.quarter[1]), "r"(a.quarter[2]), "r"(a.quarter[3]), "r"(b_first), "r"(b_second));
 }
 
-/* 2^x in one instruction, off by 2^-22 of the result; results below 2^-126 become 0. (expf() takes eight.) */
+/* 2^x in one instruction, with a relative error of 2^-22; results below 2^-126 become 0. (expf() takes eight.) */
 static __device__ inline float power_of_two(float x)
 {
     float y;
@@ -113,8 +113,9 @@ static __device__ inline float power_of_two(float x)
 
 /* ---- squares ---- */
 
-/* The square whose first number `at` points to. Its quarters come in the order 0, 2, 1, 3: a product wants 0 and 2 of b
- * in neighbouring registers, and 1 and 3. So lanes 0-7 have the addresses of quarter 0's rows, 8-15 those of 2's. */
+/* Loads the square whose first number `at` points to. The quarters are loaded in the order 0, 2, 1, 3: a product needs
+ * quarters 0 and 2 of b in neighbouring registers, and also 1 and 3. So lanes 0-7 pass the addresses of quarter 0's
+ * rows, and lanes 8-15 those of quarter 2's. */
 template <typename Half> static __device__ inline HalfSquare<Half> load_square(const Half *at, int stride)
 {
     const int lane = threadIdx.x % WARP;
@@ -123,7 +124,7 @@ template <typename Half> static __device__ inline HalfSquare<Half> load_square(c
     return HalfSquare<Half>{{loaded[0], loaded[2], loaded[1], loaded[3]}};
 }
 
-/* Its mirror image: each quarter is mirrored, and quarter 2 is what was 1. */
+/* Loads it transposed: each quarter is transposed, and quarters 1 and 2 are exchanged. */
 template <typename Half> static __device__ inline HalfSquare<Half> load_transposed(const Half *at, int stride)
 {
     const int lane = threadIdx.x % WARP;
@@ -132,7 +133,7 @@ template <typename Half> static __device__ inline HalfSquare<Half> load_transpos
     return HalfSquare<Half>{{loaded[0], loaded[2], loaded[1], loaded[3]}};
 }
 
-/* From global memory, where a lane can as well fetch its numbers itself: eight rows at a time, 16 bytes of each. */
+/* Loads it from global memory, where each lane reads its own numbers: eight rows at a time, 16 bytes of each. */
 template <typename Half> static __device__ inline HalfSquare<Half> load_square_directly(const Half *at, int stride)
 {
     HalfSquare<Half> square;
@@ -141,8 +142,8 @@ template <typename Half> static __device__ inline HalfSquare<Half> load_square_d
     return square;
 }
 
-/* sum += a b^T: number (i, j) is row i of a times row j of b. Column j of the left half needs the upper rows of b, of
- * the right half the lower ones. */
+/* sum += a b^T: number (i, j) is row i of a times row j of b. The sum's left half needs the upper rows of b, its right
+ * half the lower ones. */
 template <typename Half>
 static __device__ inline void add_product(FloatSquare *sum, HalfSquare<Half> a, HalfSquare<Half> b)
 {

@@ -1,19 +1,18 @@
-/* device_cuda_ranges.cu: the kernels on an NVIDIA GPU, fifth part, which computes nothing: it says which part of
- * training the others work for, and when.
+/* device_cuda_ranges.cu: ranges: which part of training the kernels belong to, and when the GPU ran them.
  *
  * note: nvtx
- * NVTX is how a program tells a profiler such as Nsight Systems what it is about to do. Ranges are a stack per thread;
- * the profiler draws them above the kernels that were queued inside. It consists of headers alone, which look for a
- * profiler at the first call. Without one every call is a test of a pointer; and we do not even put the name together.
+ * With NVTX, a program tells a profiler such as Nsight Systems what it is doing. Each thread has a stack of ranges; the
+ * profiler draws them above the kernels that were queued inside. NVTX consists of headers only, which look for a
+ * profiler at the first call. Without a profiler every call only tests a pointer, and names are not even formatted.
  *
  * note: gpu-clock
- * While a step is traced, a range also puts an event into the stream where it begins and one where it ends. The GPU
- * writes its time into them when it comes by, which costs it next to nothing; they are read when the step is over, so
- * nobody waits for them in between. The GPU's clock counts from another zero than the host's. So before the step, when
- * the stream is empty, an event is recorded and waited for, and the host reads its clock before and after: it must have
- * happened in between. The shortest of some attempts counts, and half of it, some microseconds, is the largest error.
- * That is done for each step anew, because the two clocks drift, and because CUDA gives differences as float32, whose
- * 24 bits are nanoseconds only as long as the difference is short.
+ * While a step is traced, a range also records an event in the stream at its begin and at its end. The GPU writes its
+ * time into an event when it reaches it, at almost no cost. The events are read after the step, so nothing waits for
+ * them during it. The GPU's clock and the host's have different zeros. So before the step, when the stream is empty,
+ * the host reads its clock, records an event, waits for it, and reads its clock again: the event happened in between.
+ * Of several attempts the shortest is used, and half of its length, some microseconds, is the largest error. This is
+ * repeated for each step, because the two clocks drift, and because CUDA gives differences as float32, whose 24 bits
+ * resolve nanoseconds only for short differences.
  */
 #include "gpu/device_cuda.h"
 
@@ -35,7 +34,7 @@ enum { NAME_BYTES = 64, MAX_DEPTH = 16, CLOCK_ATTEMPTS = 5 };
 
 /* ---- profilers ---- */
 
-/* NVTX has no question for this, but without a profiler a push has an answer of its own. */
+/* NVTX has no function for this, but without a profiler a push returns a special value. */
 static bool find_profiler(void)
 {
     if (nvtxRangePushA("is a profiler here?") == NVTX_NO_PUSH_POP_TRACKING)
@@ -56,21 +55,21 @@ typedef struct TimedRange {
     char name[NAME_BYTES];
     TimelineRow row;
     cudaStream_t stream;
-    cudaEvent_t begin, end; /* made once, and used for one range of each step */
-    bool has_ended;         /* false: a mark, which happens at `begin` */
+    cudaEvent_t begin, end; /* created once, reused in each step */
+    bool has_ended;         /* false: a mark, which has only `begin` */
 } TimedRange;
 
 static std::atomic<bool> is_timed(false); /* between device_timeline_begin() and _end() */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards `ranges`, its count and its capacity */
 static TimedRange *ranges;
 static int range_count, range_capacity;
 
 static thread_local int open_ranges[MAX_DEPTH], depth; /* of this thread: indices, the innermost last */
 
-static pthread_t step_thread;        /* the one that called device_timeline_begin() */
-static cudaEvent_t reference = NULL; /* a moment by the GPU's clock ... */
-static double reference_seconds;     /* ... and the same by now_seconds() */
+static pthread_t step_thread;        /* the thread that called device_timeline_begin() */
+static cudaEvent_t reference = NULL; /* a moment on the GPU's clock ... */
+static double reference_seconds;     /* ... and the same moment in now_seconds() */
 
 static cudaEvent_t new_timing_event(void)
 {
@@ -79,7 +78,7 @@ static cudaEvent_t new_timing_event(void)
     return event;
 }
 
-/* Makes room for one more. Call it with the lock held. */
+/* Makes room for one more range. Hold the lock. */
 static void grow(void)
 {
     if (range_count < range_capacity)
@@ -142,7 +141,7 @@ static void take_reference(void)
     }
 }
 
-/* When the event happened, by now_seconds(). */
+/* The time of the event, in now_seconds(). */
 static double seconds_of(cudaEvent_t event)
 {
     float milliseconds = 0;
@@ -184,7 +183,7 @@ static void begin_range(cudaStream_t stream, const char *format, va_list argumen
     if (is_profiled())
         nvtxRangePushA(name);
     if (is_timed) {
-        CHECK(depth < MAX_DEPTH, "range %s: more than %d within each other; does one never end?", name, MAX_DEPTH);
+        CHECK(depth < MAX_DEPTH, "range %s: more than %d nested ranges; does one never end?", name, MAX_DEPTH);
         open_ranges[depth++] = begin_timed(stream, name);
     }
 }

@@ -1,14 +1,14 @@
-/* device_cuda_update.cu: the kernels on an NVIDIA GPU, last part: losses, looking at gradients, optimizers,
- * looking at answers, half precision. */
+/* device_cuda_update.cu: the kernels on an NVIDIA GPU, last part: losses, norm and clipping, optimizers, accuracy, half
+ * precision. */
 #include "gpu/device_cuda.h"
 
 #include <float.h>
 
-/* A sum that ends in one number is taken by at most so many blocks, each of which leaves one partial sum. How many
- * depends on the count alone, and not on the GPU: so does the order of the sum. */
+/* A sum over all numbers uses at most SUM_BLOCKS blocks, and each writes one partial sum. The number of blocks, and so
+ * the order of the sum, depends only on the count, not on the GPU. */
 enum { SUM_BLOCKS = 256 };
 
-/* `wanted` blocks, but 1 at least and SUM_BLOCKS at most. */
+/* `wanted`, limited to 1 to SUM_BLOCKS. */
 static unsigned blocks_for_sum(int64_t wanted)
 {
     if (wanted > SUM_BLOCKS)
@@ -18,7 +18,7 @@ static unsigned blocks_for_sum(int64_t wanted)
 
 /* ---- losses ---- */
 
-/* *out = factor * the sum of the `count` partial sums. One block. */
+/* *out = factor * the sum of the `count` partial sums. Launch with one block. */
 template <typename Number>
 static __global__ void add_up_kernel(Number *out, const double *partial, int64_t count, double factor)
 {
@@ -30,8 +30,8 @@ static __global__ void add_up_kernel(Number *out, const double *partial, int64_t
         *out = (Number)(factor * sum);
 }
 
-/* A block takes one row. One pass finds the largest logit and the sum of exp(x - largest) together: where a thread
- * meets a larger logit, it scales its sum down to it. */
+/* One block per row. One pass finds the largest logit and the sum of exp(x - largest) together: when a thread finds a
+ * larger logit, it scales its sum down to it. */
 static __global__ void cross_entropy_forward_kernel(double *row_loss, float *row_max, float *row_sum,
                                                     const float *logits, const int32_t *targets, int64_t V)
 {
@@ -53,12 +53,12 @@ static __global__ void cross_entropy_forward_kernel(double *row_loss, float *row
     if (threadIdx.x == 0) {
         row_max[row] = largest_of_row;
         row_sum[row] = sum_of_row;
-        /* -log(p[target]), from the logits: p[target] itself may be 0 in float32 */
+        /* -log(p[target]), computed from the logits, because p[target] itself may be 0 in float32 */
         row_loss[row] = log((double)sum_of_row) - ((double)x[targets[row]] - (double)largest_of_row);
     }
 }
 
-/* One block per row, as large as the row is worth. */
+/* Threads of a row's block: fewer for short rows. */
 static unsigned threads_for_row(int64_t V)
 {
     return V > 4096 ? 1024 : THREADS;
@@ -89,7 +89,7 @@ static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const flo
         const Four<float> x = load_four(logits, i, end);
         for (int k = 0; k < 4; k++) {
             const float p = expf(x.at[k] - largest) * factor;
-            /* forward: loss += log(sum of exp(x)) - x[target], so dx = softmax(x) - (1 at the target) */
+            /* forward: loss += log(sum of exp(x)) - x[target], so dx = dloss * (softmax(x) - (1 at the target)) */
             dx.at[k] += d * (p - (i + k == target ? 1 : 0));
         }
         store_gradient(dlogits, i, end, dx);
@@ -156,7 +156,7 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- looking at gradients: the results stay on the device ---- */
+/* ---- norm and clipping: the results stay on the device ---- */
 
 static __global__ void sum_of_squares_kernel(double *partial, const float *x, int64_t n)
 {
@@ -181,7 +181,7 @@ void device_sum_of_squares(double *sum, const float *x, int64_t n)
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* One block. */
+/* Launch with one block. */
 static __global__ void clip_factor_kernel(float *factor, const double *sums, int64_t count, double max_norm)
 {
     double sum = 0;
@@ -199,13 +199,13 @@ void device_clip_factor(float *factor, const double *sums, int64_t count, double
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- optimizers: one pass, each number is read once and written once, which is all that memory allows ---- */
+/* ---- optimizers: one pass, so each number is read once and written once ---- */
 
 static __global__ void sgd_kernel(DeviceUpdate update, float lr, float weight_decay)
 {
     const int64_t i = first_of_four(), n = update.n;
     if (isnan(*update.factor))
-        return; /* all threads alike: the step is left out */
+        return; /* in all threads: skip the step */
     Four<float> w = load_four(update.weight, i, n);
     const Four<float> g = load_four(update.grad, i, n);
     for (int k = 0; k < 4; k++)
@@ -244,12 +244,12 @@ void device_sgd(const DeviceUpdate *update, float *momentum_buffer, float lr, fl
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* What AdamW's kernel needs, derived once on the host. */
+/* Arguments of AdamW's kernel, derived once on the host. */
 struct AdamW {
     float beta1, beta2, eps;
-    float keep;             /* of the weight, after decay */
-    float step_size;        /* lr, corrected for the first mean's start at 0 */
-    float root_correction2; /* the same for the second */
+    float keep;             /* 1 - lr * weight_decay */
+    float step_size;        /* lr / correction1, because m starts at 0 */
+    float root_correction2; /* sqrt(correction2), because v starts at 0 */
 };
 
 static __global__ void adamw_kernel(DeviceUpdate update, float *m, float *v, AdamW options)
@@ -280,9 +280,9 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- looking at the model's answers ---- */
+/* ---- accuracy ---- */
 
-/* The sum of what the blocks have counted. */
+/* Adds the blocks' counts, on the host. */
 static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
 {
     int32_t counts[SUM_BLOCKS];
@@ -293,8 +293,8 @@ static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
     return total;
 }
 
-/* Each block: how many of its rows are correct. The first of the largest logits counts as the answer. A row with a NaN
- * is wrong: no comparison holds. */
+/* Each block counts its correct rows. If several logits are largest, the first one is the answer. A row with a NaN is
+ * wrong: no comparison holds. */
 static __global__ void count_correct_kernel(int32_t *counts, const float *logits, const int32_t *targets, int64_t rows,
                                             int64_t V)
 {
@@ -321,7 +321,7 @@ int64_t device_count_correct(const float *logits, const int32_t *targets, int64_
     return total_of_counts(counts, blocks);
 }
 
-/* ---- half precision on the wire, and for products ---- */
+/* ---- half precision, for communication and for operands ---- */
 
 template <typename Half> static __global__ void to_half_kernel(Half *to, const float *x, int64_t n)
 {

@@ -1,4 +1,4 @@
-/* fused_ops.c: operations that do the work of two. Shapes are checked as the plain operations check them. */
+/* fused_ops.c: two operations in one. Shapes are checked as in the plain operations. */
 #include "gpu/fused_ops.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear and gelu: out = gelu(x weight^T + bias) ----
- * saved[0]: x as it was multiplied, saved[1]: weight as it was multiplied; saved[2]: the device's choice. */
+ * saved[0]: x as an operand, saved[1]: weight as an operand; saved[2]: what the device's forward kernel keeps. */
 
 static void linear_gelu_backward(Tape *tape, Node *node)
 {
@@ -54,7 +54,7 @@ Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     return out;
 }
 
-/* ---- add and layernorm: computed together, but to the tape they are two operations ---- */
+/* ---- add and layernorm: one kernel, but recorded on the tape as two operations ---- */
 
 Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tensor *bias, Tensor **sum)
 {

@@ -1,12 +1,12 @@
-/* gpt_blocks.c: the blocks of the GPT with fewer passes over memory, in the place of common/nn/gpt_blocks.c: a sum and
- * the layernorm that follows it are one kernel. A block ends with a sum whose layernorm is the next block's, so each block
- * leaves its last sum to its successor. The bits are the same: tests/common/test_fusions.c. */
+/* gpt_blocks.c: the blocks of the GPT with fewer passes over memory; replaces common/nn/gpt_blocks.c. A sum and the
+ * layernorm after it are one kernel. The last sum of a block is followed by the next block's first layernorm, so the
+ * loop below computes these two together. The bits are the same: tests/common/test_fusions.c. */
 #include "device/device.h"
 #include "gpu/fused_ops.h"
 #include "nn/layers.h"
 
-/* The residual stream x and what the block is applied to, layernorm(x), both (B, T, C). Returns what the block's second
- * half adds to *x: the caller does so. */
+/* x: the residual stream, normalized: layernorm(*x), both (B, T, C). Adds attention's branch to *x. Returns the MLP's
+ * branch, which the caller adds to *x. */
 static Tensor *block_forward(const GptBlock *block, Tape *tape, Tensor **x, Tensor *normalized, int heads)
 {
     Tensor *h = op_linear(tape, normalized, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor);

@@ -1,15 +1,15 @@
-/* gradient_dtype.c: gradients that are stored in 16 bits, in the place of common/autograd/gradient_dtype.c.
+/* gradient_dtype.c: chooses which gradients are stored in 16 bits; replaces common/autograd/gradient_dtype.c.
  *
  * note: product-gradient
- * Under bf16 and f16, the backward pass of a linear layer multiplies its output's gradient, rounded. In float32, that
+ * Under bf16 and f16, the backward pass of a linear layer reads its output's gradient rounded. Stored in float32, that
  * gradient would be written, read again, and written rounded. So the kernel that computes it rounds it at once, if it
- * can. But a sum must be rounded after the last addition. So this contribution must be the first one, and must come from
- * the last operation that used the tensor. Then the same numbers are rounded as otherwise, and the bits are the same. */
+ * can. But a sum must be rounded after its last addition. So this is done only if the gradient has one contribution:
+ * the current one is the first, and no other use of the tensor is left. Then the bits are those of rounding later. */
 #include <string.h>
 
 #include "autograd/tape.h"
 
-/* These operations' kernels store what Gradient.dtype says. The other kernels know float32 alone. */
+/* The kernels of these operations store in Gradient.dtype. The other kernels store float32 only. */
 static bool can_store_16_bits(const Node *node)
 {
     return strcmp(node->name, "add") == 0 || strcmp(node->name, "attention") == 0 ||

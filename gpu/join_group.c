@@ -1,4 +1,4 @@
-/* join_group.c: device memory in collectives: see train/gpu.h. */
+/* join_group.c: collectives on device memory: see train/gpu.h. */
 #include "train/gpu.h"
 
 #include "gpu/pg_nccl.h"

@@ -1,12 +1,12 @@
-/* pg_nccl.c: the NCCL backend: collectives of device memory, from GPU to GPU. Barriers and host memory stay with MPI,
- * which starts the ranks and brings them the id by which they find each other here.
+/* pg_nccl.c: the NCCL backend: collectives on device memory, from GPU to GPU. Barriers and host memory stay with MPI.
+ * MPI also starts the ranks and broadcasts the id by which they find each other in NCCL.
  *
  * note: nccl-stream
- * NCCL works on a stream of its own, and the host stands between it and the computation: a collective is queued when
- * what it sends has been computed (group_carry_out), and is done when the stream is empty again. It does not work on
- * cudaStreamPerThread, as all our kernels do: a communicator that never blocks its caller may start its kernels from a
- * thread of NCCL's, and there the per-thread stream is another one. The stream has the highest priority, as the network
- * should not wait for a multiprocessor behind kernels of the backward pass.
+ * NCCL has a stream of its own, and the host orders it and the computation: a collective is queued when the send buffer
+ * has been computed (group_carry_out), and is done when the stream is empty again. Our kernels' cudaStreamPerThread
+ * would not do: a non-blocking communicator may launch its kernels from one of NCCL's threads, where the per-thread
+ * stream is another one. The stream has the highest priority, so that NCCL's kernels do not wait for a multiprocessor
+ * behind kernels of the backward pass.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -23,16 +23,16 @@
 #error "NCCL 2.18 or later is needed"
 #endif
 
-#define TIME_TO_ABORT 2.0 /* seconds that ncclCommAbort gets before the job ends without it */
+#define TIME_TO_ABORT 2.0 /* seconds to wait for ncclCommAbort before the job ends without it */
 
-/* One group per job, as MPI's in pg_mpi.c. */
+/* One group per job, as in pg_mpi.c. */
 static struct {
-    const Backend *mpi; /* carries what NCCL does not */
+    const Backend *mpi; /* for host memory and barriers */
     int device;
     cudaStream_t stream;
-    pthread_mutex_t lock; /* guards what follows, and every call that uses comm */
-    ncclComm_t comm; /* NULL: there is none, or no longer */
-    bool aborting; /* comm is being taken apart, and nobody may use it any more */
+    pthread_mutex_t lock; /* guards the fields below, and every call that uses comm */
+    ncclComm_t comm; /* NULL: not created yet, or destroyed */
+    bool aborting; /* comm is being aborted: do not use it */
 } nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- errors ---- */
@@ -51,7 +51,7 @@ static const char *hint_for(ncclResult_t result)
 #define CHECK_NCCL(call) check_nccl((call), #call, __FILE__, __LINE__)
 static void check_nccl(ncclResult_t result, const char *call, const char *file, int line)
 {
-    if (result == ncclSuccess || result == ncclInProgress) /* the latter: wait_until_taken_in() sees to it */
+    if (result == ncclSuccess || result == ncclInProgress) /* in progress: the caller waits for the end */
         return;
     fault_at(file, line, "%s failed: %s (%s); %s", call, ncclGetErrorString(result), ncclGetLastError(NULL),
              hint_for(result));
@@ -65,8 +65,8 @@ static void check_cuda(cudaError_t error, const char *call, const char *file, in
                  cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-/* Before any call that uses the communicator: no other thread takes it apart until pthread_mutex_unlock(). No such call
- * waits for long (blocking = 0). Never returns once the job is being ended. */
+/* Call before any call that uses the communicator: no other thread aborts it until pthread_mutex_unlock(). No such call
+ * holds the lock for long (blocking = 0). Does not return if the job is being ended. */
 static void lock_communicator(void)
 {
     pthread_mutex_lock(&nccl.lock);
@@ -77,7 +77,7 @@ static void lock_communicator(void)
         pause();
 }
 
-/* A fault ends the job, and that wants the lock: so it is given back first. */
+/* A fault ends the job, and ending takes the lock. So unlock first, then check. */
 #define CHECK_NCCL_LOCKED(call) check_nccl_locked((lock_communicator(), (call)), #call, __FILE__, __LINE__)
 static void check_nccl_locked(ncclResult_t result, const char *call, const char *file, int line)
 {
@@ -85,7 +85,7 @@ static void check_nccl_locked(ncclResult_t result, const char *call, const char 
     check_nccl(result, call, file, line);
 }
 
-/* What NCCL has come to in the background. */
+/* The state of NCCL's work in the background. */
 static ncclResult_t communicator_state(void)
 {
     ncclResult_t state = ncclSuccess;
@@ -95,8 +95,8 @@ static ncclResult_t communicator_state(void)
     return result == ncclSuccess ? state : result;
 }
 
-/* cudaSuccess: all that was queued for NCCL is done. CUDA remembers "not ready" as the thread's last error. It is
- * cleared, or the next launch would be blamed for it. */
+/* cudaSuccess: all of NCCL's queued work is done. CUDA stores "not ready" as the thread's last error. Clear it, or the
+ * check after the next launch would report it. */
 static cudaError_t stream_state(void)
 {
     cudaError_t status = cudaStreamQuery(nccl.stream);
@@ -109,13 +109,13 @@ static cudaError_t stream_state(void)
 
 static void *abort_communicator(void *done)
 {
-    (void)cudaSetDevice(nccl.device); /* after a kernel's fault every CUDA call fails, but NCCL is still to abort */
+    (void)cudaSetDevice(nccl.device); /* not checked: after a kernel's fault every CUDA call fails, but abort anyway */
     pthread_mutex_lock(&nccl.lock);
     nccl.aborting = true;
     ncclComm_t comm = nccl.comm;
     pthread_mutex_unlock(&nccl.lock);
     if (comm != NULL)
-        ncclCommAbort(comm); /* without the lock: it may hang, and the others are to see that the job ends */
+        ncclCommAbort(comm); /* without the lock: it may hang, and other threads must be able to see `aborting` */
     while (comm != NULL && stream_state() == cudaErrorNotReady)
         sleep_seconds(1e-3);
     atomic_store((atomic_bool *)done, true);
@@ -123,9 +123,9 @@ static void *abort_communicator(void *done)
 }
 
 /* note: nccl-abort
- * A kernel of NCCL's waits on the GPU for its peers, for ever if they do not come, and a process does not end well with
- * a kernel that runs. So before the job ends (a time-out, an error, a fault anywhere) the kernels are told to stop. As
- * that may itself hang, it happens in a thread of its own, and the job ends without it if it takes too long. */
+ * An NCCL kernel waits on the GPU for its peers: for ever, if a peer never joins. A process cannot end cleanly while a
+ * kernel runs. So before the job ends (a time-out, an error, a fault anywhere), the kernels are stopped. Stopping may
+ * itself hang, so it has a thread of its own, and after TIME_TO_ABORT the job ends without it. */
 static void stop_kernels(void)
 {
     static atomic_bool done;
@@ -166,14 +166,14 @@ static void start(const Collective *c)
     case OP_ALL_REDUCE: CHECK_NCCL_LOCKED(ncclAllReduce(send, receive, count, type, op, comm, stream)); break;
     case OP_ALL_GATHER: CHECK_NCCL_LOCKED(ncclAllGather(send, receive, count, type, comm, stream)); break;
     case OP_REDUCE_SCATTER: CHECK_NCCL_LOCKED(ncclReduceScatter(send, receive, count, type, op, comm, stream)); break;
-    case OP_BARRIER: break; /* MPI's */
+    case OP_BARRIER: break; /* never here: run() gives it to MPI */
     }
 }
 
 /* note: nccl-wait
- * Looks and gives the core away in turns, as wait_a_moment() says for a thread in the foreground: the computation is on
- * the GPU, and leaves this core to us. cudaStreamSynchronize() would be shorter, but when a peer dies its kernel waits
- * for ever, and so would we; NCCL tells of such errors only to those who ask. Time-outs are the watchdog's. */
+ * A loop that polls and yields, as wait_a_moment() does for a thread in the foreground: the computation is on the GPU
+ * and does not need this core. cudaStreamSynchronize() would be shorter, but if a peer dies, NCCL's kernel and the wait
+ * would never end: NCCL reports such errors only through ncclCommGetAsyncError(). The watchdog checks time-outs. */
 static void wait_until_done(ProcessGroup *pg, const Collective *c)
 {
     Collective foreground = *c;
@@ -189,7 +189,7 @@ static void wait_until_done(ProcessGroup *pg, const Collective *c)
             device_range_end();
             queued = true;
         }
-        /* In progress: not even queued, so an empty stream would mean nothing. */
+        /* While NCCL is in progress, the collective is not queued yet, so an empty stream does not mean "done". */
         cudaError_t status = state == ncclSuccess ? stream_state() : cudaErrorNotReady;
         if (status == cudaSuccess)
             return;
@@ -206,15 +206,15 @@ static void run(ProcessGroup *pg, const Collective *c)
         nccl.mpi->run(pg, c);
         return;
     }
-    device_range_begin_on(nccl.stream, "NCCL"); /* ends when all is queued */
+    device_range_begin_on(nccl.stream, "NCCL"); /* wait_until_done() ends it when the collective is queued */
     start(c);
     wait_until_done(pg, c);
 }
 
 /* ---- the communicator ---- */
 
-/* Returns when NCCL has done in the background what it was asked for. */
-static void wait_until_taken_in(ProcessGroup *pg, const char *what)
+/* Returns when NCCL has finished the last call in the background; `what` names it. */
+static void wait_while_in_progress(ProcessGroup *pg, const char *what)
 {
     double deadline = now_seconds() + pg->options.timeout;
     ncclResult_t state = communicator_state();
@@ -231,11 +231,11 @@ static void wait_until_taken_in(ProcessGroup *pg, const char *what)
 static void close_nccl(ProcessGroup *pg)
 {
     CHECK_NCCL_LOCKED(ncclCommFinalize(nccl.comm));
-    wait_until_taken_in(pg, "the end of the group");
+    wait_while_in_progress(pg, "the end of the group");
     job_before_abort(NULL);
     lock_communicator();
     ncclResult_t result = ncclCommDestroy(nccl.comm);
-    nccl.comm = NULL; /* who ends the job from here on has nothing to take apart */
+    nccl.comm = NULL; /* from here on, the end of the job has nothing to abort */
     pthread_mutex_unlock(&nccl.lock);
     check_nccl(result, "ncclCommDestroy", __FILE__, __LINE__);
     CHECK_CUDA(cudaStreamDestroy(nccl.stream));
@@ -249,7 +249,7 @@ void pg_use_nccl(ProcessGroup *pg)
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     int lowest = 0, highest = 0;
-    config.blocking = 0; /* every call returns at once, so that none can hang in NCCL */
+    config.blocking = 0; /* every call returns at once, so no call can hang inside NCCL */
     memset(&id, 0, sizeof id);
     if (pg->rank == 0)
         CHECK_NCCL(ncclGetUniqueId(&id));
@@ -261,7 +261,7 @@ void pg_use_nccl(ProcessGroup *pg)
     CHECK_CUDA(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, highest));
     CHECK_NCCL(ncclCommInitRankConfig(&nccl.comm, pg->world_size, id, pg->rank, &config));
     job_before_abort(stop_kernels);
-    wait_until_taken_in(pg, "the start of the group");
+    wait_while_in_progress(pg, "the start of the group");
     nccl.mpi = pg->backend;
     pg->backend = &nccl_backend;
 }

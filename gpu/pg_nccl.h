@@ -1,11 +1,11 @@
-/* pg_nccl.h: a backend for GPUs. */
+/* pg_nccl.h: the NCCL backend, for GPUs. */
 #ifndef LOCKSTEP_GPU_PG_NCCL_H
 #define LOCKSTEP_GPU_PG_NCCL_H
 
 #include "comm/process_group.h"
 
-/* From now on NCCL carries what lies in device memory; the backend that the group had goes on with the rest. Call once,
- * after device_init(), with a device for each rank; collective. */
+/* From now on NCCL carries collectives on device memory; the group's backend before this call carries the others.
+ * Collective: call once on every rank, after device_init(). Every rank needs a device of its own. */
 void pg_use_nccl(ProcessGroup *pg);
 
 #endif

@@ -1,21 +1,21 @@
-/* staging.c: over the host and back.
+/* staging.c: collectives on device memory through copies in host memory.
  *
  * note: staging
- * MPI, as the distributions build it, reads host memory only. So what lies in device memory is copied into pinned host
- * memory (which the GPU reads and writes by itself, at full speed), sent from there, and what has arrived is copied
- * back. Two copies over PCIe and an addition on the CPU: slow beside NCCL, but it asks nothing of the hardware. Two
- * ranks can share one GPU this way, which NCCL refuses, and every all-reduce algorithm written for the CPU serves GPUs,
- * too: --allreduce ordered gives the same bits here as there.
+ * MPI, as the distributions build it, reads host memory only. So device memory is copied to pinned host memory (which
+ * the GPU reads and writes without the CPU, at full speed), MPI works on the copy, and the result is copied back. Two
+ * copies over PCIe and an addition on the CPU are slow compared with NCCL, but need no special hardware. Two ranks can
+ * share one GPU this way, which NCCL refuses. Every all-reduce algorithm written for the CPU also works for GPUs:
+ * --allreduce ordered gives the same bits here as there.
  *
- * Both copies are done when they return. So when a collective is done its result lies in device memory, for whichever
- * thread looks next.
+ * Both copies are done when they return. So when a collective is done, its result is in device memory, and any thread
+ * can read it.
  */
 #include "gpu/staging.h"
 
 #include "comm/group.h"
 #include "device/device.h"
 
-/* Host memory that stands for device memory while a collective is under way; kept for the next one. */
+/* Host memory that replaces device memory during a collective; kept for the next one. */
 static struct {
     const Backend *inner;
     void *send, *receive; /* device_alloc_host(); owned */
@@ -28,7 +28,7 @@ static bool is_needed(const Collective *collective)
     return device_owns(collective->send) || device_owns(collective->receive);
 }
 
-/* Bytes of the two buffers: one of them holds a part per rank in the operations that spread or collect. */
+/* Bytes of the two buffers. A reduce-scatter sends one part per rank; an all-gather receives one part per rank. */
 static size_t bytes_sent(const ProcessGroup *pg, const Collective *c)
 {
     size_t bytes = c->count * dtype_size(c->dtype);
@@ -41,7 +41,7 @@ static size_t bytes_received(const ProcessGroup *pg, const Collective *c)
     return c->operation == OP_ALL_GATHER ? bytes * (size_t)pg->world_size : bytes;
 }
 
-/* Makes *memory at least `bytes` large; what it held is gone. */
+/* Makes *memory at least `bytes` large; its old contents may be lost. */
 static void *grow(void **memory, size_t *size, size_t bytes)
 {
     if (*memory == NULL || bytes > *size) {
