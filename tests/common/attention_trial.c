@@ -1,9 +1,9 @@
-/* attention_trial.c: what attention_trial.h promises. */
+/* attention_trial.c: see attention_trial.h. */
 #include "attention_trial.h"
 
 enum { GUARD = 16 };
 
-/* Room for `count` numbers, and some behind them that nobody may write to. */
+/* Device memory for `count` numbers and a guard after them, which must not be written. */
 static float *guarded(int64_t count)
 {
     float *room = device_alloc((size_t)(count + GUARD) * sizeof *room);
@@ -17,7 +17,7 @@ static void free_guarded(float *room, int64_t count, const char *name)
     device_to_host(guard, room + count, sizeof guard);
     for (int i = 0; i < GUARD; i++)
         if (guard[i] != 1234)
-            fail_msg("%s() asks for too little: something was written behind its %lld numbers", name, (long long)count);
+            fail_msg("%s() is too small: a number was written after its %lld numbers", name, (long long)count);
     device_free(room);
 }
 

@@ -1,4 +1,4 @@
-/* device_trial.c: what device_trial.h promises. */
+/* device_trial.c: see device_trial.h. */
 #include "device_trial.h"
 
 #include <stdio.h>
@@ -14,9 +14,9 @@ static Rng rng;
 
 static void *room_for(int64_t count, size_t size)
 {
-    CHECK(rooms < 1000, "a test wants more than 1000 arrays");
+    CHECK(rooms < 1000, "a test has more than 1000 arrays");
     if (rooms == 0)
-        rng_seed(&rng, 1); /* each test sees the same numbers, whichever tests came before */
+        rng_seed(&rng, 1); /* each test gets the same numbers, whatever tests ran before it */
     return room[rooms++] = alloc_or_fault((size_t)count * size);
 }
 
@@ -111,7 +111,7 @@ void *operand_of(const void *x, DType precision, int64_t n)
 
 void numbers_of(float *x, const void *operand, DType precision, int64_t n)
 {
-    const bool has_16_bits = device_rounded_bytes(precision, 1) == 2; /* the device's choice: else it is a float */
+    const bool has_16_bits = device_rounded_bytes(precision, 1) == 2; /* otherwise the device stores a float */
     if (has_16_bits)
         device_from_half(x, operand, precision, n);
     else
@@ -177,7 +177,7 @@ static const char *label(const Trial *trial, const char *what)
     return text;
 }
 
-/* Calls once, with each array `shift` bytes into memory of its own. */
+/* Calls once, with each array at offset `shift`, in bytes, in memory of its own. */
 static void run_once(const Trial *trial, size_t shift)
 {
     char *memory[TRIAL_ARRAYS];
@@ -221,7 +221,7 @@ void trial_run(Trial *trial)
                               "threads come, or on memory that nobody wrote?");
 }
 
-/* What is wrong with an element, in units of what is allowed; 0: nothing. */
+/* The error of an element divided by its bound; 0 if it is within its bound. */
 static double excess(float actual, double expected, double bound)
 {
     if (!isfinite(actual) || !isfinite(expected) || !isfinite(bound))

@@ -1,20 +1,20 @@
-/* device_trial.h: one call of a function of device.h, judged against float64.
+/* device_trial.h: one call of a function of device.h, compared with float64.
  *
  * Interface:
  *   Trial trial = {.name = "relu", .call = call_relu, .shape = {n}};
  *   trial_input(&trial, x, n);                    array 0: on the host; the call must leave it as it is
- *   trial_output(&trial, "dx", start, n);         array 1: what the call finds there. NULL: NaN, as it must be set
+ *   trial_output(&trial, "dx", start, n);         array 1: its numbers before the call. NULL: NaN, the call must set it
  *   trial_null(&trial);                           array 2: the call gets NULL
  *                                                 (an output may be a gradient: the call gets it by trial_gradient())
  *   trial_run(&trial);                            calls call(&trial, arrays), the arrays in device memory
  *   trial_expect(&trial, 1, expected, bound, "hint");
  *
- * trial_run() calls twice, with the arrays at other addresses, and the results must have the same bits.
+ * trial_run() calls twice, with the arrays at different addresses, and the results must have the same bits.
  *
- * Bounds. Each operation of float32 is right but for a factor 1 + e, |e| <= U. So a sum of n numbers, in any order, is
- * off by at most about n U times the sum of their sizes, and a chain of n products by n U times its result. Each test
- * counts the operations of its formula, says so, and allows that much: no more digits are lost than have to be, nor is
- * a device bound to one order of summation.
+ * Bounds. Each operation of float32 has a relative error of at most U. So the error of a sum of n numbers, in any
+ * order, is at most about n U times the sum of their sizes, and that of a chain of n products n U times its result.
+ * Each test counts the operations of its formula in a comment, and allows that error and no more. The bound holds for
+ * every order of summation, so each device may choose its own.
  */
 #ifndef LOCKSTEP_TESTS_DEVICE_TRIAL_H
 #define LOCKSTEP_TESTS_DEVICE_TRIAL_H
@@ -27,7 +27,7 @@
 #include "expect.h"
 
 #define U 0x1p-24     /* unit round-off of float32: half of the distance from 1 to the next number */
-#define TINY 0x1p-126 /* the smallest normal float32: exp() and its like may give 0 in place of less */
+#define TINY 0x1p-126 /* the smallest normal float32: exp() and similar functions may return 0 below it */
 #define TRIAL_ARRAYS 10
 
 typedef struct TrialArray {
@@ -45,7 +45,7 @@ struct Trial {
     int64_t shape[4];
     int heads; /* attention */
     DType precision;
-    const void *extra; /* what else the call wants to know */
+    const void *extra; /* other arguments of the call */
     TrialArray array[TRIAL_ARRAYS];
     int arrays;
 };
@@ -54,14 +54,15 @@ void trial_input(Trial *trial, const void *values, int64_t count);
 void trial_output(Trial *trial, const char *name, const float *start, int64_t count);
 void trial_null(Trial *trial);
 void trial_run(Trial *trial);
-/* For call(): array i as a gradient, which is added to where the trial has given it a start, and else must be set. */
+/* For call(): array i as a gradient. If the trial gave it a start, contributions are added; otherwise the first is
+ * set. */
 Gradient trial_gradient(const Trial *trial, void **array, int i);
-double start_at(const float *start, int64_t i); /* start[i]; 0 where start is NULL */
+double start_at(const float *start, int64_t i); /* start[i]; 0 if start is NULL */
 /* |result - expected| <= bound, element by element; NaN never passes, and an empty array always. */
 void trial_expect(const Trial *trial, int array, const double *expected, const double *bound, const char *hint);
 /* The result, an operand, holds no number that trial->precision does not have. */
 void trial_expect_rounded(const Trial *trial, int array);
-/* The result is NaN there: it must not be lost on the way. */
+/* The result at `index` is NaN: the call must not lose an input's NaN. */
 void trial_expect_nan(const Trial *trial, int array, int64_t index, const char *hint);
 
 /* Runs trial_expect() for any array on the host. */
@@ -81,7 +82,7 @@ double nearest_in(DType precision, double x);
 /* Each number rounded so; the same numbers in float32. */
 float *rounded(const float *x, DType precision, int64_t count);
 double unit_of(DType precision); /* the unit round-off; 0 for DTYPE_F32: its operands are not rounded */
-/* What a result x is off by that was off by `off`, and then was rounded to `precision`. */
+/* The error of a result x after rounding to `precision`, if it was `off` before. */
 double off_when_rounded(DType precision, double x, double off);
 
 /* Device memory that holds these bytes; device_free() it. */

@@ -55,7 +55,7 @@ static void project_backward(Tape *tape, Node *node)
             device_contribute(tape_gradient(tape, node->inputs[k]), node->saved[0], tensor_count(node->inputs[k]));
 }
 
-/* Of a, and of b unless it is NULL. Nobody looks at its value; the backward pass must start with 1. */
+/* The loss of a, and of b unless it is NULL. Its value is not used; backward must start with 1. */
 static Tensor *project(Tape *tape, Tensor *a, Tensor *b, float *direction)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, true);
@@ -120,7 +120,7 @@ static void *copy_to_device(Tape *tape, const void *host, int64_t count)
     return device;
 }
 
-/* A step's memory is what the last one left behind: here NaN, so that nobody reads what nobody has written. */
+/* Fills the memory of the next step with NaN, so that reading memory before it is written shows. */
 static void leave_nan_behind(Tape *tape)
 {
     enum { COUNT = 1 << 18 };
@@ -183,8 +183,8 @@ static void differentiate(const Problem *problem, const Draw *drawn, int k, floa
     free(down);
 }
 
-/* Each rounding of a chain is wrong by up to 2^-24 of the numbers that are added there, which are about as large as
- * the largest result. Most of the errors cancel, so this is generous; a wrong formula is off by far more. */
+/* Each rounding in a chain has an error of up to 2^-24 of the numbers that are added there, which are about as large as
+ * the largest result. Most errors cancel, so this bound is generous; the error of a wrong formula is far larger. */
 static double tolerance(const Problem *problem, const float *expected, int64_t count)
 {
     double largest = 0;
@@ -193,7 +193,7 @@ static double tolerance(const Problem *problem, const float *expected, int64_t c
     return largest * 2 * problem->chain / (1 << 24);
 }
 
-/* A batch of zero rows has results and gradients without elements: nothing to compare then. */
+/* With a batch of zero rows, results and gradients have no elements, and there is nothing to compare. */
 void compare(const Problem *problem, const char *name, const float *actual, const float *expected, int64_t count,
              const char *hint)
 {
@@ -213,7 +213,7 @@ static void check_result(const Problem *problem, const Result *result, double *c
     free(expected);
 }
 
-/* uses: how often the operation took its operands; each use adds the same gradient. */
+/* uses: how often the operation was applied to its operands; each use adds the same gradient. */
 static void check_gradients(const Problem *problem, const Result *result, const Draw *drawn, int uses)
 {
     for (int k = 0; k < problem->operands; k++) {

@@ -1,11 +1,11 @@
 /* gradient_check.h: is an operation's backward pass the derivative of its forward pass?
  *
- * Beside each operation test_ops.c has the same formula in float64, forward only. Its derivative is taken
- * numerically: nudge one input, see how the output moves. So nobody has to derive (and mistype) a gradient a second
- * time. In float64 a numerical derivative is good to nine digits, far better than the float32 that it judges.
+ * For each operation test_ops.c has the same formula in float64, forward only. Its derivative is computed numerically:
+ * change one input a little and measure the change of the output. So no gradient must be derived (and mistyped) a
+ * second time. In float64 a numerical derivative has nine correct digits, many more than float32.
  *
- * The gradient that the operation receives from above is a random direction: with (1, 1, ..., 1) many mistakes
- * cancel, in a softmax or a layernorm above all.
+ * The gradient of the operation's output is a random direction: with (1, 1, ..., 1) many mistakes cancel, especially in
+ * softmax and layernorm.
  *
  * Interface: fill a Problem, call check_problem(). The other functions are its parts, for tests of another kind.
  */
@@ -30,7 +30,7 @@ struct Problem {
     /* The formula in float64, and lockstep's operation (fixed: device memory). */
     void (*reference)(const Problem *problem, double *out, double *const *operand);
     Tensor *(*apply)(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed);
-    double chain;     /* how many roundings lie, at most, between an input and a result */
+    double chain;     /* the largest number of roundings between an input and a result */
     const char *hint; /* what usually causes a difference */
 };
 
@@ -41,14 +41,14 @@ typedef struct Draw {
     float *direction; /* as many as outputs */
 } Draw;
 
-/* What one run of the operation gave, on the host. */
+/* The results of one run of the operation, on the host. */
 typedef struct Result {
     float *out;
     float *gradient[MAX_OPERANDS]; /* NULL: the operation gave none */
 } Result;
 
-/* Results and gradients are right (used once and used twice), do not depend on addresses, nor on which of the
- * operands need a gradient. */
+/* Checks that results and gradients are right (operands used once and twice), and depend neither on addresses nor on
+ * which of the operands need a gradient. */
 void check_problem(const Problem *problem);
 
 Draw draw(const Problem *problem);
@@ -57,8 +57,8 @@ void draw_free(Draw *drawn);
 /* Random numbers in [0, limit); free() them. */
 int32_t *draw_indices(int64_t count, uint64_t limit);
 
-/* Applies the operation `uses` times (1 or 2) to the same operands and goes back. Operand k needs a gradient if bit
- * k of `needs` is set. shift: cache lines by which addresses are moved. */
+/* Applies the operation `uses` times (1 or 2) to the same operands, and runs backward. Operand k needs a gradient if
+ * bit k of `needs` is set. shift: cache lines by which addresses are moved. */
 Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, int shift);
 void result_free(Result *result);
 

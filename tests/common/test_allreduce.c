@@ -1,11 +1,11 @@
 /* test_allreduce.c: every all-reduce algorithm, with every dtype and many counts, against a reference that each rank
  * computes for itself. Run on 1 to 9 ranks; compiled a second time with LARGE for a buffer of many segments.
- * usage: test_allreduce [ALGORITHM]     of which sums are tried then; default: all of them
+ * usage: test_allreduce [ALGORITHM]     default: all algorithms; with a name, only its sums are tested
  *
  * Bounds. A sum of N numbers takes N - 1 additions, each with a relative error of at most u (half a unit in the last
  * place), in whatever order: |error| <= gamma * (|x0| + |x1| + ...), gamma = (N-1) u / (1 - (N-1) u) (Higham, Accuracy
- * and Stability of Numerical Algorithms, section 4.2). 16-bit types are added in float32 and rounded once: that adds one
- * u of their own. Sums of small integers, and maxima, are exact. */
+ * and Stability of Numerical Algorithms, section 4.2). 16-bit types are added in float32 and rounded once: that adds
+ * one u of their own. Sums of small integers, and maxima, are exact. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +51,8 @@ static ProcessGroup *pg;
 static const char *only; /* the name of one algorithm; NULL: all of them */
 static unsigned char *window; /* pg_alloc_shared() memory for the largest count of the widest dtype, and guards */
 
-/* A group keeps its scratch memory, so that too small a request hides behind an earlier, larger one of another algorithm.
- * Alone, each algorithm has asked for all that it uses (and the address sanitizer sees what it has not). */
+/* A group keeps its scratch memory, so an earlier, larger request of another algorithm can hide a request that is too
+ * small. An algorithm that runs alone has only what it requested, and the address sanitizer finds a write beyond it. */
 static bool is_wanted(int a)
 {
     return only == NULL || strcmp(only, algorithms[a].name) == 0;
@@ -67,7 +67,7 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 32);
 }
 
-/* What rank brings for element i. Integers: small. Otherwise: of both signs, and of sizes from 1/16 to 16. */
+/* The rank's number for element i. Integers: small. Otherwise: of both signs, with sizes from 1/16 to 16. */
 static double value_of(int rank, size_t i, bool integers)
 {
     uint64_t random = mix(i * 64 + (uint64_t)rank + 1);
@@ -87,7 +87,7 @@ typedef struct Problem {
     unsigned char *mine;   /* this rank's part */
     unsigned char *serial; /* all parts, combined one after the other in rank order, as one process would */
     double *exact;         /* in higher precision */
-    double *bound;         /* how far a result may be from it */
+    double *bound;         /* the largest allowed |result - exact| */
 } Problem;
 
 /* total = total op part. 16-bit types: the running total is a float in a double, rounded at the end. */
@@ -123,7 +123,7 @@ static void solve(Problem *problem, size_t i)
     if (half) /* fabs(result) <= size; below the normal numbers of float16 the spacing is 2^-24 */
         bound += unit_roundoff(problem->dtype) * (double)fabsl(sum) * (1 + 1e-6) + ldexp(1, -25);
     problem->exact[i] = (double)(problem->op == REDUCE_MAX ? largest : sum);
-    /* A double cannot hold a sum of doubles exactly: it is another half unit off. */
+    /* A double cannot hold a sum of doubles exactly: add half a unit for `exact` itself. */
     problem->bound[i] = exact ? 0 : bound + (problem->dtype == DTYPE_F64 ? u * (double)size : 0);
 }
 
@@ -180,7 +180,7 @@ static void check_result(const Problem *problem, int a, Placement placement, con
                      load_value(problem->serial, problem->dtype, i));
 }
 
-/* A sum that is right within bounds may still differ between ranks, and then their weights drift apart. */
+/* A sum within bounds may still differ between ranks, and then their weights drift apart. */
 static void check_ranks_agree(const Problem *problem, int a, Placement placement, const unsigned char *result)
 {
     char what[160];
@@ -303,8 +303,8 @@ static void half_precision_is_added_in_float32(void **state)
     }
 }
 
-/* Ranks that come late, and all-reduces of different sizes one after the other: nobody may overwrite what another still
- * reads. Every second one runs in the communication thread. */
+/* Late ranks, and all-reduces of different sizes one after the other: no rank may overwrite what another still reads.
+ * Every second all-reduce runs in the communication thread. */
 static void late_ranks_get_the_right_sums(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void late_ranks_get_the_right_sums(void **state)
     free(plain);
 }
 
-/* Windows come and go, and a buffer may lie anywhere in one. */
+/* Windows are allocated and freed many times, and a buffer may begin anywhere in one. */
 static void shared_memory_can_be_given_back(void **state)
 {
     (void)state;

@@ -42,7 +42,7 @@ static void expect_sum(const float *values, int work)
     }
 }
 
-/* Ranks fall out of step: each sleeps at other moments. */
+/* Each rank sleeps at other moments, so that ranks are not in step. */
 static void stumble(Rng *rng)
 {
     if (rng_below(rng, 4) == 0)
@@ -85,8 +85,9 @@ static void test_many_works_waited_for_in_any_order(void **state)
     }
 }
 
-/* Nobody asks after the works, and still they get done: so it is not work_test() that moves them. Two, because a work
- * is counted a moment before it is marked as done: once the second is counted, the first is marked. */
+/* Works complete without a call of work_test() or work_wait(): the communication thread makes progress by itself. Two
+ * works, because a work is counted a moment before it is marked as done: when the second is counted, the first is
+ * marked. */
 static void test_progress_without_waiting(void **state)
 {
     (void)state;
@@ -98,7 +99,7 @@ static void test_progress_without_waiting(void **state)
     double deadline = now_seconds() + 20;
     while (pg_counters(pg).collectives < 2) {
         if (now_seconds() > deadline)
-            fail_msg("%ld of 2 all-reduces are done after 20 s: nobody makes progress while the caller computes",
+            fail_msg("%ld of 2 all-reduces are done after 20 s: there is no progress while the caller computes",
                      pg_counters(pg).collectives);
         sleep_seconds(1e-4);
     }
@@ -112,7 +113,7 @@ static void test_progress_without_waiting(void **state)
     }
 }
 
-/* Each one's input is the output of the one before, blocking or not: only the order of the calls gives this result. */
+/* The input of each collective is the output of the one before, blocking or not: only call order gives this result. */
 static void test_blocking_ones_keep_their_place(void **state)
 {
     (void)state;
@@ -181,7 +182,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_blocking_ones_keep_their_place),
         cmocka_unit_test(test_counters_and_timeline),
     };
-    /* ordered: the sanitizer sees all of it */
+    /* ordered: lockstep's own code, so the sanitizer sees all of it */
     ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
     pg = tests_start_group(&argc, &argv, &options);
     int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);

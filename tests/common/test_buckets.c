@@ -1,5 +1,5 @@
-/* test_buckets.c: which gradient goes into which bucket, and where in it. The plans are those of PyTorch's
- * compute_bucket_assignment_by_size for the same sizes. */
+/* test_buckets.c: which gradient belongs to which bucket, and its place there. The expected plans are those of
+ * PyTorch's compute_bucket_assignment_by_size for the same sizes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static void add(Sizes *sizes, size_t elements)
     sizes->bytes[sizes->count++] = elements * sizeof(float);
 }
 
-/* Registration order becomes the order in which gradients become ready. */
+/* From the order of registration to the order in which gradients become ready. */
 static void reverse(Sizes *sizes)
 {
     for (int i = 0; i < sizes->count / 2; i++) {
@@ -71,7 +71,7 @@ static void expect_elements(const char *title, const Sizes *sizes, size_t cap, c
     expect_plan(name, sizes, cap * sizeof(float), cap * sizeof(float), bytes);
 }
 
-/* Worked out by hand: bias 95, weight 9025, bias 95, ...; a bucket is closed by the parameter that makes it full. */
+/* Computed by hand: bias 95, weight 9025, bias 95, ...; the parameter that fills a bucket closes it. */
 static void test_ten_linear_layers(void **state)
 {
     (void)state;
@@ -217,7 +217,7 @@ static void check_slice(const Buckets *buckets, const ParameterList *list, int i
     }
 }
 
-/* What must hold at every cap. */
+/* These checks hold at every cap. */
 static void check_buckets(const Buckets *buckets, const ParameterList *list)
 {
     int members = 0;

@@ -1,5 +1,5 @@
-/* test_clock.c: what sleep_seconds() asks of the system, which the test plays: so nobody waits. And what the timeline
- * keeps. */
+/* test_clock.c: how sleep_seconds() calls nanosleep(), which the test replaces, so the test does not wait. And what the
+ * timeline stores. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,11 +68,11 @@ static void test_goes_on_after_a_signal(void **unused)
     interruptions = 2;
     sleep_seconds(1);
     assert_int_equal(calls, 3);
-    assert_int_equal(asked.tv_sec, 0); /* what was left */
+    assert_int_equal(asked.tv_sec, 0); /* the rest of the interrupted sleep */
     assert_int_equal(asked.tv_nsec, 5000);
 }
 
-/* More events than there is room for at first, twice over. */
+/* So many events that the array must grow twice. */
 static void test_the_timeline_keeps_all(void **unused)
 {
     (void)unused;

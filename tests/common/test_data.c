@@ -1,7 +1,7 @@
-/* test_data.c: data sets hold what their files hold, and believe no file further than its bytes go.
+/* test_data.c: data sets have the contents of their files, and reject files that have fewer bytes than they claim.
  *
  * Small files are written to a directory of their own under $TMPDIR or /tmp, and removed after each test.
- * The sampler and the loader have test_sampler.c. */
+ * For the sampler and the loader see test_sampler.c and test_loader.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@
 
 static char directory[256];
 
-/* The name's path in the tests' directory; valid until the next call. */
+/* The path of `name` in the tests' directory; valid until the next call. */
 static const char *path_of(const char *name)
 {
     static char path[512];
@@ -173,7 +173,7 @@ static void labels_fit_images_and_model(void **state)
     expect_images_die("label 1 is 10, but the model has 10 classes, 0 to 9");
 }
 
-/* A gzip file without its second half, or with a bit turned over, must not pass for a smaller file. */
+/* A gzip file without its second half, or with a wrong bit, must not be read as a shorter file. */
 static void damaged_gzip_files_are_noticed(void **state)
 {
     (void)state;
@@ -229,7 +229,7 @@ static void installed_images_are_whole(void **state)
 
 enum { CONTEXT = 8, TEXT_BYTES = 248 }; /* 224 bytes for training, 24 for evaluation */
 
-static unsigned char text[TEXT_BYTES]; /* byte i is i: a token tells where it comes from */
+static unsigned char text[TEXT_BYTES]; /* byte i is i, so a token shows its place in the text */
 
 static void open_text(void *name)
 {
@@ -277,7 +277,7 @@ static void text_is_cut_into_windows(void **state)
         dataset_close(&dataset);
 
         dataset_open_text(&dataset, path_of(names[file]), SPLIT_EVAL, CONTEXT, 4);
-        assert_int_equal(dataset.size, 2); /* not 3: a third window's last target would lie behind the text */
+        assert_int_equal(dataset.size, 2); /* not 3: a third window's last target would be beyond the text */
         for (long epoch = 0; epoch < 20; epoch++) {
             assert_int_equal(check_windows(&dataset, epoch), 224);
         }

@@ -1,4 +1,4 @@
-/* test_device.c: device.h, on whichever device this is linked with: memory, order, element-wise operations. (The rest
+/* test_device.c: device.h, on the device that this is linked with: memory, order, element-wise operations. (The rest
  * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c, _optimizer.c and _contributions.c.) */
 #include "device_trial.h"
 
@@ -22,7 +22,7 @@ static void test_names(void **state)
 static void test_memory_is_zeroed_and_aligned(void **state)
 {
     (void)state;
-    for (int round = 0; round < 2; round++) { /* in the second, memory that was in use before */
+    for (int round = 0; round < 2; round++) { /* the second round gets memory that was used before */
         for (int i = 0; i < SIZES; i++) {
             const size_t bytes = (size_t)sizes[i];
             char *memory = device_alloc(bytes), *host = malloc(bytes + 1);
@@ -40,7 +40,7 @@ static void test_memory_is_zeroed_and_aligned(void **state)
     device_free(NULL);
 }
 
-/* Copies `bytes` bytes from one place to another, and sees that nothing else moves. */
+/* Copies `bytes` bytes from one place to another, and checks that no other byte changes. */
 static void check_copies(size_t from, size_t to, size_t bytes)
 {
     unsigned char host[2000], expected[2000], got[2000];
@@ -65,7 +65,7 @@ static void check_copies(size_t from, size_t to, size_t bytes)
     device_free(b);
 }
 
-/* What was copied from a buffer stays, though the buffer is used again at once. */
+/* The copy of a buffer is right even if the buffer is overwritten at once. */
 static void check_that_copies_are_done(size_t bytes)
 {
     char *source = calloc(2, bytes), *target = source + bytes, *memory = device_alloc(bytes);
@@ -137,7 +137,7 @@ static void *take_over(void *argument)
     return NULL;
 }
 
-/* This thread's work, then another's, then this thread's again: two events keep the order. */
+/* Work of this thread, then of another, then of this one again: two events order it. */
 static void test_events_order_threads(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void test_events_order_threads(void **state)
     device_free(handover.copy);
 }
 
-/* ---- element-wise. Sums and products of two numbers are rounded once: nothing is allowed beyond that. ---- */
+/* ---- element-wise. Sums and products of two numbers are rounded once, and no larger error is allowed. ---- */
 
 static void call_add(const Trial *trial, void **array)
 {
@@ -248,7 +248,7 @@ static void check_simple(int64_t n)
     double *sum = room_for_doubles(n), *product = room_for_doubles(n), *relu = room_for_doubles(n),
            *nothing = room_for_doubles(n);
     for (int64_t i = 0; i < n; i += 9)
-        x[i] = i % 2 ? 0.0f : -0.0f; /* where relu bends */
+        x[i] = i % 2 ? 0.0f : -0.0f; /* relu's kink */
     for (int64_t i = 0; i < n; i++) {
         sum[i] = (double)(x[i] + y[i]);
         product[i] = (double)(0.7f * x[i]);
@@ -334,7 +334,7 @@ static void test_gelu(void **state)
     }
 }
 
-/* A NaN among the activations must come out as NaN, or nobody would ever see it. */
+/* A NaN among the activations must stay NaN: otherwise a diverged run would look healthy. */
 static void test_activations_keep_nan(void **state)
 {
     (void)state;

@@ -1,18 +1,17 @@
-/* test_device_attention.c: device.h's causal self-attention against float64, on whichever device this is linked with.
+/* test_device_attention.c: device.h's causal self-attention against float64, on the device that this is linked with.
  * device_trial.h says what bounds mean; attention_reference() derives them for attention. */
 #include "attention_trial.h"
 
 /* ---- the reference: one head of one sequence at a time, with a bound beside each number ----
  *
- *     s = q k^T / sqrt(W)        W products: off by (W + 3) U times the sum of their sizes
- *     p = softmax(s)             exp(s - largest) is off by a factor: what s is off by, U |s - largest|, 4 U; the sum
- *                                over the row by as much again and n U. Tiles that are scaled down when a larger score
- *                                turns up: at most n more. Then h, if p is rounded to 16 bits, before or after the
- *                                division.
+ *     s = q k^T / sqrt(W)        W products: error (W + 3) U times the sum of their sizes
+ *     p = softmax(s)             relative error of exp(s - largest): the error of s, U |s - largest|, 4 U; of the sum
+ *                                over the row: the same again and n U. Tiles that are scaled down for a larger score:
+ *                                at most n U more. Then h, if p is rounded to 16 bits, before or after the division.
  *     out = p v                  n products
- *     dp = dout v^T, D = sum over the row of p dp, which is also the sum of dout * out over the width. Where it is
- *                                taken from out, which is rounded for the next product, h |out| |dout| come with it
- *     ds = p (dp - D)            the factor of p, what dp and D are off by, and h for rounding ds
+ *     dp = dout v^T, D = sum over the row of p dp, which equals the sum of dout * out over the width. If it is computed
+ *                                from out, which is rounded for the next product, h |out| |dout| are added
+ *     ds = p (dp - D)            the relative error of p, the errors of dp and D, and h for rounding ds
  *     dq = ds k / sqrt(W), dk = ds^T q / sqrt(W), dv = p^T dout
  *
  * q, k, v, dout are rounded before all else; that is part of the task, not of the bound. h: the unit of 16-bit
@@ -208,7 +207,7 @@ static void test_large_scores(void **state)
     check_attention(1, 70, 2, 64, 8, DTYPE_BF16);
 }
 
-/* What comes later in a text does not reach back: the same bits before it. */
+/* A change in the text does not affect earlier positions: they have the same bits. */
 static void test_causality(void **state)
 {
     (void)state;

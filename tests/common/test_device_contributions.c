@@ -1,6 +1,7 @@
-/* test_device_contributions.c: a step's memory is what the last step left behind, and is not cleared. So nobody may read
- * what nobody has written, and the first contribution to a gradient must be set. Here whole steps run in memory full of
- * NaN, on whichever device this is linked with, and must give the bits that they give in zeroed memory. */
+/* test_device_contributions.c: a step's memory still holds the last step's numbers, because it is not cleared. So no
+ * kernel may read memory before it is written, and the first contribution to a gradient must be stored with =. Here
+ * whole steps run in memory full of NaN, on the device that this is linked with, and must give the same bits as in
+ * zeroed memory. */
 #include "autograd/ops.h"
 #include "device_trial.h"
 #include "gpu/fused_ops.h"
@@ -50,7 +51,7 @@ static void network_free(Network *network)
     device_free(network->numbers);
 }
 
-/* What the models have not: an activation that is used four times, by operations that set and add in all orders. */
+/* A case that the models lack: an activation that is used four times, by operations that set and add in all orders. */
 static Tensor *sums_loss(Network *network, Tape *tape, int64_t samples)
 {
     Parameter **items = network->model.parameters.items;

@@ -1,4 +1,4 @@
-/* test_device_half.c: device.h's rounding to 16 bits, on whichever device this is linked with: to a float, and to
+/* test_device_half.c: device.h's rounding to 16 bits, on the device that this is linked with: to a float, and to
  * memory. */
 #include "device_trial.h"
 
@@ -75,7 +75,7 @@ static void test_rounding(void **state)
 
 /* ---- 16 bits in memory ---- */
 
-/* What the 16 bits mean, from the definition of the format. */
+/* The value of the 16 bits, from the definition of the format. */
 static double decode(DType dtype, uint16_t bits)
 {
     const int fraction_bits = dtype == DTYPE_BF16 ? 7 : 10, exponent_bits = 15 - fraction_bits;

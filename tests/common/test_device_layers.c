@@ -1,4 +1,4 @@
-/* test_device_layers.c: device.h's layernorm and embedding against float64, on whichever device this is linked with.
+/* test_device_layers.c: device.h's layernorm and embedding against float64, on the device that this is linked with.
  * device_trial.h says what bounds mean. */
 #include "device_trial.h"
 #include "gpu/device_fused.h"
@@ -210,7 +210,7 @@ static void test_layernorm(void **state)
     for (size_t s = 0; s < sizeof norm_shapes / sizeof *norm_shapes; s++) {
         const int64_t rows = norm_shapes[s][0], n = norm_shapes[s][1];
         for (int p = 0; p < 3; p++) {
-            if (n > 0) /* the mean of no numbers is nobody's business; but it must not crash, see below */
+            if (n > 0) /* the mean of no numbers is undefined; but it must not crash, see below */
                 check_layernorm(0.5f, 1, rows, n, precisions[p]);
             check_add_layernorm(rows, n, precisions[p]);
         }

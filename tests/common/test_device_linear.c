@@ -1,4 +1,4 @@
-/* test_device_linear.c: device.h's operands and linear against float64, on whichever device this is linked with.
+/* test_device_linear.c: device.h's operands and linear against float64, on the device that this is linked with.
  * device_trial.h says what bounds mean. */
 #include "device_trial.h"
 #include "gpu/device_fused.h"
@@ -241,8 +241,8 @@ static void test_linear_gelu(void **state)
     }
 }
 
-/* How far a trial's last array is off: the root of the squares' sum, relative. Errors of either sign cancel, so in
- * products of 1024 numbers it is some 2^-20 for float32 and 2^-12 for TF32. */
+/* The relative error, as a root of sums of squares, of a trial's last array. Errors of both signs cancel, so for
+ * products of 1024 numbers it is about 2^-20 in float32 and 2^-12 in TF32. */
 static double relative_error(const Trial *trial, const double *expected)
 {
     const TrialArray *array = &trial->array[trial->arrays - 1];
@@ -255,10 +255,10 @@ static double relative_error(const Trial *trial, const double *expected)
     return sqrt(squares_off / squares);
 }
 
-/* TF32 keeps 11 significant bits: a factor that is rounded is off by 2^-11 of itself, one that is cut off by 2^-10. It
- * is in force on CUDA alone, and until it is forbidden again. It is a permission: cuBLAS multiplies small matrices in
- * float32 all the same. On an H100 (CUDA 12.8) it takes TF32 where the weight's sides are 512 and more, says PyTorch's
- * pull request 183355. */
+/* TF32 keeps 11 significant bits: the relative error of a factor is 2^-11 if it is rounded, 2^-10 if it is truncated.
+ * It has an effect on CUDA only, until it is forbidden again. It is only a permission: cuBLAS still multiplies small
+ * matrices in float32. On an H100 (CUDA 12.8) it uses TF32 if both sides of the weight are 512 or more, according to
+ * PyTorch's pull request 183355. */
 static void test_tf32(void **state)
 {
     (void)state;

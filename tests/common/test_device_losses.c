@@ -1,5 +1,5 @@
-/* test_device_losses.c: device.h's losses, and how many answers are right, against float64, on whichever device this is
- * linked with. device_trial.h says what bounds mean. */
+/* test_device_losses.c: device.h's losses and accuracy against float64, on the device that this is linked with.
+ * device_trial.h says what bounds mean. */
 #include "device_trial.h"
 
 /* ---- losses ---- */
@@ -26,7 +26,7 @@ static void call_mse_backward(const Trial *trial, void **array)
                         trial->shape[1]);
 }
 
-/* What cross-entropy knows of a row. */
+/* Cross-entropy's numbers for one row. */
 typedef struct Softmax {
     double largest, sum; /* of exp(x - largest) */
     double range;        /* the largest distance from the largest; beyond 90, exp() is nothing */
@@ -45,8 +45,9 @@ static Softmax softmax_of(const float *x, int64_t V)
     return softmax;
 }
 
-/* exp(x - largest) is off by U |x - largest| for the difference and 4 U for exp(); the sum of V such by V U more. loss =
- * log(sum) - (x[target] - largest): the log moves by the sum's relative error, and 4 U its own. */
+/* Relative error of exp(x - largest): U |x - largest| for the difference and 4 U for exp(); of the sum of V such: V U
+ * more. loss = log(sum) - (x[target] - largest): the log changes by the sum's relative error, and has 4 U of its
+ * own. */
 static void check_cross_entropy(float scale, int64_t rows, int64_t V)
 {
     const float *logits = normals_around(3, scale, rows * V);
@@ -171,9 +172,9 @@ static void test_losses_keep_nan(void **state)
     }
 }
 
-/* ---- looking at the model's answers ---- */
+/* ---- accuracy ---- */
 
-/* The first of the largest logits counts. A row with a NaN is wrong. */
+/* If several logits are largest, the first one counts. A row with a NaN is wrong. */
 static int64_t correct_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t V)
 {
     int64_t correct = 0;

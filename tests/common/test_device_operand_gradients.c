@@ -1,6 +1,6 @@
-/* test_device_operand_gradients.c: device.h's functions that can set a gradient as an operand of matrix products. That
- * must be the gradient in float32, which other tests compare with float64, rounded: every number, on whichever device
- * this is linked with. */
+/* test_device_operand_gradients.c: device.h's functions that can store a gradient as an operand of matrix products, on
+ * the device that this is linked with. Each number must be the float32 gradient, rounded; other tests compare the
+ * float32 gradient with float64. */
 #include "device_trial.h"
 
 static const DType precisions[] = {DTYPE_BF16, DTYPE_F16};

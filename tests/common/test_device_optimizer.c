@@ -1,5 +1,5 @@
-/* test_device_optimizer.c: device.h's optimizers, and what they have to know of gradients, against float64, on
- * whichever device this is linked with. device_trial.h says what bounds mean. */
+/* test_device_optimizer.c: device.h's optimizers, norm and clipping against float64, on the device that this is linked
+ * with. device_trial.h says what bounds mean. */
 #include "device_trial.h"
 
 #include <float.h>
@@ -7,9 +7,9 @@
 static const int64_t sizes[] = {0, 1, 3, 4, 31, 33, 257, 1025, 70001, 300001};
 #define SIZES (int)(sizeof sizes / sizeof *sizes)
 
-/* ---- looking at gradients ---- */
+/* ---- norm and clipping ---- */
 
-/* The sum as the device has it, asked twice: once where something else has been, once at another address. */
+/* The device's sum, computed twice: over an old value, and at another address. */
 static double sum_of_squares_of(const float *x, int64_t n)
 {
     float *memory = device_copy_of(x, (size_t)n * sizeof *x);
@@ -20,7 +20,7 @@ static double sum_of_squares_of(const float *x, int64_t n)
     device_to_host(after, sums, sizeof after);
     device_free(memory);
     device_free(sums);
-    assert_true(isnan(after[0])); /* not ours */
+    assert_true(isnan(after[0])); /* outside the result */
     if (memcmp(&after[1], &after[2], sizeof *after) != 0)
         fail_msg("device_sum_of_squares of %lld numbers: %.17g, and asked again %.17g", (long long)n, after[1],
                  after[2]);
@@ -78,7 +78,7 @@ static float clip_factor_of(const double *sums, int64_t count, double max_norm)
     device_to_host(after, factor, sizeof after);
     device_free(memory);
     device_free(factor);
-    assert_true(after[1] == 7); /* not ours */
+    assert_true(after[1] == 7); /* outside the result */
     return after[0];
 }
 
@@ -113,7 +113,7 @@ static void test_clip_factor(void **state)
 
 /* ---- optimizers ---- */
 
-static const float taken = 0.3f; /* what the factor is does not matter, unless it is NaN */
+static const float taken = 0.3f; /* the factor's value does not matter, unless it is NaN */
 
 /* Array 0 is the gradient, 1 the weight. */
 static DeviceUpdate update_of(const Trial *trial, void **array, const void *factor)
@@ -220,7 +220,7 @@ static void test_optimizers(void **state)
     }
 }
 
-/* A factor of NaN: the step is left out, whatever the gradient is. */
+/* With a factor of NaN the step is skipped, whatever the gradient is. */
 static void check_left_out(int64_t n)
 {
     static const float nan = NAN;

@@ -1,5 +1,5 @@
-/* test_device_ranges.c: device.h's ranges in the timeline, on whichever device this is linked with. On the CPU there are
- * none; on CUDA each comes with the times of the GPU's clock, mapped onto the host's. */
+/* test_device_ranges.c: device.h's ranges in the timeline, on the device that this is linked with. On the CPU there are
+ * none; on CUDA each has times of the GPU's clock, converted to the host's. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ static void *copy_in_a_thread(void *unused)
     device_range_begin("copy");
     device_to_host(host, x, sizeof host);
     device_range_end();
-    device_synchronize(); /* else the end of this stream's range may come after the end of the step's in the other */
+    device_synchronize(); /* otherwise this stream's range may end after the step's range in the other stream */
     return unused;
 }
 
@@ -107,7 +107,7 @@ static void expect_ranges(int from, int step)
             fail_msg("%s, at %.9f, begins before the end of %s, at %.9f, though it was queued later", names[i],
                      all[i].start, names[i - 1], all[i - 1].end);
     }
-    assert_true(all[2].start == all[2].end); /* a moment */
+    assert_true(all[2].start == all[2].end); /* a mark */
 }
 
 static void test_each_step_has_its_ranges(void **state)
@@ -118,7 +118,7 @@ static void test_each_step_has_its_ranges(void **state)
         timeline_set_step(step);
         device_timeline_begin();
         queue_work(step);
-        assert_int_equal(timeline_length(), from); /* nobody has asked the GPU yet */
+        assert_int_equal(timeline_length(), from); /* the GPU's times are read at the end */
         device_timeline_end();
         if (is_cuda())
             expect_ranges(from, step);
@@ -127,7 +127,7 @@ static void test_each_step_has_its_ranges(void **state)
     }
 }
 
-/* More than the array for ranges begins with: it grows, and what is in it stays. */
+/* More ranges than the array's first size: it must grow and keep its contents. */
 static void test_many_ranges(void **state)
 {
     (void)state;
@@ -145,8 +145,8 @@ static void test_many_ranges(void **state)
         assert_true(event_at(from, i - 1).end <= event_at(from, i).start && atoi(event_at(from, i).name) == i);
 }
 
-/* Is a range of 20 ms where the host's clock says it was, to a millisecond? Whoever takes this thread's core away at the
- * wrong moment makes a single attempt say nothing, but a wrong clock fails all of them. */
+/* A range of 20 ms must be where the host's clock puts it, to a millisecond. If the system suspends this thread at the
+ * wrong moment, an attempt proves nothing; so there are several, and a wrong clock fails all of them. */
 static void test_times_are_the_hosts(void **state)
 {
     (void)state;

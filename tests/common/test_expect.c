@@ -1,7 +1,7 @@
-/* test_expect.c: a comparison that cannot fail proves nothing, so here the helpers of expect.h have to fail.
+/* test_expect.c: a comparison that cannot fail proves nothing, so these tests make the helpers of expect.h fail.
  *
- * Each case that must fail runs as a small cmocka group of its own in a child process, and expect_dies() looks at
- * what that child says. */
+ * Each case that must fail runs as a cmocka group of its own in a child process, and expect_dies() checks the child's
+ * message. */
 #include "expect.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 
 static const float REFERENCE[4] = {1.0f, -2.0f, 0.0f, 4.0f};
 
-/* Runs in a child: the test it is given must fail, and the child ends with 1. */
+/* Runs in a child: the test in `argument` must fail, and the child ends with 1. */
 static void run_one_test(void *argument)
 {
     unsetenv("CMOCKA_TEST_ABORT");

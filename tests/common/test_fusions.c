@@ -1,6 +1,6 @@
-/* test_fusions.c: operations that do the work of two with fewer passes over memory: right by themselves (against
- * float64 and its numerical derivative, see gradient_check.h), and to the bit what the two give, forward and backward.
- * And gradients whose memory moves, or which one operation contributes to several times. */
+/* test_fusions.c: fused operations are right (against float64 and its numerical derivative, see gradient_check.h), and
+ * give the same bits as the two operations that they join, forward and backward. Also: gradients whose memory moves,
+ * and gradients to which one operation contributes several times. */
 #include <math.h>
 
 #include "device/device.h"
@@ -43,7 +43,7 @@ static void expect_same_bits(Problem problem, Apply unfused)
     expect_same_bits_in(DTYPE_F16, problem, unfused);
 }
 
-/* x as the next product sees it: an operand, times 1. */
+/* x as an operand of the next product, which multiplies it by 1. */
 static Tensor *times_one(Tape *tape, Tensor *x)
 {
     const int64_t n = tensor_last(x);
@@ -101,8 +101,8 @@ static void test_linear_gelu(void **state)
     }
 }
 
-/* ---- add and layernorm: operands 0 and 1 are added, 2 is the weight, 3 the bias. Both results are used, as the
- * residual stream and its layernorm are: what is compared is their sum. ---- */
+/* ---- add and layernorm: operands 0 and 1 are added, 2 is the weight, 3 the bias. A block uses both results, the
+ * residual stream and its layernorm, so their sum is compared. ---- */
 
 static void add_layernorm_reference(const Problem *problem, double *out, double *const *operand)
 {
@@ -154,10 +154,10 @@ static void test_add_layernorm(void **state)
     }
 }
 
-/* ---- gradients that move from a sum to what was added ---- */
+/* ---- gradients that move from a sum to a summand ---- */
 
-/* One tensor added to itself, sums of sums, and a sum that has other uses beside: nobody may write to a gradient that
- * somebody still reads. */
+/* One tensor added to itself, sums of sums, and a sum that has other uses too: no operation may write to a gradient
+ * that another one still reads. */
 static void sums_reference(const Problem *problem, double *out, double *const *operand)
 {
     for (int64_t i = 0; i < problem->outputs; i++) {
@@ -190,7 +190,7 @@ static void test_gradients_move(void **state)
                                  .hint = "a gradient's memory was handed on while somebody still needed it"});
 }
 
-/* ---- one tensor in several places of one operation: its gradient's first contribution is set, the others added ---- */
+/* ---- one tensor is several inputs of one operation: its first contribution is set, the others are added ---- */
 
 static void square_reference(const Problem *problem, double *out, double *const *operand)
 {

@@ -1,5 +1,5 @@
-/* test_group_time.c: what a process group has to do with time: barriers, the time-out, the counters, the emulated link. Run
- * on 1 to 5 ranks. */
+/* test_group_time.c: what a process group has to do with time: barriers, the time-out, the counters, the emulated link.
+ * Run on 1 to 5 ranks. */
 #include <math.h>
 #include <stdlib.h>
 
