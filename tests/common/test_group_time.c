@@ -14,8 +14,8 @@ static ProcessGroup *pg;
 
 /* ---- barriers ---- */
 
-/* When this rank came to a barrier and when it left it: nobody may leave before the last one has come. All ranks are on
- * one host, so there is one clock. */
+/* came, left: when this rank entered the barrier and left it. No rank may leave before the last one has entered. All
+ * ranks are on one host, so there is one clock. */
 static void expect_all_had_come(const char *barrier, double came, double left)
 {
     size_t ranks = (size_t)pg_world_size(pg);
@@ -23,7 +23,7 @@ static void expect_all_had_come(const char *barrier, double came, double left)
     pg_all_gather(pg, &came, all_came, 1, DTYPE_F64, "when the ranks came");
     for (int rank = 0; rank < pg_world_size(pg); rank++)
         if (!(left >= all_came[rank]))
-            fail_msg("rank %d left %s %g s before rank %d came to it: it does not wait for all ranks", pg_rank(pg),
+            fail_msg("rank %d left %s %g s before rank %d entered it: it does not wait for all ranks", pg_rank(pg),
                      barrier, all_came[rank] - left, rank);
     free(all_came);
 }
@@ -39,8 +39,8 @@ static void test_barrier_waits_for_the_last_rank(void **state)
     }
 }
 
-/* With a time-out that rank 0 exceeds by far, and that is not the group's own. The watchdog looks ten times a second.
- * It ends the test if it is not told to wait; that it waits cannot fail on a slow machine. */
+/* Rank 0 exceeds this time-out by far. The watchdog checks ten times a second, and would end the test if the barrier
+ * counted. A slow machine cannot make this test fail. */
 static void test_barrier_without_timeout(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_loader.c: the loader hands over what the sampler says, in order. */
+/* test_loader.c: the loader delivers the sampler's batches, in order. */
 #include <string.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ static void check_loader(int accumulate, long first_step, const int64_t *rank_sa
         for (long number = first_step * accumulate; number < (first_step + 8) * accumulate; number++) {
             const Batch *batch = loader_next(loader);
             check_batch(&dataset, &sampler, batch, rank, accumulate, number);
-            usleep(number % 3 == 0 ? 300 : 0); /* lets the thread run ahead at times: it must not run too far */
+            usleep(number % 3 == 0 ? 300 : 0); /* now and then the thread has time to run ahead, perhaps too far */
             check_batch(&dataset, &sampler, batch, rank, accumulate, number);
         }
         loader_stop(loader);
@@ -74,7 +74,7 @@ static void loader_hands_out_data_of_the_ranks_own(void **state)
     check_loader(3, 5, rank_samples);
 }
 
-/* Two samples, four ranks, three micro-batches: most micro-batches are empty, and that must be no end of data. */
+/* Two samples, four ranks, three micro-batches: most micro-batches are empty, which must not end the data. */
 static void loader_hands_out_empty_micro_batches(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_memory.c: where things lie. The tape needs no new memory from the second step on; arena pieces and gradients
- * start on cache lines; the hash of the weights sees every bit. */
+/* test_memory.c: the tape allocates no new memory from the second step on; arena pieces and gradients start on cache
+ * lines; the hash of the weights depends on every bit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- the tape's memory ---- */
 
-/* The batch is all zeros: nobody looks at the numbers here. */
+/* The batch is all zeros: the numbers do not matter here. */
 #define MAX_SAMPLES 3
 #define TIME 6
 
@@ -48,7 +48,7 @@ static void step(Setup *setup, int64_t samples)
     tape_backward(&setup->tape, loss, 1);
 }
 
-/* Where everything of the tape lies. */
+/* The addresses of everything that the tape owns. */
 typedef struct Places {
     const void *memory, *tensors, *nodes, *loss;
     size_t size;
@@ -87,17 +87,17 @@ static void test_later_steps_need_no_new_memory(void **state)
         Places later = places_after_a_step(&setup, 2);
         assert_memory_equal(&later, &second, sizeof later);
     }
-    /* device_alloc() clears what it gives: a mark that is still there shows that the block was kept. */
+    /* device_alloc() clears new memory: if this mark is still there, the block was kept. */
     uint32_t mark = 0x12345678, found = 0;
     device_from_host(setup.tape.arena.blocks[0].memory, &mark, sizeof mark);
     tape_begin(&setup.tape, true);
     device_to_host(&found, setup.tape.arena.blocks[0].memory, sizeof found);
     assert_int_equal(found, mark);
 
-    Places smaller = places_after_a_step(&setup, 1); /* the uneven last batch: the same memory will do */
+    Places smaller = places_after_a_step(&setup, 1); /* an uneven last batch: the same memory is enough */
     assert_ptr_equal(smaller.memory, second.memory);
 
-    step(&setup, 3); /* a larger batch: it grows once more, and is quiet again */
+    step(&setup, 3); /* a larger batch: the arena grows once more, and then no longer */
     Places larger = places_after_a_step(&setup, 3);
     assert_int_equal(larger.blocks, 1);
     Places again = places_after_a_step(&setup, 3);
@@ -162,7 +162,7 @@ static void test_copies_of_weights(void **state)
     for (int layer = 0; layer < 3; layer++)
         copies[layer] = setup.model.fc_weight[layer]->rounded.values;
     Places second = places_after_a_step(&setup, 2);
-    parameters_changed(list); /* made anew, in the same memory */
+    parameters_changed(list); /* the copies are renewed, in the same memory */
     Places third = places_after_a_step(&setup, 2);
     assert_memory_equal(&third, &second, sizeof third);
     for (int layer = 0; layer < 3; layer++)

@@ -1,5 +1,5 @@
-/* test_model.c: the models by their sizes, their first weights (and the random numbers that these are) and their depth.
- * What they compute: test_reference.c. */
+/* test_model.c: the models' sizes, their initial weights (and the random numbers behind them) and their depth. Their
+ * results: test_reference.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,8 @@ static int64_t parameters_of(const ModelSpec *spec)
 
 /* ---- random numbers ---- */
 
-/* The generator's first numbers from seed 1, computed from its authors' description. So a seed means the same weights
- * and the same order of samples, in every version and on every machine. */
+/* The generator's first numbers for seed 1, computed from its authors' description. They must not change: a seed stands
+ * for the same weights and the same order of samples in every version and on every machine. */
 static void test_random_numbers(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void test_parameters_are_found_by_name(void **state)
     model_free(&model);
 }
 
-/* ---- first weights ---- */
+/* ---- initial weights ---- */
 
 /* The mean, the root of the mean square and the largest size of a parameter's numbers. */
 typedef struct Moments {
@@ -111,7 +111,7 @@ static void expect_about(const char *name, const char *what, double actual, doub
         fail_msg("%s: expected %s of %g, got %g", name, what, expected, actual);
 }
 
-/* Normal numbers, of which at least 4,000 are looked at: 5 % is more than four standard deviations of the rms. */
+/* At least 4,000 normal numbers: 5 % is more than four standard deviations of their root mean square. */
 static void expect_normal(const Parameter *parameter, double deviation)
 {
     Moments moments = moments_of(parameter);
@@ -173,7 +173,7 @@ static void test_first_weights_of_mlp(void **state)
 
 /* ---- depth ---- */
 
-/* Many layers have more operations than the tape has room for at first: it must keep what it has written down. */
+/* Many layers have more operations than the tape's first arrays hold: it must grow and keep its nodes. */
 static void test_deep_gpt(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void test_deep_gpt(void **state)
     void *inputs = device_alloc(sizeof tokens), *wanted = device_alloc(sizeof targets);
     device_from_host(inputs, tokens, sizeof tokens);
     device_from_host(wanted, targets, sizeof targets);
-    for (int step = 0; step < 2; step++) { /* the second finds all the room that it needs */
+    for (int step = 0; step < 2; step++) { /* the second step needs no new memory */
         parameters_zero_gradients(&model.parameters);
         tape_begin(&tape, true);
         tape_backward(&tape, model_loss(&model, &tape, inputs, wanted, 1, TIME), 1);

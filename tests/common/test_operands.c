@@ -1,5 +1,5 @@
-/* test_operands.c: the rounded copies of weights that matrix products read. Each is made at the first product after the
- * weight has changed, by the optimizer or otherwise, and kept until then. A stale copy is noticed. */
+/* test_operands.c: the rounded copies of weights that matrix products read. Each is made at the first product after a
+ * change of the weight, by the optimizer or other code, and kept until the next change. A stale copy is reported. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static void update(Run *run, long step)
     replica_update(&run->replica, step);
 }
 
-/* Matrices that are multiplied have copies, and nothing else has. Returns how many. */
+/* Checks that exactly the weights of matrix products have copies. Returns their number. */
 static int expect_copies(const Run *run, const char *when)
 {
     const ParameterList *parameters = &run->replica.model.parameters;
@@ -126,7 +126,7 @@ static void check_training(DType precision, OptimizerKind kind)
             fail_msg("%s, step %ld: %d of %d weights were rounded for the first micro-batch, %d for the second; each "
                      "should be rounded for the first after an update only", dtype_name(precision), step, first, copies,
                      rounded_weights);
-        if (step == 2) /* an infinity: the step is left out */
+        if (step == 2) /* an infinity: the step is skipped */
             device_fill(run.replica.model.wpe->tensor.grad, INFINITY, 1);
         update(&run, step);
         expect_copies(&run, step == 2 ? "after a step that was left out" : "after a step");
@@ -144,7 +144,7 @@ static void test_copies_follow_training(void **state)
     }
 }
 
-/* The loss of another model's weights, once that model has seen them in its own way. */
+/* The loss with source's weights, computed by a new model, which has no old copies. */
 static float expected_loss(const Run *source)
 {
     Run fresh;
@@ -159,7 +159,7 @@ static float expected_loss(const Run *source)
     return loss;
 }
 
-/* Weights that somebody else writes, in a model that has copies: all ways there are. */
+/* All ways in which code other than the optimizer writes weights, in a model that has copies. */
 static void test_copies_are_made_anew(void **state)
 {
     (void)state;
@@ -187,7 +187,7 @@ static void test_copies_are_made_anew(void **state)
         }
         const float got = micro_batch(&run);
         if (got != expected)
-            fail_msg("%s: loss %.9g, expected %.9g; usual cause: products still read the copies of the weights before",
+            fail_msg("%s: loss %.9g, expected %.9g; usual cause: products still read copies of the old weights",
                      way == 0 ? "parameters_from_host()" : "--resume", (double)got, (double)expected);
         expect_copies(&run, "after weights came from elsewhere");
         run_free(&run);
@@ -196,7 +196,7 @@ static void test_copies_are_made_anew(void **state)
     run_free(&source);
 }
 
-/* Who writes a weight and does not say so is found out, at the first number as at the last. */
+/* A weight that was written without parameter_changed() is reported, whether its first or its last number changed. */
 static void test_stale_copies_are_noticed(void **state)
 {
     (void)state;

@@ -136,7 +136,7 @@ static void test_gelu(void **state)
                                  .apply = gelu_apply,
                                  .chain = 16,
                                  .hint = hint});
-    /* Far out the tanh is 1 or -1: an exp() that overflows on the way makes NaN of it. */
+    /* For large numbers tanh is 1 or -1: an exp() that overflows would turn it into NaN. */
     check_element_wise((Problem){.name = "gelu of large numbers",
                                  .operands = 1,
                                  .scale = 100,
@@ -158,7 +158,7 @@ static void test_add(void **state)
                                  .hint = "both operands get the whole gradient"});
 }
 
-/* At 0 itself ReLU passes no gradient, as in PyTorch: dead units stay where they are. */
+/* At 0 ReLU passes no gradient, as in PyTorch: dead units do not change. */
 static void test_relu_at_zero(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void test_layernorm(void **state)
     check_layernorm(4, 48, 1, 1000);
 }
 
-/* Of x (2, 3), the weight and the bias must have 3 elements each. argument: how many they have, weight first. */
+/* For x (2, 3), the weight and the bias must have 3 elements each. argument: their actual counts, weight first. */
 static void normalize(void *argument)
 {
     static float numbers[6];
@@ -279,7 +279,7 @@ static void test_embedding(void **state)
 {
     (void)state;
     check_embedding(2, 5, 7, 4, 5);   /* fewer tokens than places: some occur several times */
-    check_embedding(3, 6, 16, 50, 9); /* more: some rows of both tables get nothing */
+    check_embedding(3, 6, 16, 50, 9); /* more tokens: some rows of both tables get no contribution */
     check_embedding(1, 1, 33, 2, 1);
     check_embedding(0, 5, 7, 4, 5);
 }

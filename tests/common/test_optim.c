@@ -1,5 +1,5 @@
-/* test_optim.c: SGD, AdamW and clipping against their formulas in float64, over several steps with new gradients each
- * time. In the middle one parameter has no gradient for a step: it and its state must stay as they are. */
+/* test_optim.c: SGD, AdamW and clipping against their formulas in float64, over several steps, each with new gradients.
+ * In one step one parameter has no gradient: neither it nor its state may change. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "expect.h"
 #include "optim/optimizer.h"
 
-/* A matrix, a vector whose length fits no vector register, a frozen matrix, and a single number. */
+/* A matrix, a vector whose length is no multiple of a vector register, a frozen matrix, and a single number. */
 enum { PARAMETERS = 4, FROZEN = 2, LARGEST = 7 * 19, STEPS = 8, STEP_WITHOUT = 3, PARAMETER_WITHOUT = 1 };
 
 typedef struct Setup {
@@ -56,8 +56,8 @@ static void setup_free(Setup *setup)
     device_free(setup->gradients);
 }
 
-/* New gradients. Some elements are tiny or zero: there AdamW's eps decides. The parameter that has no gradient keeps
- * numbers in its memory, as one that was unused in this step may. */
+/* New gradients. Some elements are tiny or zero, where AdamW's eps matters. The parameter without a gradient has
+ * numbers in its gradient's memory, as an unused parameter may have. */
 static void draw_gradients(Setup *setup, int step)
 {
     for (int i = 0; i < PARAMETERS; i++) {
@@ -242,7 +242,7 @@ static void test_clip_grad_norm_of_zero(void **state)
     setup_free(&setup);
 }
 
-/* ---- steps that are left out ---- */
+/* ---- skipped steps ---- */
 
 /* Everything that a step changes: weights, state, counts. */
 typedef struct Snapshot {
@@ -264,8 +264,8 @@ static Snapshot snapshot(const Setup *setup)
     return shot;
 }
 
-/* A gradient that is not finite: the step changes nothing, and names the first such parameter. The next is as if there
- * had been none between. */
+/* A gradient is not finite: the step changes nothing, and names the first such parameter. The next step has the same
+ * result as without the skipped one. */
 static void check_left_out(float wrong, int first, int second)
 {
     Setup setup;

@@ -1,5 +1,5 @@
-/* test_precision.c: what matrix products in bf16 and f16 mean: operands rounded, sums in float32; and which results are
- * operands from the start. */
+/* test_precision.c: matrix products in bf16 and f16: operands are rounded, sums are float32. And which operations'
+ * results are stored as operands. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,8 +32,8 @@ static void round_on_device(float *values, DType precision, int64_t count)
     device_free(memory);
 }
 
-/* A linear layer in half precision is one in float32 whose operands were rounded before: x, the weight, and the
- * gradient from above. Products are summed in float32, the bias stays what it is. */
+/* A linear layer in half precision equals one in float32 with rounded operands: x, the weight, and the output's
+ * gradient. Products are summed in float32; the bias is not rounded. */
 static void check_linear_in(DType precision, double unit)
 {
     Problem problem = {.name = dtype_name(precision),
@@ -62,7 +62,7 @@ static void check_linear_in(DType precision, double unit)
     double largest = 0;
     for (int i = 0; i < 54; i++)
         largest = fmax(largest, fabs((double)(half.out[i] - full.out[i])));
-    assert_true(largest > unit / 8); /* else nothing was rounded at all */
+    assert_true(largest > unit / 8); /* otherwise nothing was rounded */
     result_free(&full);
     result_free(&half);
     result_free(&rounded);
@@ -76,7 +76,7 @@ static void test_linear_in_half_precision(void **state)
     check_linear_in(DTYPE_F16, 0x1p-11);
 }
 
-/* Attention may round at more than one place: only the size of the difference is promised. */
+/* Attention may round in more than one place, so only the size of the difference is checked. */
 static void test_attention_in_half_precision(void **state)
 {
     (void)state;
@@ -104,7 +104,7 @@ static void test_attention_in_half_precision(void **state)
 
 enum { ROWS = 4, WIDTH = 6 };
 
-/* Everything that an operation wants, without a gradient: nobody goes back here. */
+/* Inputs for every operation, without gradients: there is no backward pass here. */
 typedef struct Setting {
     Tape tape;
     Tensor *x, *matrix, *vector; /* (1, ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH) */
@@ -149,8 +149,8 @@ static void check_operand(const Tensor *tensor, DType precision, const char *nam
     expect_bits_equal(name, values, nearest, tensor_count(tensor), "an operand's numbers have been rounded already");
 }
 
-/* The three operations whose results only products read round them, and linear layers read those where they lie; all
- * other results are float32. */
+/* Three operations round their results, because only products read them, and linear layers read these without a copy.
+ * All other results are float32. */
 static void test_results_are_operands(void **state)
 {
     (void)state;
@@ -174,7 +174,8 @@ static void test_results_are_operands(void **state)
     }
 }
 
-/* They lie in memory as the device likes it: whoever took them for floats would read nonsense, and too far. */
+/* The device chooses the format of operands: code that reads them as floats would get wrong numbers, and read too
+ * far. */
 static void read_operand(void *argument)
 {
     Setting *s = argument;

@@ -18,7 +18,7 @@ static ProcessGroup *pg;
 
 static const DType dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64};
 static const size_t counts[] = {0, 1, 2, 3, 7, 1000, 65537};
-enum { DTYPES = 6, COUNTS = 7, GUARD = 16 /* elements behind the buffer that must stay as they are */ };
+enum { DTYPES = 6, COUNTS = 7, GUARD = 16 /* elements after the buffer, which must not change */ };
 
 static bool is_half(DType dtype)
 {
@@ -27,7 +27,7 @@ static bool is_half(DType dtype)
 
 /* ---- buffers ---- */
 
-/* What rank sends at place i: small integers, whose sums every dtype holds exactly, in any order. */
+/* The rank's element i: a small integer, so that every dtype holds the sums exactly, in any order. */
 static double value_of(int rank, size_t i)
 {
     return (double)((i * 7 + (size_t)rank * 5 + i / 13) % 11) - 5;
@@ -46,7 +46,7 @@ static void *make_buffer(DType dtype, size_t count, int rank, size_t first)
     return buffer;
 }
 
-/* A buffer to receive into, full of what must not stay there. */
+/* A receive buffer, filled with numbers that the collective must overwrite. */
 static void *make_empty(DType dtype, size_t count)
 {
     void *buffer = make_buffer(dtype, count, 0, 0);
@@ -202,14 +202,14 @@ static void test_ordered_adds_in_rank_order(void **state)
     float *expected = alloc_or_fault(SUMMANDS * sizeof *expected), *other = alloc_or_fault(SUMMANDS * sizeof *other);
     serial_sum(expected, false);
     serial_sum(other, true);
-    if (pg_world_size(pg) > 2) /* or this test would prove nothing */
+    if (pg_world_size(pg) > 2) /* otherwise this test would prove nothing */
         assert_memory_not_equal(expected, other, SUMMANDS * sizeof *expected);
     pg->options.algorithm = ALLREDUCE_ORDERED;
     pg_all_reduce(pg, mine, got, SUMMANDS, DTYPE_F32, REDUCE_SUM, "test");
     expect_bits_equal("the ordered sum", got, expected, SUMMANDS,
                       "not added in rank order, or from 0 instead of rank 0");
 
-    /* The same elements in pieces, from other addresses: where a chunk begins must not matter. */
+    /* The same elements in pieces, from other addresses: the result must not depend on where a chunk begins. */
     memset(got, 0, SUMMANDS * sizeof *got);
     for (size_t start = 0, length = 1; start < SUMMANDS; start += length, length = length * 3 + 1) {
         if (start + length > SUMMANDS)
@@ -283,7 +283,7 @@ static void test_half_sums_round_once(void **state)
     pg->options.algorithm = ALLREDUCE_MPI;
 }
 
-/* A NaN on one rank must reach all: in a maximum it loses every comparison. */
+/* A NaN on one rank must reach all ranks. A maximum could lose it, because every comparison with NaN is false. */
 static void test_maximum_keeps_nan(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_readiness.c: what faults in the bookkeeping of complete gradients. No MPI: a fault ends a forked child. */
+/* test_readiness.c: the faults of ddp/readiness.c. Without MPI: a fault ends a forked child. */
 #include "base/check.h"
 #include "ddp/readiness.h"
 #include "device/device.h"
@@ -75,14 +75,14 @@ static void leave_all_out(void *argument)
     readiness_check_complete(&readiness, &list);
 }
 
-/* Not a matter of the model then: nobody listens. */
+/* No parameter at all was marked: the cause is not the model, but a listener that is not registered. */
 static void test_nothing_marked(void **state)
 {
     (void)state;
     expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was recorded for any of 2 parameters");
 }
 
-/* A new backward pass starts from nothing, frozen parameters are not waited for, and the order is written down. */
+/* Each backward pass starts with no marks, frozen parameters are not waited for, and the order is recorded. */
 static void test_each_pass_anew(void **state)
 {
     (void)state;

@@ -2,9 +2,9 @@
  * steps of SGD and AdamW, for a tiny GPT and two MLPs. The expected numbers were written by
  * reference/make_reference.py (which describes the format); PyTorch is not needed to run the test.
  *
- * The expected numbers come from float64. lockstep computes in float32, whose roundings are up to 6e-8 each; in these
- * small models a few dozen follow one another. So 5e-6 of the largest number of an array is allowed, and no wrong
- * formula fits into that.
+ * PyTorch computed the expected numbers in float64. lockstep computes in float32, where each rounding has a relative
+ * error of up to 6e-8, and these small models have chains of a few dozen. So the allowed error is 5e-6 of an array's
+ * largest number; the error of a wrong formula is far larger.
  */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@
 #include "optim/optimizer.h"
 
 #define TOLERANCE 5e-6
-#define CURVE_TOLERANCE 2e-5 /* ten steps hand their errors on */
+#define CURVE_TOLERANCE 2e-5 /* larger, because ten steps accumulate their errors */
 
 /* ---- reading the file ---- */
 

@@ -1,4 +1,4 @@
-/* test_sampler.c: the sampler deals out every sample. */
+/* test_sampler.c: the sampler gives every sample to a rank. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,7 @@ static int64_t gather_step(const Sampler *sampler, int64_t step, int K, int64_t 
     return count;
 }
 
-/* The union of what ranks and micro-batches get in a step is the whole batch, each place once. */
+/* Together, the ranks' micro-batches of a step are the whole batch, each place once. */
 static void check_step_is_dealt_out(const Sampler *sampler, int64_t step, int K)
 {
     int64_t dealt[256], whole[256];
@@ -71,7 +71,7 @@ static void shares_make_up_the_whole_batch(void **state)
     }
 }
 
-/* Every sample occurs in the epoch's list; `most` times at most. */
+/* Every sample occurs `least` to `most` times in the epoch's list. */
 static void check_cover(const Sampler *sampler, int least, int most)
 {
     int seen[128] = {0};
@@ -161,7 +161,7 @@ static bool same_list(uint64_t seed_a, long epoch_a, uint64_t seed_b, long epoch
     sampler_create(&a, 50, 2, 10, seed_a, true, false);
     sampler_create(&b, 50, 2, 10, seed_b, true, false);
     sampler_set_epoch(&a, epoch_a);
-    sampler_set_epoch(&b, 99); /* another epoch before must leave no trace */
+    sampler_set_epoch(&b, 99); /* an earlier epoch must not affect a later one */
     sampler_set_epoch(&b, epoch_b);
     bool same = memcmp(a.list, b.list, 50 * sizeof *a.list) == 0;
     sampler_free(&a);
@@ -216,7 +216,7 @@ static void ranks_run_out_one_after_the_other(void **state)
     sampler_free(&sampler);
 }
 
-/* Counts what each rank gets in an epoch, and that nothing of it is another rank's. */
+/* Counts the samples that each rank gets in an epoch, and checks that they are its own. */
 static void count_own_samples(const Sampler *sampler, int *seen)
 {
     for (int rank = 0; rank < sampler->world_size; rank++) {
@@ -252,7 +252,7 @@ static void own_data_is_seen_once_an_epoch(void **state)
                 all += rank_samples[c][rank];
                 richest = rank_samples[c][rank] > richest ? rank_samples[c][rank] : richest;
             }
-            /* What the loader makes room for: no more than there is. */
+            /* The loader allocates memory for the largest share: it must not exceed the samples that there are. */
             assert_int_equal(sampler_largest_share(&sampler), richest < batches[b] / 4 ? richest : batches[b] / 4);
             for (int64_t i = 0; i < 200; i++)
                 if (seen[i] != (i < all))
@@ -269,7 +269,8 @@ static void own_data_is_seen_once_an_epoch(void **state)
     }
 }
 
-/* With drop_last, all ranks stop with the poorest; which of its samples a richer rank leaves out changes. */
+/* With drop_last, all ranks stop with the rank that has the fewest samples. A rank with more drops some, other ones in
+ * each epoch. */
 static void drop_last_stops_all_ranks_together(void **state)
 {
     (void)state;
@@ -310,7 +311,7 @@ static void drop_all_samples(void *argument)
     sampler_create(&sampler, 2, 3, 4, 0, true, true);
 }
 
-/* DistributedSampler would make an empty epoch of it: a run that never ends, without a step. */
+/* DistributedSampler would give empty epochs here: a run without steps that never ends. */
 static void drop_last_must_leave_samples(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* test_tape.c: the tape raises one gradient-ready event per parameter and backward pass, right after its last
- * contribution. Overlapping communication with backward is built on that. */
+ * contribution. The overlap of communication and backward depends on this. */
 #include <stdlib.h>
 
 #include "autograd/ops.h"
@@ -9,7 +9,7 @@
 #include "expect.h"
 #include "nn/model.h"
 
-/* ---- a listener that writes down what it hears ---- */
+/* ---- a listener that records events ---- */
 
 #define MAX_EVENTS 64
 
@@ -52,7 +52,7 @@ static void forget(Events *events)
     events->count = 0;
 }
 
-/* How many events the parameter had, and the place of the last one. */
+/* Returns the number of the parameter's events; sets *place to the index of the last one. */
 static int events_of(const Events *events, const Parameter *parameter, int *place)
 {
     int count = 0;
@@ -210,7 +210,7 @@ static void test_frozen_parameters_get_nothing(void **state)
         list->items[i]->tensor.requires_grad = false;
     Tensor *loss = forward(&setup, true, 3);
     assert_false(loss->requires_grad);
-    assert_int_equal(setup.tape.count, 0); /* nothing to go back for */
+    assert_int_equal(setup.tape.count, 0); /* nothing needs a gradient, so no node was recorded */
     setup_free(&setup);
 }
 
@@ -254,7 +254,7 @@ static void test_gradients_accumulate_until_zeroed(void **state)
     int64_t count = tensor_count(&wte->tensor);
     step(&setup, 3, 1);
     float *once = gradient_on_host(wte);
-    step(&setup, 3, 0.5f); /* a micro-batch more: half as much is added */
+    step(&setup, 3, 0.5f); /* another micro-batch adds half as much */
     expect_one_complete_event_each(&setup);
     float *more = gradient_on_host(wte);
     for (int64_t i = 0; i < count; i++)
@@ -287,7 +287,7 @@ static void test_backward_twice_is_a_fault(void **state)
 }
 
 /* ---- a branch that the loss does not depend on ----
- * shared is used in the living branch and, before and after that, in dead ones; dead only in dead ones. */
+ * `shared` is used in the branch of the loss and, before and after it, in dead branches; `dead` only in dead ones. */
 
 typedef struct Branches {
     ParameterList list;
@@ -379,7 +379,7 @@ static void test_mark_used_finds_what_the_loss_depends_on(void **state)
     setup_free(&setup);
 }
 
-/* A forward pass without a backward pass must leave no uses behind: the next step would wait for them for ever. */
+/* The uses counted in a forward pass without backward must be reset: otherwise the next step's events never come. */
 static void test_an_abandoned_forward_pass_leaves_no_trace(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* fused_on_cpu.c: gpu/device_fused.h on the CPU, each kernel as the two that it joins. With them tests compare
+/* fused_on_cpu.c: gpu/device_fused.h on the CPU: each fused kernel calls the two plain ones. With them tests compare
  * gpu/fused_ops.c with the plain operations, to the bit. */
 #include "gpu/device_fused.h"
 
@@ -13,7 +13,7 @@ void device_linear_gelu_forward(void *out, float *saved, const void *x, const vo
 void device_linear_gelu_backward(void *dlinear, const float *dout, const float *saved, const float *bias, int64_t rows,
                                  int64_t n_out, DType precision)
 {
-    (void)bias; /* is in `saved` */
+    (void)bias; /* already added in `saved` */
     device_gelu_backward((Gradient){dlinear, .add = false}, saved, dout, rows * n_out);
     device_round(dlinear, dlinear, precision, rows * n_out);
 }

@@ -1,7 +1,7 @@
 /* test_device_large.cu: logits of more than 4 GiB, and of more than 2^31 numbers: an index or a number of bytes that is
- * computed in 32 bits goes wrong there. The last row must be what the same row gives alone.
+ * computed in 32 bits overflows there. The last row must have the same result as the same row alone.
  *
- * LOCKSTEP_TEST_LOGITS in the environment: how many numbers the logits have at least, in place of both sizes. */
+ * LOCKSTEP_TEST_LOGITS in the environment: the minimal number of logits, instead of both sizes. */
 #include "gpu/device_cuda.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ extern "C" {
 
 enum { CHANNELS = 64, VOCABULARY = 50257 };
 
-/* What forward and backward make of rows of x: logits, each row's largest and sum of exponentials, and gradients. */
+/* The results of forward and backward for rows of x: logits, each row's largest and sum of exponentials, gradients. */
 struct Head {
     float *logits, *loss, *row_max, *row_sum, *dx;
     Gradient dlogits;
@@ -66,8 +66,8 @@ static float *part_of_rounded(const void *rounded, DType precision, int64_t firs
     return copy;
 }
 
-/* A product of one row may add in another order than one of many. All other kernels take a row like any other; but they
- * begin with logits that the product has left. */
+/* A product of one row may add in another order than a product of many rows, so its logits may differ a little. All
+ * other kernels treat rows alike, but they start from these logits. */
 static void expect_same_row(const Head *all, int64_t row, const Head *alone, DType precision)
 {
     const char *hint = "is an index, or a number of bytes, computed in 32 bits?";
@@ -104,7 +104,7 @@ static void check_last_row(int64_t logits, DType precision)
         device_free(memory);
 }
 
-/* The logits and their gradient, and a GB for all else. */
+/* True if the GPU has memory for the logits, their gradient, and a GB more. */
 static bool has_room_for(int64_t logits, DType precision)
 {
     size_t free_bytes = 0, total = 0;

@@ -1,5 +1,5 @@
-/* test_device_mma.cu: each function of device_cuda_mma.h alone, so that a square that lies otherwise than we think is
- * found here, by name, and not as wrong attention. Small integers: all results are exact.
+/* test_device_mma.cu: each function of device_cuda_mma.h alone, so that a wrong layout of squares is found here, by
+ * name, and not as wrong attention. Small integers: all results are exact.
  */
 #include "gpu/device_cuda_mma.h"
 
@@ -66,7 +66,7 @@ template <typename Half> static __global__ void round_kernel(float *out, const f
     write_square(out, rounded<Half>(square_of(x)));
 }
 
-/* Two rounds of copies through shared memory, the second on its way while the first is read. */
+/* Two rounds of copies through shared memory; the second round runs while the first one's result is read. */
 static __global__ void copy_kernel(float *out, const float *x)
 {
     __shared__ __align__(16) float part[2][4 * WARP];

@@ -1,8 +1,8 @@
-/* test_device_promises.c: what device.h promises beside results: where tensors begin, when memory is given back, and
- * what device_is_idle() says.
+/* test_device_promises.c: contracts of device.h other than results: alignment of tensors, when memory is freed, and
+ * what device_is_idle() returns.
  *
- * cuBLAS looks at addresses when it chooses a kernel for a product, and another kernel adds in another order. So all
- * tensors begin at multiples of device_alignment(), and elsewhere a product need only repeat itself. */
+ * cuBLAS's choice of a kernel depends on addresses, and another kernel adds in another order. So all tensors begin at
+ * multiples of device_alignment(). At other addresses, only a repetition must give the same bits. */
 #include <stdio.h>
 
 #include "autograd/rounding.h"
@@ -14,7 +14,7 @@ enum { X = ROWS * N_IN, WEIGHT = N_OUT * N_IN, OUT = ROWS * N_OUT, NUMBERS = 2 *
 
 /* ---- matrix products ---- */
 
-/* The products of a linear layer, each matrix of which begins `offset` bytes behind a tensor's place. On the host: out,
+/* The products of a linear layer, with each matrix `offset` bytes after an aligned address. Returns host memory: out,
  * dx and dweight, one after the other. */
 static float *products_at(size_t offset, DType precision, const float *numbers)
 {
@@ -103,7 +103,7 @@ static void test_tensors_are_aligned(void **state)
     arena_free(&arena);
 }
 
-/* ---- work that is under way ---- */
+/* ---- work in progress ---- */
 
 static void test_questions_leave_no_error_behind(void **state)
 {
@@ -114,14 +114,14 @@ static void test_questions_leave_no_error_behind(void **state)
         device_fill(x, (float)i, MANY);
     while (!device_is_idle())
         ;
-    device_fill(x, 7, MANY); /* CUDA would blame this launch for an answer that was not cleared */
+    device_fill(x, 7, MANY); /* the check of this launch would report a "not ready" that was not cleared */
     device_to_host(&got, x + MANY - 1, sizeof got);
     assert_true(got == 7 && device_is_idle());
     device_free(x);
 }
 
-/* The sum reads memory that is then freed, and uses scratch memory that the next call outgrows; it may not even have
- * begun by then. The emulator spoils what is freed, and finds in the end what was written to it. */
+/* The sum reads memory that is then freed, and scratch memory that the next call replaces by a larger block; it may not
+ * even have begun then. The emulator overwrites freed memory, and reports later writes to it. */
 static void test_memory_is_given_back_when_its_work_is_done(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void test_memory_is_given_back_when_its_work_is_done(void **state)
     for (int i = 0; i < FEW; i++)
         expected += (double)numbers[i] * (double)numbers[i];
     if (!(fabs(got - expected) <= 1e-9 * expected))
-        fail_msg("the sum of squares is %g, not %g: was memory given back that a kernel still used?", got, expected);
+        fail_msg("the sum of squares is %g, not %g: was memory freed that a kernel still used?", got, expected);
     for (int i = 0; i < PIECES; i++)
         pieces[i] = device_alloc(FEW / PIECES * sizeof(float));
     for (int i = 0; i < PIECES; i++)

@@ -1,5 +1,5 @@
 /* test_gradient_dtype.c: which gradients a GPU's backward stores in 16 bits: those of a linear layer's output, under
- * bf16 and f16, if one contribution is all. No other, and the bits are those of rounding later. Runs in the emulator. */
+ * bf16 and f16, if there is only one contribution. The bits are those of rounding later. Runs in the emulator. */
 #include <string.h>
 
 #include "autograd/ops.h"
@@ -50,7 +50,7 @@ static void check_gpt(DType precision)
     passes = 0;
     tape_backward(&tape, loss, 1);
     if (passes != 0)
-        fail_msg("gpt, %s: backward rounded %d gradients in a pass of its own; whoever computes one can round it",
+        fail_msg("gpt, %s: backward rounded %d gradients in a separate pass; the kernel that computes one can round it",
                  dtype_name(precision), passes);
     for (int i = 0; i < tape.count; i++) {
         const Node *node = &tape.nodes[i];
@@ -112,8 +112,8 @@ static void expect_dtype(const Layer *layer, const char *how, DType expected)
                  dtype_name(layer->tape.precision), dtype_name(layer->linear->grad_dtype), dtype_name(expected));
 }
 
-/* Which operations set an operand: those of a GPT. relu and mse cannot, and what they contribute is rounded later; the
- * left of a sum takes over the sum's gradient as it is. */
+/* The operations of a GPT set operands. relu and mse cannot, and their contributions are rounded later; the left input
+ * of a sum takes over the sum's gradient unchanged. */
 static void test_who_sets_operands(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void test_who_sets_operands(void **state)
     device_free(targets);
 }
 
-/* Two uses, of which the second in backward could set an operand, or the first: neither may, as neither is all. */
+/* Two uses: the first or the second in backward could set an operand, but must not, because it is not the only one. */
 static void check_two_uses(DType precision, bool sum_first)
 {
     Layer layer;
@@ -175,8 +175,9 @@ static void test_two_uses(void **state)
     }
 }
 
-/* A use that the loss does not depend on, before or after the one that counts. Backward has passed the latter when it
- * comes to the other, and knows; of the former it cannot know yet, and the gradient is rounded later: the same bits. */
+/* A dead use, on which the loss does not depend, after or before the live one. If it is after, backward has passed it
+ * already, and the gradient is an operand. If it is before, backward cannot know yet that it is dead, and the gradient
+ * is rounded later: the same bits. */
 static void test_dead_ends(void **state)
 {
     (void)state;

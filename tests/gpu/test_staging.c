@@ -1,7 +1,6 @@
-/* test_staging.c: collectives of device memory over MPI, with a device that this test plays itself. Its memory lies at
- * addresses that nobody can read: a collective that touches it without copying crashes, as it would with a GPU's. Only
- * the copying functions know where the bytes really are. (The linker's --wrap puts the test's functions before the
- * CPU's.) */
+/* test_staging.c: collectives on device memory over MPI, with a simulated device. Its addresses cannot be read: a
+ * collective that touches them without copying crashes, as with a GPU's memory. Only the copying functions know where
+ * the bytes really are. (The linker's --wrap replaces the CPU's functions by the test's.) */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,7 +22,7 @@ static ProcessGroup *pg;
 
 /* ---- the device ---- */
 
-static float *device_address; /* 2 * ROOM floats that no one may read or write */
+static float *device_address; /* 2 * ROOM floats that cannot be read or written */
 static float *real_memory;    /* ... and what they hold */
 static atomic_int copies;     /* to and from the device */
 static atomic_int events_recorded, events_waited_for;
@@ -170,7 +169,7 @@ static void test_other_operations(void **state)
     expect_sums("reduce_scatter", real_memory + ROOM, (size_t)pg_rank(pg) * COUNT, COUNT);
 }
 
-/* The communication thread reads the gradients: it must let the work that makes them come first. */
+/* The communication thread reads the gradients: it must first wait for the work that computes them. */
 static void test_asynchronous(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* cuda_runtime_api.h: the little of CUDA's runtime that pg_nccl.c needs, declared after NVIDIA's documentation.
+/* cuda_runtime_api.h: the part of CUDA's runtime that pg_nccl.c needs, declared as in NVIDIA's documentation.
  * Implemented by fake_nccl.c. */
 #ifndef LOCKSTEP_TESTS_FAKE_CUDA_RUNTIME_API_H
 #define LOCKSTEP_TESTS_FAKE_CUDA_RUNTIME_API_H

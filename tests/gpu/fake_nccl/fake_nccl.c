@@ -1,8 +1,8 @@
-/* fake_nccl.c: plays NCCL and a GPU's stream, over MPI and host memory, as unpleasantly as their documentation allows: no
- * call has done anything when it returns, the communicator is "in progress" for a while, and until then the stream looks
- * empty. What goes wrong is chosen by FAKE_NCCL: "remote" (a peer is lost in collective number 3), "init" (never comes
- * up), "illegal" (a kernel crashes), "slow-call" (the third collective is not queued within any time-out),
- * "abort-hangs" (as well as whatever made the job end). */
+/* fake_nccl.c: simulates NCCL and a GPU's stream, over MPI and host memory, in the worst way that their documentation
+ * allows: no call has done anything when it returns, the communicator is "in progress" for a while, and until then the
+ * stream looks empty. FAKE_NCCL chooses an error: "remote" (a peer is lost in collective number 3), "init" (the start
+ * never ends), "illegal" (a kernel crashes), "slow-call" (the third collective is not queued within any time-out),
+ * "abort-hangs" (ncclCommAbort hangs, after another error). */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -20,7 +20,7 @@ enum { LOOKS = 3 }; /* how often the communicator says "in progress" */
 struct ncclComm {
     MPI_Comm mpi;
     int calls;         /* collectives so far */
-    int looks;         /* before what was asked for is under way */
+    int looks;         /* left until the last call's work starts */
     bool started;      /* the collective below */
     bool aborted;
     const void *send;
@@ -71,7 +71,7 @@ cudaError_t cudaGetLastError(void)
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 7; /* the only one that this process has */
+    *device = 7; /* this process's only device */
     return cudaSuccess;
 }
 
@@ -109,13 +109,13 @@ cudaError_t cudaStreamQuery(cudaStream_t queried)
         pthread_mutex_unlock(&lock);
         return cudaErrorIllegalAddress;
     }
-    if (comm->started && !comm->aborted) /* else: nothing is queued yet, and the stream is as good as done */
+    if (comm->started && !comm->aborted) /* otherwise nothing is queued, and the stream looks done */
         MPI_Test(&comm->request, &done, MPI_STATUS_IGNORE);
     if (done)
         comm->started = false;
     pthread_mutex_unlock(&lock);
     if (!done)
-        last_error = cudaErrorNotReady; /* until somebody clears it */
+        last_error = cudaErrorNotReady; /* until cudaGetLastError() clears it */
     return done ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -184,7 +184,7 @@ static void begin(struct ncclComm *c)
     switch (c->operation) {
     case 'b':
         if (c->send != c->receive)
-            abort(); /* not played */
+            abort(); /* not simulated */
         MPI_Ibcast(c->receive, c->count, c->type, c->root, c->mpi, &c->request);
         break;
     case 'r': MPI_Iallreduce(send, c->receive, c->count, c->type, c->op, c->mpi, &c->request); break;
@@ -265,7 +265,7 @@ static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, v
                             ncclDataType_t type, ncclRedOp_t op, int root, cudaStream_t used)
 {
     if (last_error != cudaSuccess)
-        return ncclUnhandledCudaError; /* NCCL finds an error that others have left, and takes it for its own */
+        return ncclUnhandledCudaError; /* like NCCL, which reports an earlier CUDA error as its own */
     calls_inside++;
     if (playing("slow-call") && comm->calls == 2)
         take_long();

@@ -1,4 +1,4 @@
-/* nccl.h: the little of NCCL that pg_nccl.c needs, declared after NVIDIA's documentation. Implemented by fake_nccl.c. */
+/* nccl.h: the part of NCCL that pg_nccl.c needs, declared as in its documentation. Implemented by fake_nccl.c. */
 #ifndef LOCKSTEP_TESTS_FAKE_NCCL_H
 #define LOCKSTEP_TESTS_FAKE_NCCL_H
 

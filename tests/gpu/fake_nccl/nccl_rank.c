@@ -1,7 +1,7 @@
-/* nccl_rank.c: one rank of a job that uses pg_nccl.c with the fake NCCL. All memory counts as device memory, but for the
- * stack. test_nccl.sh starts it.
+/* nccl_rank.c: one rank of a job that uses pg_nccl.c with the fake NCCL. All memory except the stack counts as device
+ * memory. test_nccl.sh starts it.
  *
- * usage: nccl_rank [absent RANK]      absent: that rank stays away from the last collective
+ * usage: nccl_rank [absent RANK]      absent: that rank does not join the last collective
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ bool __wrap_device_owns(const void *memory)
     return address >= device_memory && address < device_memory + 64 * COUNT;
 }
 
-/* Ranges, which the CPU's device.h has none of: how many are open, and how many were NCCL's. */
+/* The CPU has no ranges, so the test counts them: how many are open, and how many were NCCL's. */
 static atomic_int open_ranges, nccl_ranges;
 
 void __wrap_device_range_begin(const char *format, ...);
@@ -55,7 +55,7 @@ void __wrap_device_range_end(void)
 
 static void expect(const char *what, double expected, double got)
 {
-    CHECK(got == expected, "%s: expected %g, got %g: read before it was there, or as another type?", what, expected,
+    CHECK(got == expected, "%s: expected %g, got %g: read before it was written, or as another type?", what, expected,
           got);
 }
 
@@ -153,7 +153,7 @@ int main(int argc, char **argv)
     job_set_program("nccl_rank");
     pg_initialize(&argc, &argv);
     guard_job();
-    bool all_come = argc < 3; /* else the missing rank is to be missed by NCCL, not when the calls are compared */
+    bool all_come = argc < 3; /* otherwise NCCL must miss the absent rank, not the comparison of calls */
     pg = pg_create(&(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
     guard_group(pg);
     CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");

@@ -1,4 +1,4 @@
-/* played_device.c: for bench/collectives over the fake NCCL: host memory from device_alloc() passes for a GPU's. */
+/* played_device.c: for bench/collectives with the fake NCCL: host memory from device_alloc() counts as a GPU's. */
 #include <stdbool.h>
 #include <stddef.h>
 
