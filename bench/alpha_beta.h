@@ -9,8 +9,8 @@ typedef struct AlphaBeta {
     double worst_error;
 } AlphaBeta;
 
-/* The alpha, beta >= 0 with the least sum of squared RELATIVE errors: else a few large sizes would decide, and alpha
- * would be noise. count: at least 2 points, of different sizes. */
+/* Returns the alpha, beta >= 0 with the least sum of squared RELATIVE errors: with absolute errors a few large sizes
+ * would decide, and alpha would be noise. count: at least 2 points, of different sizes. */
 AlphaBeta alpha_beta_fit(const double *bytes, const double *seconds, int count);
 
 #endif

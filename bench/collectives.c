@@ -1,13 +1,14 @@
-/* collectives.c: how long does an all-reduce take? Every algorithm, side by side in one run, checked as it is timed.
+/* collectives.c: the time of an all-reduce. Every algorithm, side by side in one run, timed and checked.
  *
  *   mpiexec -n 2 build/bench/collectives [--sizes 1K,13M,100M] [--csv FILE]        --help lists the options
  *
- * Linked with CUDA and NCCL (collectives_cuda) it has one contender more: NCCL, from GPU to GPU. All others have their
- * buffers in host memory, here as there.
+ * Linked with CUDA and NCCL (collectives_cuda) it has one more contender: NCCL, from GPU to GPU. All others use host
+ * memory in both programs.
  *
- * A sample: all ranks meet, each makes one call to warm up and then some calls in a row; the sample is the slowest
- * rank's time per call. The contenders take turns, sample by sample, so that all see the same noise of the machine.
- * Before and after its samples each contender sums integers, and every element is compared with what must come out.
+ * A sample: after a barrier, each rank makes one call to warm up and then some calls in a row; the sample is the
+ * slowest rank's time per call. The contenders take turns, sample by sample, so that noise of the machine affects all
+ * alike. Before and after its samples each contender sums integers, and every element is compared with the expected
+ * sum.
  */
 #include <math.h>
 #include <mpi.h>
@@ -37,15 +38,15 @@ static ProcessGroup *pg;
 static float *plain, *window; /* the buffers, in host memory, as large as the largest size */
 static float *on_device;      /* NULL unless NCCL takes part */
 
-/* ---- one call, and whether it was right ---- */
+/* ---- one call, and the check of its result ---- */
 
-/* What is sent and summed. */
+/* The contender's buffer, which it sums in place. */
 static float *buffer_of(const Contender *contender)
 {
     return contender->on_device ? on_device : contender->in_window ? window : plain;
 }
 
-/* Where the host reads and writes it: the same, or what is copied to the device and back. */
+/* The buffer for the host's reads and writes: the same, or one that is copied to and from the device. */
 static float *host_buffer_of(const Contender *contender)
 {
     return contender->on_device ? plain : buffer_of(contender);
@@ -66,7 +67,7 @@ static double over_ranks(double value, ReduceOp op)
     return value;
 }
 
-/* Sums small integers, which float32 adds exactly, and returns how many elements came out wrong on all ranks. */
+/* Sums small integers, which float32 adds exactly, and returns the number of wrong elements on all ranks. */
 static long count_wrong(const Contender *contender, size_t count)
 {
     float *buffer = buffer_of(contender), *host = host_buffer_of(contender);
@@ -91,7 +92,7 @@ static long count_wrong(const Contender *contender, size_t count)
 
 /* ---- timing ---- */
 
-/* Seconds per call, of the slowest rank. One more call before, not counted, brings this buffer into the cache. */
+/* The slowest rank's seconds per call. A first call, which is not counted, brings the buffer into the cache. */
 static double one_sample(const Contender *contender, size_t count, int calls)
 {
     float *buffer = buffer_of(contender);
@@ -104,7 +105,7 @@ static double one_sample(const Contender *contender, size_t count, int calls)
     return over_ranks((now_seconds() - start) / calls, REDUCE_MAX);
 }
 
-/* How many calls make a sample of a millisecond, and how many samples the budget allows. */
+/* Sets the number of calls for a sample of a millisecond, and the number of samples that the budget allows. */
 static void plan(const Settings *settings, const Contender *contender, size_t count, Result *result)
 {
     double seconds = one_sample(contender, count, 3);
@@ -149,8 +150,8 @@ static void measure_size(const Settings *settings, size_t bytes, Result *results
 
 /* ---- printing ---- */
 
-/* algbw is what the caller sees: bytes / time. busbw is what the links carry, comparable between numbers of ranks: an
- * all-reduce moves at least 2(N-1)/N of the bytes into and out of every rank. */
+/* algbw, the caller's view: bytes / time. busbw, the links' view, comparable between numbers of ranks: algbw *
+ * 2(N-1)/N, because an all-reduce moves at least that share of the bytes into and out of every rank. */
 static void print_row(FILE *csv, const char *name, size_t bytes, const Result *result, const Result *yardstick)
 {
     double N = pg_world_size(pg), algbw = (double)bytes / result->p50 * 1e-9, busbw = algbw * 2 * (N - 1) / N;
@@ -211,7 +212,7 @@ static long measure_all(const Settings *settings, FILE *csv)
     return wrong;
 }
 
-/* The GPU first: with a device in the program, every collective asks whose memory it is given. */
+/* The GPU first: in a program with a device, every collective checks whether its memory is the device's. */
 static void make_buffers(const Settings *settings, size_t bytes)
 {
     bool wants_nccl = false, wants_window = false;
@@ -232,7 +233,7 @@ static void make_buffers(const Settings *settings, size_t bytes)
             pg_set_algorithm(pg, contenders[i].algorithm); /* shm opens its window now, not in the first sample */
     if (wants_window) {
         pg_set_algorithm(pg, ALLREDUCE_SHM);
-        window = pg_world_size(pg) > 1 ? pg_alloc_shared(pg, bytes) : plain; /* no neighbour, and perhaps no window */
+        window = pg_world_size(pg) > 1 ? pg_alloc_shared(pg, bytes) : plain; /* one rank may have no window */
     }
 }
 

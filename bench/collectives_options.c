@@ -41,7 +41,7 @@ static size_t parse_bytes(const char *flag, const char *text)
     for (const char *u = units; unit != NULL && u <= unit; u++)
         value *= 1024;
     if (end == text || *end != '\0' || !(value >= 4 && value <= 8e9))
-        die("%s: %s is no size; give bytes, at least 4 and at most 7G, as 4, 64K or 13M", flag, text);
+        die("%s: %s is no size; give bytes, at least 4 and at most 7G, for example 4, 64K or 13M", flag, text);
     return (size_t)value / sizeof(float) * sizeof(float);
 }
 
@@ -100,7 +100,7 @@ Settings collectives_options(int argc, char **argv)
     Settings settings = {.samples = 100, .budget = 0.5};
     size_t low = 4, high = (size_t)256 << 20;
     double factor = 4;
-    opterr = 0; /* we speak ourselves, once for all ranks */
+    opterr = 0; /* die() prints the message, once for all ranks */
     for (int i = 0; i < CONTENDERS; i++)
         settings.wanted[i] = !contenders[i].on_device || gpu_has_nccl();
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {

@@ -9,9 +9,9 @@ enum { CONTENDERS = 9, MAX_SIZES = 40, MAX_SAMPLES = 1000 };
 typedef struct Contender {
     const char *name;
     AllReduceAlgorithm algorithm;
-    bool blocking;  /* MPI_Allreduce itself, without lockstep around it: the yardstick */
-    bool in_window; /* the buffer lies where neighbours can see it */
-    bool on_device; /* the buffer is the GPU's, and NCCL carries it */
+    bool blocking;  /* MPI_Allreduce itself, without lockstep: the yardstick */
+    bool in_window; /* the buffer is in memory that the host's ranks share */
+    bool on_device; /* the buffer is the GPU's, and NCCL sums it */
 } Contender;
 
 extern const Contender contenders[CONTENDERS];
@@ -27,7 +27,7 @@ typedef struct Settings {
 
 extern const char collectives_usage[];
 
-/* Dies on a mistake. */
+/* Parses the command line; dies on a mistake. */
 Settings collectives_options(int argc, char **argv);
 
 #endif

@@ -1,7 +1,7 @@
-/* matmul_peak.c: how fast this GPU multiplies matrices: the best of some large products, by cuBLAS, in bf16 and TF32
- * (sums in float32), and in float32. What a data sheet promises is not reached by any program; this is. Prints one
- * line of JSON. bf16: what comes out is float32 or bf16, whichever is faster: training has products of both kinds, and
- * a peak that is too low flatters.
+/* matmul_peak.c: how fast this GPU multiplies matrices: the fastest of some large cuBLAS products in bf16 and TF32
+ * (sums in float32), and in float32. No program reaches the peak of a data sheet; this one can be reached. Prints one
+ * line of JSON. bf16: the result is float32 or bf16, whichever is faster, because training has both kinds of products,
+ * and a peak that is too low would make training look better than it is.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@ enum { ROUNDS = 20 };
 #define CHECK_CUDA(call) CHECK((call) == cudaSuccess, "%s: %s", #call, cudaGetErrorString(cudaGetLastError()))
 #define CHECK_CUBLAS(call) CHECK((call) == CUBLAS_STATUS_SUCCESS, "%s failed", #call)
 
-/* Numbers of about 0.01 with random signs and digits, as bf16 and as float32. Not zeros: a GPU multiplies those at a
- * higher clock, and no training does. */
+/* Numbers of about 0.01 with random signs and digits, as bf16 and as float32. Not zeros: a GPU multiplies zeros at a
+ * higher clock, which training does not reach. */
 static void fill(void *device, size_t bytes)
 {
     enum { WORDS = 1 << 20 };

@@ -1,5 +1,5 @@
 /* step_without_ddp.c: the training step of one process with no DDP in it: no process group, no buckets, no all-reduce.
- * What `train` takes longer on one rank is what DDP costs. Takes train's flags; prints one line of JSON.
+ * The difference to the time of `train` on one rank is the cost of DDP. Takes train's flags; prints one line of JSON.
  *
  *   step_without_ddp --model gpt --steps 50 --batch-size 16
  */
@@ -22,7 +22,7 @@ static void open_dataset(Dataset *dataset, const Options *options)
         dataset_open_random(dataset, 1000, options->model.mlp.inputs, options->model.mlp.outputs, options->seed);
 }
 
-/* As in trainer.c, less the ddp_ calls. */
+/* As in train/loop/trainer.c, without the ddp_ calls. */
 static float step(Replica *replica, const Dataset *dataset, Loader *loader, long number, StepTimes *times)
 {
     double start = now_seconds();
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
     if (!options_parse(&options, argc, argv, 4))
         return 0;
     if (options.steps == 0 || options.accumulate > 1)
-        die("--steps: give a number of them; and --accumulate is not for this program");
+        die("give --steps, and do not give --accumulate: this program has none");
     device_init(0, options.threads);
     device_allow_tf32(options.tf32);
     open_dataset(&dataset, &options);

@@ -1,15 +1,15 @@
-# cuda.cmake: is everything here that train_cuda needs? Sets LOCKSTEP_WITH_CUDA, and then the targets CUDA::cudart,
-# CUDA::cublas, LOCKSTEP::nccl and LOCKSTEP::nvtx are there, and the language CUDA is on.
+# cuda.cmake: finds everything that train_cuda needs. Sets LOCKSTEP_WITH_CUDA. If it is ON, the targets CUDA::cudart,
+# CUDA::cublas, LOCKSTEP::nccl and LOCKSTEP::nvtx exist, and the language CUDA is enabled.
 #
-# nvcc is looked for on PATH, in $CUDA_HOME and in /usr/local/cuda. NCCL: in NCCL_ROOT, a directory that has
-# include/nccl.h and lib/libnccl.so or lib/libnccl.so.2, then beside nvcc and in the system, and last in the packages
-# that PyTorch brings for the Python on PATH. NVTX, which is headers alone, and cuBLAS: likewise.
+# nvcc is searched on PATH, in $CUDA_HOME and in /usr/local/cuda. NCCL: in NCCL_ROOT, a directory that has
+# include/nccl.h and lib/libnccl.so or lib/libnccl.so.2, then beside nvcc and in the system, and last in PyTorch's
+# packages for the Python on PATH. NVTX, which consists of headers only, and cuBLAS: likewise.
 set(LOCKSTEP_CUDA "OFF" CACHE STRING "build train_cuda: OFF, ON, or AUTO (where CUDA and NCCL are found)")
 set(NCCL_ROOT "" CACHE PATH "where NCCL is: has include/ and lib/")
 set(LOCKSTEP_WITH_CUDA OFF)
 
-# The compute capabilities of the GPUs in this machine ("90"), from 80 on: before, tensor cores do not know bf16. Empty
-# without one.
+# Sets result to the compute capabilities of this machine's GPUs ("90"), if they are at least 80: older tensor cores do
+# not have bf16. Empty without such a GPU.
 function(lockstep_present_architectures result)
     set(present "")
     find_program(LOCKSTEP_NVIDIA_SMI nvidia-smi)
@@ -24,7 +24,7 @@ function(lockstep_present_architectures result)
     set(${result} ${present} PARENT_SCOPE)
 endfunction()
 
-# Where the Python packages nvidia/... are, if there are any.
+# Sets result to the directories of the Python packages nvidia/..., if there are any.
 function(lockstep_python_nvidia result)
     find_program(LOCKSTEP_PYTHON NAMES python3 python)
     mark_as_advanced(LOCKSTEP_PYTHON)
@@ -36,7 +36,7 @@ function(lockstep_python_nvidia result)
     set(${result} ${directories} PARENT_SCOPE)
 endfunction()
 
-# cuBLAS, where the toolkit has none.
+# Finds cuBLAS if the toolkit has none.
 function(lockstep_find_cublas)
     lockstep_python_nvidia(nvidia)
     set(major ${CUDAToolkit_VERSION_MAJOR})
@@ -52,7 +52,7 @@ function(lockstep_find_cublas)
     endif()
 endfunction()
 
-# NCCL and NVTX. What is missing, in words; empty if nothing is.
+# Finds NCCL and NVTX. Sets result to a sentence about what is missing; empty if nothing is.
 function(lockstep_find_nccl result)
     lockstep_python_nvidia(nvidia)
     find_path(LOCKSTEP_NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT}/include ENV NCCL_ROOT ${CUDAToolkit_INCLUDE_DIRS}
@@ -148,9 +148,9 @@ add_library(LOCKSTEP::nvtx INTERFACE IMPORTED GLOBAL)
 target_include_directories(LOCKSTEP::nvtx SYSTEM INTERFACE ${LOCKSTEP_NVTX_INCLUDE})
 target_link_libraries(LOCKSTEP::nvtx INTERFACE ${CMAKE_DL_LIBS})
 
-# Where the loader shall look. NCCL first: beside CUDA may lie another one than was asked for. But not the system's
-# directories, where another CUDA may lie, and which the loader knows. CMake takes it that it knows CUDA's, too; it
-# need not.
+# The loader's search path. NCCL first, because CUDA's directory may have another NCCL than the chosen one. Not the
+# system's directories: the loader searches them anyway, and they may have another CUDA. CMake assumes that the loader
+# also searches CUDA's directory, which is not always so.
 get_filename_component(nccl_directory ${LOCKSTEP_NCCL_LIBRARY} DIRECTORY)
 if(NOT nccl_directory IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
     target_link_options(LOCKSTEP::nccl INTERFACE LINKER:-rpath,${nccl_directory})

@@ -1,4 +1,4 @@
-# lockstep.cmake: what the top level and every stage built alone have in common: options, packages, flags, and the
+# lockstep.cmake: shared by the top level and every stage that is built alone: options, packages, flags, and the
 # function that turns a stage's directory into a `train` program and its tests.
 include_guard(GLOBAL)
 
@@ -9,7 +9,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 set(LOCKSTEP_SANITIZE "" CACHE STRING "empty, 'address' (with undefined behaviour) or 'thread'")
-if(NOT LOCKSTEP_SANITIZE MATCHES "^(address|thread)?$") # else a build without any would pass for a checked one
+if(NOT LOCKSTEP_SANITIZE MATCHES "^(address|thread)?$") # a misspelt name must not mean "none"
     message(FATAL_ERROR "LOCKSTEP_SANITIZE is '${LOCKSTEP_SANITIZE}': give 'address' (with undefined behaviour), "
                         "'thread', or nothing")
 endif()
@@ -34,8 +34,8 @@ target_include_directories(lockstep_flags INTERFACE ${LOCKSTEP_ROOT}/common ${LO
 set(for_c # -fno-...: so that gcc vectorises; no value changes
     -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -fopenmp-simd -fno-math-errno -fno-trapping-math
     $<$<CONFIG:Release>:-O3>)
-# clang warns where it has not vectorised a loop that is marked `omp simd`. That may cost time, and never a value: it is
-# no mistake to stop a build for. gcc says nothing there.
+# clang warns if it cannot vectorise a loop that is marked `omp simd`. That may cost time, but changes no value, so it
+# must not stop a build. gcc does not warn.
 list(APPEND for_c $<$<C_COMPILER_ID:Clang,AppleClang>:-Wno-pass-failed>)
 set(for_cuda -lineinfo "SHELL:-Xcompiler -Wall,-Wextra") # -lineinfo: compute-sanitizer names lines, no kernel changes
 if(LOCKSTEP_WERROR)
@@ -67,14 +67,14 @@ enable_testing()
 include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
 include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
 
-# lockstep_program(NUMBER SUFFIX): the stage in the calling directory, linked with the device that SUFFIX names: "" is
-# the CPU and makes `train`, "_cuda" is the GPU and makes `train_cuda`.
+# lockstep_program(NUMBER SUFFIX): builds the stage in the calling directory for the device that SUFFIX names: "" is the
+# CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
 function(lockstep_program number suffix)
     set(stage ddp_stage${number}${suffix})
     set(program train_stage${number}${suffix})
     add_library(${stage} STATIC ddp.c)
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
-    # For main.c and the tests, which do not take ddp.c's word for it: it may be a copy of another stage's.
+    # main.c and the tests get the stage's number from here, because ddp.c may be a copy of another stage's.
     target_compile_definitions(${stage} PUBLIC LOCKSTEP_STAGE=${number})
     add_executable(${program} ${LOCKSTEP_ROOT}/train/main.c)
     target_link_libraries(${program} PRIVATE ${stage} lockstep_train${suffix} ${stage})
@@ -82,7 +82,7 @@ function(lockstep_program number suffix)
                                                 ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
 
-# lockstep_stage(NUMBER): makes the calling directory's ddp.c into programs, with the stage's tests.
+# lockstep_stage(NUMBER): builds programs from the calling directory's ddp.c, with the stage's tests.
 function(lockstep_stage number)
     lockstep_program(${number} "")
     if(LOCKSTEP_WITH_CUDA)

@@ -189,7 +189,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
         wait_for_tiles();
         if (next < end)
             start_tiles(&k_tile[1 - turn], k + next * WIDTH, &v_tile[1 - turn], v + next * WIDTH);
-        for (int s = 0; s < TILE_ROWS<WIDTH> && key + s < first + SIDE; s += SIDE) { /* only keys that the warp's rows see */
+        for (int s = 0; s < TILE_ROWS<WIDTH> && key + s < first + SIDE; s += SIDE) { /* keys that the warp sees */
             FloatSquare scores = rows_times_rows(own_q, &k_tile[turn], s);
             FloatSquare dscores = rows_times_rows(own_dout, &v_tile[turn], s); /* first dp = dout v^T */
             hide_future(&scores, first, key + s, false);

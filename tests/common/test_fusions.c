@@ -187,7 +187,7 @@ static void test_gradients_move(void **state)
                                  .reference = sums_reference,
                                  .apply = apply_sums,
                                  .chain = 10,
-                                 .hint = "a gradient's memory was handed on while somebody still needed it"});
+                                 .hint = "a gradient's memory was handed on while another operation still needed it"});
 }
 
 /* ---- one tensor is several inputs of one operation: its first contribution is set, the others are added ---- */

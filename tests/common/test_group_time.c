@@ -39,8 +39,8 @@ static void test_barrier_waits_for_the_last_rank(void **state)
     }
 }
 
-/* Rank 0 exceeds this time-out by far. The watchdog checks ten times a second, and would end the test if the barrier
- * counted. A slow machine cannot make this test fail. */
+/* Rank 0 exceeds this time-out by far. The watchdog checks ten times a second, and would end the test if it timed
+ * this barrier. A slow machine cannot make this test fail. */
 static void test_barrier_without_timeout(void **state)
 {
     (void)state;

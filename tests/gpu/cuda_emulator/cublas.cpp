@@ -1,5 +1,5 @@
-/* cublas.cpp: cuBLAS's matrix products over OpenBLAS. Arguments are checked as cuBLAS does, and more: each matrix must
- * lie within one allocation of device memory. */
+/* cublas.cpp: cuBLAS's matrix products with OpenBLAS. Arguments are checked as in cuBLAS; in addition, each matrix must
+ * be inside one allocation of device memory. */
 #include "cublas_v2.h"
 
 #include "cuda_bf16.h"
@@ -71,13 +71,13 @@ float nearest_tf32(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    bits = (bits + 0x1000u) & ~0x1fffu; /* a carry reaches the exponent: right */
+    bits = (bits + 0x1000u) & ~0x1fffu; /* a carry into the exponent is right */
     if (!isnan(x))
         memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-/* Its numbers as float32: where they are, or as a copy in `room`. */
+/* Its numbers as float32: in place, or as a copy in `room`. */
 const float *as_floats(const Matrix &matrix, std::vector<float> &room, bool tf32)
 {
     if (matrix.type == CUDA_R_32F && !tf32)
@@ -98,7 +98,7 @@ const float *as_floats(const Matrix &matrix, std::vector<float> &room, bool tf32
     return room.data();
 }
 
-/* NULL: cuBLAS takes this matrix. */
+/* NULL: cuBLAS accepts this matrix; otherwise the reason why not. */
 const char *objection(const Matrix &matrix)
 {
     if (matrix.rows < 0 || matrix.columns < 0)

@@ -1,4 +1,4 @@
-/* cublas_v2.h: the emulator's own, in place of cuBLAS's: matrix products over OpenBLAS. */
+/* cublas_v2.h: the emulator's version of cuBLAS's header: matrix products with OpenBLAS. */
 #ifndef LOCKSTEP_TESTS_CUBLAS_V2_H
 #define LOCKSTEP_TESTS_CUBLAS_V2_H
 

@@ -1,4 +1,4 @@
-/* cuda_bf16.h: the emulator's own, in place of CUDA's. bf16: 8 bits of exponent, 7 of fraction. */
+/* cuda_bf16.h: the emulator's version of CUDA's header. bf16: 8 bits of exponent, 7 of fraction. */
 #ifndef LOCKSTEP_TESTS_CUDA_BF16_H
 #define LOCKSTEP_TESTS_CUDA_BF16_H
 

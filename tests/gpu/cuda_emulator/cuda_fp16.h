@@ -1,4 +1,4 @@
-/* cuda_fp16.h: the emulator's own, in place of CUDA's. f16: 5 bits of exponent, 10 of fraction. */
+/* cuda_fp16.h: the emulator's version of CUDA's header. f16: 5 bits of exponent, 10 of fraction. */
 #ifndef LOCKSTEP_TESTS_CUDA_FP16_H
 #define LOCKSTEP_TESTS_CUDA_FP16_H
 

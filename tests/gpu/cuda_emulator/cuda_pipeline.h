@@ -1,6 +1,5 @@
-/* cuda_pipeline.h: the emulator's own, in place of CUDA's: copies to shared memory that run by themselves. They may
- * happen at any time between their start and the wait: here at once, or, if LOCKSTEP_EMULATED_LAZY is set, when they
- * are waited for. */
+/* cuda_pipeline.h: the emulator's version of CUDA's header: asynchronous copies to shared memory. They may happen at
+ * any time between their start and the wait: here at the start, or, if LOCKSTEP_EMULATED_LAZY is set, at the wait. */
 #ifndef LOCKSTEP_TESTS_CUDA_PIPELINE_H
 #define LOCKSTEP_TESTS_CUDA_PIPELINE_H
 

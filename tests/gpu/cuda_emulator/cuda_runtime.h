@@ -1,4 +1,4 @@
-/* cuda_runtime.h: the emulator's own, in place of CUDA's: the part of the language and of the runtime API that the
+/* cuda_runtime.h: the emulator's version of CUDA's header: the part of the language and of the runtime API that the
  * project uses. emulator.h says how it works. */
 #ifndef LOCKSTEP_TESTS_CUDA_RUNTIME_H
 #define LOCKSTEP_TESTS_CUDA_RUNTIME_H
@@ -19,8 +19,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-/* One block runs at a time, so a static variable can be its shared memory. All of it lies together, so that it can be
- * filled with NaN for every block. (Not in templates: there gcc does not obey.) */
+/* One block runs at a time, so a static variable can be its shared memory. All these variables are in one section, so
+ * that they can be filled with NaN for every block. (Except in templates, where gcc ignores the attribute.) */
 #define __shared__ static __attribute__((section("emulated_shared")))
 
 struct uint3 {
@@ -61,7 +61,7 @@ static inline float rsqrtf(float x)
     return 1 / sqrtf(x);
 }
 
-/* ---- where threads meet. The place of the call is part of a message if they do not. ---- */
+/* ---- barriers and exchanges. Error messages name the place of the call. ---- */
 
 struct EmulatedPlace {
     const char *call, *file;
@@ -69,11 +69,11 @@ struct EmulatedPlace {
 };
 void emulator_meet_block(EmulatedPlace place);
 void emulator_meet_warp(unsigned mask, EmulatedPlace place);
-/* Each lane of a warp brings a value; the result is where those of all lanes are, EMULATED_SLOT bytes from one lane's
- * to the next, until this lane's next exchange. */
+/* Each lane of a warp passes a value. Returns the values of all lanes, EMULATED_SLOT bytes from one to the next, valid
+ * until this lane's next exchange. */
 enum { EMULATED_SLOT = 48 };
 const char *emulator_exchange(const void *value, size_t bytes, unsigned mask, EmulatedPlace place);
-/* Exchanges value for the one that lane `source` of this warp brings. */
+/* Replaces *value by the value that lane `source` of this warp passes. */
 void emulator_shuffle(void *value, size_t bytes, int source, unsigned mask, EmulatedPlace place);
 int emulator_lane();
 

@@ -15,11 +15,12 @@ static inline unsigned short emulated_half_bits(float x, int exponent_bits, int 
     const unsigned sign = signbit(x) ? 0x8000 : 0;
     int exponent = x == 0 || isinf(x) ? 1 - bias : ilogbf(x);
     if (exponent < 1 - bias)
-        exponent = 1 - bias; /* subnormal numbers lie as far apart as the smallest normal ones */
+        exponent = 1 - bias; /* subnormal numbers have the same distance as the smallest normal ones */
     const double steps = rint(ldexp(fabs((double)x), fraction_bits - exponent));
     if (steps >= ldexp(1, fraction_bits + bias + 1 - exponent)) /* 2^(bias + 1) is the first that is too large */
         return (unsigned short)(sign | infinity);
-    /* Counted in steps, a normal number is 2^fraction_bits and more; one carry reaches the exponent: right. */
+    /* A normal number has at least 2^fraction_bits steps, so its leading bit is added to the exponent field, as it
+     * must. */
     const unsigned number = (unsigned)steps + ((unsigned)(exponent - 1 + bias) << fraction_bits);
     return (unsigned short)(sign | number);
 }

@@ -1,4 +1,4 @@
-/* emulated_mma.h: the instructions that gpu/device_cuda_mma.h has for the GPU; mma.cpp does the work. */
+/* emulated_mma.h: the instructions of gpu/device_cuda_mma.h, emulated; mma.cpp implements them. */
 #ifndef LOCKSTEP_TESTS_EMULATED_MMA_H
 #define LOCKSTEP_TESTS_EMULATED_MMA_H
 
@@ -28,7 +28,7 @@ static inline float emulated_value(__half x)
     return __half2float(x);
 }
 
-/* The numbers of registers with two each, the lower half first. */
+/* Unpacks registers of two numbers each, the lower half first. */
 template <typename Half> static inline void emulated_unpack(float *to, const uint32_t *registers, int count)
 {
     for (int i = 0; i < count; i++)

@@ -1,4 +1,4 @@
-/* errors.cpp: errors of the runtime API, and the end of the program where CUDA would leave the outcome open. */
+/* errors.cpp: errors of the runtime API, and the end of the program on undefined behaviour. */
 #include "emulator.h"
 
 #include <stdarg.h>
@@ -9,7 +9,7 @@ static thread_local cudaError_t last_error = cudaSuccess;
 
 cudaError_t error_result(cudaError_t error)
 {
-    if (error != cudaSuccess) /* "not ready" as well: who asks has to clear it */
+    if (error != cudaSuccess) /* also "not ready": the caller must clear it */
         last_error = error;
     return error;
 }

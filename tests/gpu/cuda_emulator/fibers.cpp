@@ -1,16 +1,14 @@
 /* fibers.cpp: runs the threads of a block on one CPU core.
  *
- * A fiber is a stack of its own and a place in the code to go on from. The first fiber runs thread 0, and when that
- * has ended thread 1, and so on: a kernel without barriers is a plain loop. But where a thread has to wait for others
- * it keeps the fiber, and the next fiber goes on with the threads that have not begun. From then on the fibers take
- * turns in a circle, without those that wait; when all that meet at a place have come, the last of them releases the
- * others.
+ * A fiber has a stack of its own and a place in the code where it continues. The first fiber runs thread 0, then thread
+ * 1, and so on: a kernel without barriers is a plain loop. But a thread that must wait for others keeps its fiber, and
+ * the next fiber starts with the threads that have not begun. From then on the fibers that do not wait run in turns.
+ * When all threads have reached a barrier, the last one releases the others.
  *
- * Fibers begin through ucontext and change places through the compiler's own setjmp and longjmp. swapcontext would do
- * both, but asks the operating system for the signal mask each time, which takes twenty times as long; the C library's
- * longjmp looks whether it goes up the same stack, and makes the address sanitizer clean that. (The compiler's may not
- * be in the same function as its setjmp. The sanitizer leaves the functions alone that change places, for the same
- * reason.)
+ * Fibers start with ucontext and switch with the compiler's own setjmp and longjmp. swapcontext would do both, but it
+ * calls the operating system for the signal mask each time, which takes twenty times as long. The C library's longjmp
+ * checks that it stays on one stack, and makes the address sanitizer clear that stack. (The compiler's longjmp must not
+ * be in the same function as its setjmp. Functions that switch are not instrumented by the sanitizer, for that reason.)
  */
 #include "emulator.h"
 
@@ -39,28 +37,28 @@ enum State { RUNS, AT_WARP, AT_BLOCK, LEFT };
 struct Thread {
     State state;
     EmulatedPlace place; /* where it waits, or waited last */
-    int meetings;        /* of its warp, so far */
+    int meetings;        /* exchanges of its warp up to now */
 };
 
 struct Fiber {
-    void *context[5]; /* where it goes on */
-    char *stack;      /* NULL: not there yet. All are kept from block to block */
+    void *context[5]; /* where it continues */
+    char *stack;      /* NULL: not allocated yet. Kept from block to block */
     bool begun;
     int thread;            /* -1: none */
     void *sanitizer_stack; /* the address sanitizer's own */
 };
 
-/* What lanes of a warp bring to an exchange. Two of them: a fast lane may be at its next one while a slow one still
- * has to read from this one, but no lane is two ahead. */
+/* The values of a warp's lanes in an exchange. Two buffers: a fast lane may be at its next exchange while a slow lane
+ * still reads from this one, but no lane is two exchanges ahead. */
 struct Warp {
     int arrived;
     alignas(16) char exchange[2][WARP][EMULATED_SLOT];
 };
 
 Fiber fibers[MAX_THREADS];
-int fibers_used; /* those that got threads in this block */
+int fibers_used; /* fibers that got threads in this block */
 Fiber *current;
-void *host[5]; /* where the block was started; it goes on when no fiber can */
+void *host[5]; /* where the block was started; continues when no fiber can */
 
 /* The present launch and block. */
 const char *kernel_name;
@@ -70,7 +68,7 @@ Warp warps[MAX_THREADS / WARP];
 int thread_count, threads_begun, threads_arrived;
 bool reverse, anyone_met;
 
-/* ---- changing places. The address sanitizer must be told which stack is in use. ---- */
+/* ---- switching fibers. The address sanitizer must know which stack is in use. ---- */
 
 #if defined(__SANITIZE_ADDRESS__)
 void *host_sanitizer_stack;
@@ -132,7 +130,7 @@ void set_thread(int thread)
     __builtin_longjmp(host, 1);
 }
 
-/* Never comes back here: the fiber goes on where it paused, or begins. */
+/* Does not return: the fiber continues where it paused, or begins. */
 [[noreturn]] CHANGES_PLACES void go_on_with(Fiber *fiber)
 {
     current = fiber;
@@ -143,8 +141,7 @@ void set_thread(int thread)
     __builtin_longjmp(fiber->context, 1);
 }
 
-/* Below the stack lies a guard that cannot be touched: a thread that needs too much crashes, and writes nowhere
- * else. */
+/* Below the stack is an inaccessible guard: a thread that needs too much stack crashes instead of writing elsewhere. */
 void make_stack(Fiber *fiber)
 {
     char *memory = (char *)mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
@@ -154,7 +151,7 @@ void make_stack(Fiber *fiber)
     fiber->stack = memory + GUARD_BYTES;
 }
 
-/* Who goes on: a fiber for threads that have not begun, or the next in the circle that does not wait. NULL: nobody. */
+/* The fiber to run next: one for threads that have not begun, or the next one that does not wait. NULL: none. */
 Fiber *next_fiber()
 {
     if (threads_begun < thread_count) {
@@ -173,7 +170,7 @@ Fiber *next_fiber()
     return nullptr;
 }
 
-/* Called in a fiber that has nothing to do, for now: another one goes on. */
+/* Pauses the calling fiber and continues another one. */
 CHANGES_PLACES void pause_fiber()
 {
     Fiber *self = current, *next = next_fiber();
@@ -186,7 +183,7 @@ CHANGES_PLACES void pause_fiber()
     back_in_fiber(self);
 }
 
-/* What a fiber does: it takes threads that have not begun, one after the other. */
+/* The main function of a fiber: runs threads that have not begun, one after the other. */
 void fiber_main()
 {
     back_in_fiber(current);
@@ -236,7 +233,7 @@ void describe(char *text, size_t size, int thread)
         first, second);
 }
 
-/* Nobody can go on: finds a thread that waits, and one that keeps it waiting. */
+/* No thread can continue: names a thread that waits, and one that has not reached the same place. */
 [[noreturn]] void fail_stuck()
 {
     int waits = 0;
@@ -250,7 +247,7 @@ void describe(char *text, size_t size, int thread)
 
 /* ---- meeting ---- */
 
-/* `first` to `end`: the threads that meet here; *arrived counts them. */
+/* Waits until the threads `first` to `end` - 1 have called it; *arrived counts them. */
 void meet(State state, int first, int end, int *arrived, EmulatedPlace place)
 {
     threads[current->thread].state = state;
@@ -260,7 +257,7 @@ void meet(State state, int first, int end, int *arrived, EmulatedPlace place)
         pause_fiber();
         return;
     }
-    *arrived = 0; /* the last one releases them all, and goes on at once */
+    *arrived = 0; /* the last one releases all others, and continues at once */
     for (int i = first; i < end; i++) {
         const EmulatedPlace *other = &threads[i].place;
         if (other->line != place.line || other->file != place.file)
@@ -269,7 +266,7 @@ void meet(State state, int first, int end, int *arrived, EmulatedPlace place)
     }
 }
 
-/* Fills the shared memory of all kernels with NaN: what a block finds there is what it wrote itself. */
+/* Fills the shared memory of all kernels with NaN, so that a block cannot use an earlier block's numbers. */
 extern "C" char __start_emulated_shared[] __attribute__((weak));
 extern "C" char __stop_emulated_shared[] __attribute__((weak));
 
@@ -304,7 +301,7 @@ CHANGES_PLACES void run_block()
 void fibers_run(const char *kernel, dim3 grid, dim3 block, const std::function<void()> &thread)
 {
     for (int i = 0; i < MAX_THREADS && kernel_name != nullptr; i++)
-        fibers[i].begun = false; /* the last kernel crashed, and a test has jumped out of it */
+        fibers[i].begun = false; /* left over if the last kernel crashed and a test jumped out of it */
     const char *order = getenv("LOCKSTEP_EMULATED_ORDER");
     reverse = order != nullptr && strcmp(order, "reverse") == 0;
     kernel_name = kernel;
@@ -318,7 +315,7 @@ void fibers_run(const char *kernel, dim3 grid, dim3 block, const std::function<v
         const long n = reverse ? blocks - 1 - i : i;
         blockIdx = uint3{(unsigned)(n % grid.x), (unsigned)(n / grid.x % grid.y), (unsigned)(n / grid.x / grid.y)};
         if (anyone_met)
-            spoil_shared_memory(); /* a block in which nobody met anybody had no use for it */
+            spoil_shared_memory(); /* needed only if threads met: shared memory is useless without a barrier */
         run_block();
     }
     kernel_name = nullptr;

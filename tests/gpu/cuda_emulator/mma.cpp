@@ -1,5 +1,5 @@
 /* mma.cpp: the tensor cores' instructions, as NVIDIA describes them (PTX ISA: "ldmatrix"; "Matrix Fragments for
- * mma.m16n8k16 with floating point type"). The words are those of the description: a warp's lanes are eight groups of
+ * mma.m16n8k16 with floating point type"). The terms are those of the description: a warp's lanes are eight groups of
  * four threads.
  */
 #include "emulator.h"
@@ -9,13 +9,13 @@ namespace
 
 const unsigned ALL = 0xffffffffu;
 
-/* What a thread brings to a product. */
+/* A thread's part of a product's operands. */
 struct Fragments {
     float a[8], b[4];
 };
 
-/* Where a_i is: in row group + 8 for i = 2, 3, 6, 7, else in row group; in column 2 thread + i % 2, and 8 more for
- * i >= 4. So this is the i of a number, */
+/* a_i is in row group + 8 for i = 2, 3, 6, 7, otherwise in row group; in column 2 thread + i % 2, plus 8 for i >= 4.
+ * So this is the i of a number, */
 int index_in_a(int row, int column)
 {
     return column % 2 + row / 8 * 2 + column / 8 * 4;
@@ -27,7 +27,7 @@ int lane_with_a(int row, int column)
     return row % 8 * 4 + column % 8 / 2;
 }
 
-/* Where b_i is: in row 2 thread + i % 2, and 8 more for i >= 2; in column group. */
+/* b_i is in row 2 thread + i % 2, plus 8 for i >= 2; in column group. */
 int index_in_b(int row)
 {
     return row % 2 + row / 8 * 2;
@@ -40,7 +40,7 @@ int lane_with_b(int row, int column)
 
 } // namespace
 
-/* Lane l brings the address of row l % 8 of matrix l / 8. Each gets two neighbours of row `group` of each matrix;
+/* Lane l passes the address of row l % 8 of matrix l / 8. Each lane gets two neighbours of row `group` of each matrix;
  * transposed: of column `group`. */
 void emulator_ldmatrix(uint32_t *to, const void *row, bool transposed, EmulatedPlace place)
 {

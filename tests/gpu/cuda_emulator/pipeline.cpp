@@ -1,4 +1,4 @@
-/* pipeline.cpp: copies to shared memory that run by themselves (cuda_pipeline.h). */
+/* pipeline.cpp: asynchronous copies to shared memory (cuda_pipeline.h). */
 #include "emulator.h"
 
 #include "cuda_pipeline.h"
@@ -16,7 +16,7 @@ struct Copy {
     long group;
 };
 
-/* Of one thread: what it has started and nobody has done, and how many groups it has committed. */
+/* One thread's copies that are started but not done, and the number of groups that it has committed. */
 struct Started {
     std::deque<Copy> copies;
     long groups = 0;

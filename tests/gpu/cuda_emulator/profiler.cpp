@@ -1,4 +1,4 @@
-/* profiler.cpp: a profiler: writes down what each thread tells it through NVTX. */
+/* profiler.cpp: a profiler: records the NVTX calls of each thread. */
 #include "emulator.h"
 
 #include "nvtx3/nvToolsExt.h"

@@ -1,5 +1,5 @@
-/* runtime.cpp: the functions of the CUDA runtime API that the project uses: devices, memory, launches. (Streams, events:
- * streams.cpp.)
+/* runtime.cpp: the functions of the CUDA runtime API that the project uses: devices, memory, launches. (Streams,
+ * events: streams.cpp.)
  */
 #include "emulator.h"
 
@@ -24,7 +24,7 @@ int capability()
     return (int)emulator_setting("LOCKSTEP_EMULATED_CAPABILITY", 80);
 }
 
-/* Any work but kernels: it has the memory to itself. */
+/* Submits work other than kernels, with device memory accessible to it. */
 void submit_on_memory(const char *what, std::function<void()> work)
 {
     stream_submit([=] {
@@ -98,7 +98,7 @@ cudaError_t cudaMalloc(void **memory, size_t bytes)
     return error_result(bytes > 0 && *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-/* Waits for nobody: what is queued and uses the memory will find it free. */
+/* Does not wait: queued work that uses the memory will find it freed. */
 cudaError_t cudaFree(void *memory)
 {
     Guard guard(emulator_mutex);
@@ -153,7 +153,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return cudaSuccess;
 }
 
-/* NULL: `bytes` bytes at `pointer` are what a copy expects. Else what is wrong. */
+/* NULL: `bytes` bytes at `pointer` are on the side that a copy expects. Otherwise the reason why not. */
 static const char *wrong_side(const void *pointer, size_t bytes, bool wants_device)
 {
     if (memory_is_device(pointer) != wants_device)

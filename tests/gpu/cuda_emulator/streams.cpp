@@ -1,8 +1,8 @@
 /* streams.cpp: the functions of the CUDA runtime API for streams and events.
  *
  * Every host thread has one stream (cudaStreamPerThread), a queue of work. Work is done when it is submitted; or, if
- * LOCKSTEP_EMULATED_LAZY is set, as late as CUDA allows: when somebody waits for it. One lock is held in every
- * function, so that one kernel runs at a time, whichever thread has submitted it.
+ * LOCKSTEP_EMULATED_LAZY is set, as late as CUDA allows: when it is waited for. Every function holds one lock, so that
+ * only one kernel runs at a time, of any thread.
  */
 #include "emulator.h"
 
@@ -19,7 +19,7 @@ struct EmulatedStream {
 
 struct EmulatedEvent {
     std::shared_ptr<EmulatedStream> stream; /* NULL: never recorded */
-    long position;                          /* the event has happened when the stream has done so much */
+    long position;                          /* the event has happened when the stream has done this many works */
     bool timing;
     std::shared_ptr<double> time; /* when it happened, in milliseconds */
 };
@@ -30,7 +30,7 @@ namespace
 {
 
 std::set<EmulatedStream *> streams;
-std::set<cudaEvent_t> events; /* that exist */
+std::set<cudaEvent_t> events; /* all that exist */
 
 void run_one(EmulatedStream *stream)
 {
@@ -46,7 +46,7 @@ void run_until(EmulatedStream *stream, long position)
         run_one(stream);
 }
 
-/* The calling thread's stream. When the thread ends, its work is done first: an event may count on it. */
+/* The calling thread's stream. Before the thread ends, its work is done, because an event may depend on it. */
 struct OwnStream {
     std::shared_ptr<EmulatedStream> stream = std::make_shared<EmulatedStream>();
     OwnStream()
@@ -117,7 +117,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     return error_result((cudaError_t)emulator_setting("LOCKSTEP_EMULATED_KERNEL_ERROR", cudaSuccess));
 }
 
-/* Does a piece of the work, so that one who asks again and again sees it end. */
+/* Does one piece of the work, so that a loop of queries ends. */
 static cudaError_t query(EmulatedStream *stream, long position)
 {
     if (stream->done < position)
@@ -150,7 +150,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaEventRecord",
                                "no such event or stream: destroyed?");
     event->stream = own_stream();
-    if (event->timing) { /* the stream writes the time down when it comes by */
+    if (event->timing) { /* the stream writes the time when it reaches the event */
         auto time = event->time = std::make_shared<double>();
         stream_submit([=] { *time = device_clock(); });
         profiler_note("event", "");
@@ -179,7 +179,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (events.count(event) == 0 || !stream_is_own(stream) || flags != 0)
         return error_explained(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent",
                                "no such event or stream: destroyed?");
-    auto other = event->stream; /* the event may be recorded anew, or destroyed: this wait is for what it is now */
+    auto other = event->stream; /* a copy: the event may be recorded again or destroyed before the wait runs */
     const long position = event->position;
     if (other != nullptr && other != own_stream())
         stream_submit([=] { run_until(other.get(), position); });

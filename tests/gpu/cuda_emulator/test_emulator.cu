@@ -1,5 +1,5 @@
-/* test_emulator.cu: does the emulator run the threads of a kernel as a GPU does, and does it find the mistakes that it
- * is there to find? (Memory, matrix products: test_emulator_memory.cu.) */
+/* test_emulator.cu: the emulator runs the threads of a kernel as a GPU does, and finds the mistakes that it promises to
+ * find. (Memory, matrix products: test_emulator_memory.cu.) */
 #include "test_emulator.h"
 
 #include "gpu/device_cuda_mma.h"
@@ -84,7 +84,7 @@ static void test_shuffles(void **)
     check_shuffles(take_floats(out, 6 * 96 * 3));
 }
 
-/* A barrier is missing: what the neighbour `step` further on writes may not be there yet. */
+/* A barrier is missing: the neighbour at distance `step` may not have written its number yet. */
 static __global__ void rotate_without_barrier(float *x, int step)
 {
     __shared__ float part[64];
@@ -105,7 +105,7 @@ static int wrong_numbers(const char *order, int step)
     return wrong;
 }
 
-/* The number at the end of the row is where the order shows least: one is right, or one is wrong. */
+/* Depending on the order, a missing barrier makes 63 numbers wrong, or only one. */
 static void test_missing_barrier_shows_in_one_order(void **)
 {
     assert_int_equal(wrong_numbers("forward", 1), 63);
@@ -249,7 +249,7 @@ static void test_events(void **)
     assert_string_equal(cudaGetErrorName(cudaGetLastError()), "cudaErrorInvalidResourceHandle");
 }
 
-/* The stream writes an event's time down when it comes by, not the host when it asks for that. */
+/* An event's time is when the stream reaches it, not when the host asks. */
 static void test_times(void **)
 {
     cudaEvent_t events[3], without;
@@ -288,7 +288,7 @@ static void test_times(void **)
     cudaGetLastError();
 }
 
-/* Lazy: a host that does not wait sees the old numbers; an event carries the order from thread to thread. */
+/* Lazy: a host that does not wait reads the old numbers; an event orders the work of two threads. */
 static void test_lazy(void **)
 {
     float *x = device_floats(counting(2)), *pinned;

@@ -1,4 +1,4 @@
-/* test_emulator.h: what the tests of the emulator share: float32 numbers in device memory, and a kernel. */
+/* test_emulator.h: shared by the emulator's tests: float32 numbers in device memory, and a kernel. */
 #ifndef LOCKSTEP_TESTS_TEST_EMULATOR_H
 #define LOCKSTEP_TESTS_TEST_EMULATOR_H
 

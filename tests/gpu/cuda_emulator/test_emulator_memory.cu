@@ -1,5 +1,5 @@
-/* test_emulator_memory.cu: is the emulator's device memory as far from the host as a GPU's, and do wrong addresses
- * show? And 16-bit numbers, matrix products. (Threads, order: test_emulator.cu.) */
+/* test_emulator_memory.cu: the host cannot access the emulator's device memory, and wrong addresses are reported. Also:
+ * 16-bit numbers, matrix products. (Threads, order: test_emulator.cu.) */
 #include <cublas_v2.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -27,7 +27,7 @@ extern "C" {
 
 /* ---- memory ---- */
 
-/* Does the function crash, instead of returning? What it says on the way is of no interest. */
+/* True if the function crashes instead of returning. Its output is ignored. */
 static bool crashes(void (*function)(float *), float *argument)
 {
     fflush(NULL);
@@ -113,7 +113,7 @@ static __global__ void read_shared_kernel(float *out)
     __syncthreads();
     out[threadIdx.x] = never_written[threadIdx.x];
     __syncthreads();
-    never_written[threadIdx.x] = 0; /* the next block must not find it */
+    never_written[threadIdx.x] = 0; /* the next block must not read it */
 }
 
 static void test_fresh_memory_is_nan(void **)
@@ -268,8 +268,8 @@ static void test_products(void **)
         check_product(which & 1, which & 2, which & 4);
 }
 
-/* One thread multiplies, the other copies: device memory is open while either does, and neither may close it under the
- * other. */
+/* One thread multiplies, the other copies: device memory is open during both, and neither may close it while the other
+ * uses it. */
 static void test_products_beside_copies(void **)
 {
     const int n = 64;

@@ -1,5 +1,5 @@
-/* nvToolsExt.h: the emulator's own, in place of NVTX's: ranges and marks for a profiler, which the emulator plays if
- * LOCKSTEP_EMULATED_PROFILER is set (emulator.h). */
+/* nvToolsExt.h: the emulator's version of NVTX's header: ranges and marks for a profiler, which the emulator simulates
+ * if LOCKSTEP_EMULATED_PROFILER is set (emulator.h). */
 #ifndef LOCKSTEP_TESTS_NVTOOLSEXT_H
 #define LOCKSTEP_TESTS_NVTOOLSEXT_H
 
