@@ -1,4 +1,4 @@
-/* main.c: `train`, the same for every stage: the stage comes in through ddp.h at link time. */
+/* main.c: `train`, the same for every stage, which is linked in behind ddp.h. */
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "train/loop/report.h"
 #include "train/loop/trainer.h"
 
-/* Where stdin, stdout or stderr is closed, the next file to be opened would get its number, and be printed into. What
- * stands there instead can only be read: to print is an error, and report_check_stdout() sees it. */
+/* If stdin, stdout or stderr is closed, the next file that is opened would get its number, and output would go into
+ * that file. So /dev/null takes the number, read-only: printing then fails, and report_check_stdout() reports it. */
 static void fill_standard_streams(void)
 {
     int descriptor;
@@ -29,20 +29,19 @@ int main(int argc, char **argv)
     Options options;
     int status = 0;
     fill_standard_streams();
-    signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, and does not end the process */
+    signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, instead of ending the process */
     job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
     supervise_rank();
     pg_initialize(&argc, &argv);
     guard_job();
-    CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: was "
-          "it copied from there? Then ddp_stage_number and ddp_stage_name have to be changed", ddp_stage_number,
-          LOCKSTEP_STAGE);
+    CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: if "
+          "you copied it from there, change ddp_stage_number and ddp_stage_name", ddp_stage_number, LOCKSTEP_STAGE);
     bool asked_to_train = options_parse(&options, argc, argv, ddp_stage_number);
-    /* Only the time-out holds before ranks have compared their flags: what else they say changes how they would compare. */
+    /* Until ranks have compared their flags, use only --timeout: other flags would change how they compare. */
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});
     guard_group(pg);
     if (asked_to_train) {
-        device_init(pg_local_rank(pg), options.threads); /* first: every collective asks whose memory it is given */
+        device_init(pg_local_rank(pg), options.threads); /* first: every collective asks if its memory is on a device */
         device_allow_tf32(options.tf32);
         options_check_agreement(&options, pg);
         pg_set_options(pg, &options.group);
@@ -51,7 +50,7 @@ int main(int argc, char **argv)
         gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);
         if (options.group.debug_collectives)
             guard_compare_calls(pg);
-        phases_observe(pg); /* last: what is compared before a collective is no part of its range */
+        phases_observe(pg); /* last: comparing calls is not part of a collective's range */
         status = train(&options, pg);
     }
     if (pg_rank(pg) == 0)

@@ -1,5 +1,5 @@
-/* fault_rank.c: a program in which one rank misbehaves on purpose: the argument says how. Run by test_faults.sh.
- * It trains nothing; it makes the calls that a training step makes. The rank says on stdout when it begins. */
+/* fault_rank.c: a program in which one rank misbehaves on purpose; the argument says how. Run by test_faults.sh.
+ * It does not train; it makes the calls of a training step. The rank prints a line when its fault begins. */
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
@@ -38,7 +38,7 @@ static void all_reduce_buckets(ProcessGroup *pg, float *gradient, bool leave_out
 
 static bool finalize_hangs;
 
-/* The linker takes this one; PMPI_Finalize is the library's. */
+/* The linker uses this one; the library's own is PMPI_Finalize. */
 int MPI_Finalize(void)
 {
     while (finalize_hangs)
@@ -46,11 +46,11 @@ int MPI_Finalize(void)
     return PMPI_Finalize();
 }
 
-/* ---- a device that does not get to the end of what was queued ---- */
+/* ---- a device that never finishes its queued work ---- */
 
 static atomic_bool device_hangs;
 
-/* The linker takes this one; on a CPU there is never anything to wait for. */
+/* The linker uses this one; on a CPU the library's never waits. */
 void __wrap_device_event_wait(DeviceEvent *event);
 void __wrap_device_event_wait(DeviceEvent *event)
 {
@@ -74,7 +74,7 @@ typedef struct Toy {
 static void gradient_ready(void *listener, Parameter *parameter)
 {
     Toy *toy = listener;
-    if (toy->falls_asleep && parameter->index == 0) /* the last one: the other one's all-reduce has started */
+    if (toy->falls_asleep && parameter->index == 0) /* the last gradient: the other one's all-reduce has started */
         sleep_seconds(1000);
     float *gradient = parameter->tensor.grad;
     toy->works[parameter->index] = pg_all_reduce_async(toy->pg, gradient, gradient, WIDTH * WIDTH, DTYPE_F32,
@@ -104,8 +104,8 @@ static void run_backward(ProcessGroup *pg, bool falls_asleep)
 
 /* ---- misbehaving ---- */
 
-/* With 4 ranks MPICH sends what rank 0 has to rank 1 and, by way of rank 2, to rank 3. Rank 2 never comes, so rank 3 waits;
- * ranks 0 and 1 have done their part, and compute for ever. */
+/* With 4 ranks, MPICH sends rank 0's data to rank 1 and, through rank 2, to rank 3. Rank 2 never calls, so rank 3
+ * waits; ranks 0 and 1 have done their part, and compute for ever. */
 static void broadcast_without_one(ProcessGroup *pg, float *buffer)
 {
     if (pg_rank(pg) != 2)
@@ -148,7 +148,7 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
     if (strcmp(how, "sleep") == 0)
         sleep_seconds(1000);
     else if (strcmp(how, "device") == 0)
-        device_hangs = true; /* and the rank goes on, and makes its calls as the others do */
+        device_hangs = true; /* the rank still makes the same calls as the others */
     else if (strcmp(how, "skip") == 0)
         all_reduce_buckets(pg, gradient, true);
     else if (strcmp(how, "count") == 0)
@@ -166,12 +166,12 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
     else if (strcmp(how, "unwaited") == 0) {
         start_all_reduces(pg, gradient, 3);
         pg_free_shared(pg, gradient);
-    } else if (strcmp(how, "leave") == 0) { /* as a rank that runs out of data */
+    } else if (strcmp(how, "leave") == 0) { /* like a rank that runs out of data */
         pg_free_shared(pg, gradient);
         pg_destroy(pg);
-    guard_end();
+        guard_end();
         exit(0);
-    } else if (strcmp(how, "exit") == 0) /* as a library does that has found a mistake */
+    } else if (strcmp(how, "exit") == 0) /* like a library that has found an error */
         exit(atoi(argument));
     else if (strcmp(how, "_Exit") == 0)
         _Exit(atoi(argument));
@@ -181,14 +181,14 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         raise(SIGSEGV);
 }
 
-/* The last rank, or its parent, is killed before the rank has come to MPI_Init, where the others wait for it. */
-static void die_early(const char *who)
+/* Kills the last rank, or its parent, before the rank calls MPI_Init, where the others wait for it. */
+static void die_early(const char *victim)
 {
     const char *rank = getenv("PMI_RANK"), *ranks = getenv("PMI_SIZE");
     if (rank == NULL || ranks == NULL || atoi(rank) != atoi(ranks) - 1)
         return;
     say_now();
-    kill(strcmp(who, "parent") == 0 ? getppid() : getpid(), SIGKILL);
+    kill(strcmp(victim, "parent") == 0 ? getppid() : getpid(), SIGKILL);
     sleep_seconds(1000);
 }
 
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
         check_drift(pg, atoi(where), bad);
     for (int step = 0; step < STEPS; step++)
         take_step(pg, how, where, gradient, step);
-    if (late_free && bad) { /* the others wait for it to give its memory back, too */
+    if (late_free && bad) { /* the other ranks wait until it frees its memory, too */
         say_now();
         sleep_seconds(1000);
     }

@@ -227,8 +227,8 @@ waits() {
     plant wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
 
-    # A broadcast goes along a tree: one rank is missing, one waits for it, and the others are not affected. (Open MPI's
-    # tree has another shape.)
+    # A broadcast follows a tree: one rank is missing, one waits for it, and the others do not notice. (Open MPI's tree
+    # has another shape.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then
         ranks=4
         plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
@@ -280,7 +280,7 @@ ends() {
     plant abort 'rank 2 .*signal 6'
     plant crash 'rank 2 .*signal 11'
 
-    # Before MPI_Init, which the others have entered, or will. (Open MPI's launcher ends a job if a rank was killed.)
+    # Before MPI_Init, which the other ranks have called, or will. (Open MPI's launcher ends a job if a rank was killed.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then
         plant 'early rank' 'fault: rank 2 .*signal 9'
         plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'

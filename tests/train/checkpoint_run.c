@@ -1,4 +1,4 @@
-/* checkpoint_run.c: what the tests of checkpoints share. */
+/* checkpoint_run.c: see checkpoint_run.h. */
 #include "checkpoint_run.h"
 
 #include <dirent.h>

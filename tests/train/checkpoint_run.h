@@ -1,7 +1,7 @@
 /* checkpoint_run.h: a small model with its optimizer, saved and loaded; for the tests of checkpoints.
  *
  * Interface: checkpoint_tests_start() makes a directory of the tests' own under $TMPDIR or /tmp, and
- * checkpoint_tests_end() removes it with all files of test_path(). What goes wrong in here ends the process.
+ * checkpoint_tests_end() removes it with all files of test_path(). An error in these functions ends the process.
  */
 #ifndef LOCKSTEP_TESTS_CHECKPOINT_RUN_H
 #define LOCKSTEP_TESTS_CHECKPOINT_RUN_H
@@ -19,8 +19,8 @@ typedef struct Run {
 
 extern const OptimizerOptions adamw, sgd, sgd_momentum;
 
-void run_create(Run *run, const OptimizerOptions *options); /* as a run starts: everything is zero */
-void run_train(Run *run); /* as after some steps: every number is another one, and the awkward ones are among them */
+void run_create(Run *run, const OptimizerOptions *options); /* state at the start of a run: everything is zero */
+void run_train(Run *run); /* state after some steps: all numbers differ, with special values among them */
 void run_free(Run *run);
 
 void save(const char *path, const OptimizerOptions *options); /* a trained run */
@@ -28,7 +28,7 @@ void load(void *path);                                        /* into a new run 
 
 int checkpoint_tests_start(void **unused);
 int checkpoint_tests_end(void **unused);
-/* The name's path in the tests' directory; "" is the directory. Valid until the next call but one. */
+/* The name's path in the tests' directory; "" is the directory. Valid until the second call after this one. */
 char *test_path(const char *name);
 void write_file(const char *path, const void *bytes, size_t count);
 unsigned char *read_file(const char *path, size_t *count); /* the whole file; free() it */

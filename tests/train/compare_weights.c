@@ -1,7 +1,7 @@
-/* compare_weights.c: do two files that --save wrote hold the same tensors? Of float32, number by number; of another
- * type (the optimizer counts its steps), byte by byte.
+/* compare_weights.c: compares the tensors of two files that --save wrote: float32 number by number, other types (the
+ * optimizer's step counts) byte by byte.
  *
- * usage: compare_weights FILE FILE TOLERANCE        exit status 0: yes; 1: no, and a line says which differs most
+ * usage: compare_weights FILE FILE TOLERANCE     exit status 0: same; 1: different, and a line shows the largest one
  */
 #include <inttypes.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "base/check.h"
 #include "train/files/safetensors.h"
 
-/* The largest difference so far, and where ("": there is none). */
+/* The largest difference so far, and its tensor ("": there is no difference). */
 typedef struct Worst {
     double difference;
     char place[200];
@@ -37,7 +37,7 @@ static void compare_numbers(const char *name, const float *x, const float *y, in
 {
     for (int64_t i = 0; i < count; i++) {
         double difference = fabs((double)x[i] - (double)y[i]);
-        if (!isfinite(difference)) /* NaN is equal to nothing, itself included */
+        if (!isfinite(difference)) /* NaN does not equal anything, not even NaN */
             difference = INFINITY;
         if (difference > worst->difference) {
             worst->difference = difference;

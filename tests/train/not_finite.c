@@ -1,9 +1,9 @@
 /* not_finite.c: `train` (train/main.c), in which one batch of one rank is bad. Run by test_not_finite.sh.
  *
- * PLANT in the environment says what happens in step 3: "loss": an input is NaN. "gradient": backward overflows, though
- * the loss does not. "sum": the gradients of all ranks are so large that only their sum overflows. PLANT_RANK: on which
- * rank. It goes by samples, not by calls: whoever computes the step again meets the same trouble. (The linker's --wrap
- * puts the functions below before the program's own.) */
+ * The variable PLANT says what happens in step 3. "loss": an input is NaN. "gradient": backward overflows, but not the
+ * loss. "sum": the gradients of all ranks are so large that only their sum overflows. PLANT_RANK: on which rank. The
+ * fault belongs to the samples, not to the call, so computing the step again gives the same fault. (The linker's --wrap
+ * replaces the program's functions by those below.) */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ void __wrap_dataset_get(const Dataset *dataset, long epoch, const int64_t *indic
 void __wrap_dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs,
                         void *targets)
 {
-    static atomic_int calls; /* evaluation and the loader of a second try come here, too, but later than call 3 */
+    static atomic_int calls; /* evaluation and the second loader also call this, but after call 3 */
     static int64_t bad_sample;
     static const Dataset *of;
     __real_dataset_get(dataset, epoch, indices, count, inputs, targets);

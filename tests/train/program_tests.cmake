@@ -5,8 +5,8 @@ function(lockstep_program_tests number)
     if(NOT cmocka_FOUND)
         return()
     endif()
-    # The command line is the same code in every stage: stage 1 tries it on one and two ranks, stage 4 (which has all
-    # flags) on one. Which flag begins in which stage is test_options.c's; stages 2 and 3 are tried in the slow suite.
+    # The command line is the same code in every stage: stage 1 is tested on one and two ranks, stage 4 (which has all
+    # flags) on one. test_options.c tests which stages have a flag; stages 2 and 3 are tested in the slow suite.
     if(number EQUAL 1)
         lockstep_script(stage1_command_line cli 2 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
@@ -42,8 +42,8 @@ function(lockstep_program_tests number)
         lockstep_script(stage4_report stage4 2 train/test_report.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage4_outputs stage4 2 train/test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
     endif()
-    # A loss or gradient that is not finite: `train` itself, with functions of the test's before its own. What it looks
-    # at is not the stages', but stages 3 and 4 must not hear of the step that is computed once more: 2 and 3 are slow.
+    # A loss or gradient that is not finite: `train` itself, with some functions replaced by the test's. No stage has
+    # code for this, but stages 3 and 4 must get no events when the step is computed again. Stages 2 and 3: slow suite.
     lockstep_stage_program(${number} not_finite train)
     target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/train/main.c)
     target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)

@@ -28,7 +28,7 @@ static void test_saving_leaves_no_temporary_file(void **unused)
     expect_no_temporary_file();
 }
 
-/* A name that is easy to guess is somebody's: the user's own file, another run's, or a link to something dear. */
+/* A temporary name that is easy to guess may exist already: a file of the user, of another run, or a link. */
 static void test_saving_touches_no_other_file(void **unused)
 {
     (void)unused;
@@ -48,7 +48,7 @@ static void test_saving_touches_no_other_file(void **unused)
     unlink(test_path("p.tmp"));
 }
 
-/* Two runs that write one file at the same time: the one that is done last wins, whole. */
+/* Two runs write one file at the same time: the run that finishes last wins, and the file is whole. */
 static void test_two_writers_of_one_file_do_not_mix(void **unused)
 {
     (void)unused;
@@ -104,7 +104,7 @@ static void test_a_file_that_cannot_be_written_is_a_fault(void **unused)
 
 /* ---- through a link ---- */
 
-/* Writes end after some bytes, as on a full disk. */
+/* Makes writes fail after some bytes, as on a full disk. */
 static void save_on_a_full_disk(void *path)
 {
     const struct rlimit limit = {100, 100};
@@ -139,7 +139,7 @@ static void test_a_full_disk_leaves_the_old_file_behind_a_link(void **unused)
     free(left);
 }
 
-/* What is saved through a link is in the file that the link leads to. */
+/* Saving through a link replaces the file that the link leads to. */
 static void expect_saved_through(const char *link, const char *target)
 {
     size_t count = 0, expected_count = 0;
@@ -168,7 +168,7 @@ static void test_a_link_is_followed(void **unused)
     expect_saved_through("to_old", "elsewhere/old");
 
     save(test_path("new"), &sgd);
-    assert_int_equal(symlink("../new", test_path("elsewhere/up")), 0); /* as its own directory sees it */
+    assert_int_equal(symlink("../new", test_path("elsewhere/up")), 0); /* relative to the directory of the link */
     assert_int_equal(symlink("elsewhere/up", test_path("chain")), 0);
     expect_saved_through("chain", "new");
     expect_link(test_path("elsewhere/up"));

@@ -5,7 +5,7 @@
 # usage: test_bits.sh [--all] BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 #
 # First the programs built from bits.c: 3 models x 2 optimizers x 2 numbers of micro-batches x 5 caps on 1 to 4 ranks.
-# Then `train` itself, as a user runs it; --all: every combination of that, too.
+# Then `train` itself, like a user; --all: every combination here, too.
 set -u
 all=
 if [ "${1:-}" = --all ]; then

@@ -1,4 +1,4 @@
-/* test_checkpoint.c: what is saved comes back to the bit, and a file of another run is refused by name.
+/* test_checkpoint.c: loading gives the saved bits, and a file of another run is refused with a message that names it.
  * (Broken files: test_checkpoint_damage.c.) */
 #include <errno.h>
 #include <stdio.h>
@@ -54,7 +54,7 @@ static void test_round_trip_is_bit_for_bit(void **unused)
         run_train(&saved);
         checkpoint_save(test_path("round"), &saved.parameters, &saved.optimizer, &saved.state);
         run_create(&loaded, all[i]);
-        errno = ERANGE; /* an error of before is not the file's */
+        errno = ERANGE; /* an earlier error, which must not be reported as the file's */
         checkpoint_load(test_path("round"), &loaded.parameters, &loaded.optimizer, &loaded.state, false);
         expect_same_run(&loaded, &saved);
         run_free(&saved);
@@ -62,7 +62,7 @@ static void test_round_trip_is_bit_for_bit(void **unused)
     }
 }
 
-/* The first number of a tensor, found by the header with a parser of the test's own. */
+/* The first number of a tensor, found with the test's own parser of the header. */
 static float first_number(const unsigned char *bytes, const char *name)
 {
     uint64_t length;
@@ -79,13 +79,13 @@ static float first_number(const unsigned char *bytes, const char *name)
     return number;
 }
 
-/* Saving and loading could agree on wrong names: other programs would read nonsense. */
+/* Saving and loading could agree on wrong names, and then other programs could not read the file. */
 static void test_names_lead_to_the_right_numbers(void **unused)
 {
     (void)unused;
     static const char *const names[] = {"fc1.weight", "fc1.bias", "optimizer.m.fc1.weight", "optimizer.m.fc1.bias",
                                         "optimizer.v.fc1.weight", "optimizer.v.fc1.bias"};
-    const float expected[] = {0.1f, 7, 10, 20, 100, 200}; /* as run_train() sets them */
+    const float expected[] = {0.1f, 7, 10, 20, 100, 200}; /* set by run_train() */
     size_t count = 0;
     save(test_path("names"), &adamw);
     unsigned char *bytes = read_file(test_path("names"), &count);
@@ -96,12 +96,12 @@ static void test_names_lead_to_the_right_numbers(void **unused)
     free(bytes);
 }
 
-/* ---- files of another hand ---- */
+/* ---- files of other programs ---- */
 
 static void test_parameters_alone_start_a_fresh_optimizer(void **unused)
 {
     (void)unused;
-    /* The order in the header is free, spaces may follow it, and other programs put in metadata of their own. */
+    /* The header may have any order, spaces may follow it, and other programs add metadata of their own. */
     const char *headers[] = {"{" WEIGHT "," BIAS "}", "{" BIAS "," WEIGHT "}     ",
                              "{\"__metadata__\":{\"format\":\"pt\"}," BIAS "," WEIGHT "}"};
     for (int i = 0; i < 3; i++) {
@@ -136,7 +136,7 @@ static void load_without_momentum(void *path)
     checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
 }
 
-/* A note is no error: the child ends with 0 by itself, and the note is there to be seen. */
+/* A note is not an error: the child ends with status 0, and the note is printed. */
 static void load_otherwise(void *path)
 {
     Run run;
@@ -146,7 +146,7 @@ static void load_otherwise(void *path)
     exit(run.state.step == 17 && run.state.good_steps == 41 ? 0 : 98);
 }
 
-/* The loss scale of fp16 means nothing in bf16, nor the other way round. */
+/* The loss scale of an fp16 run means nothing in a bf16 run, and the reverse. */
 static void load_as_bf16(void *path)
 {
     Run run;
@@ -179,7 +179,7 @@ static void test_another_run_is_named(void **unused)
     expect_dies(load_as_bf16, test_path("adamw"), 0, "--precision fp16; this one has --precision bf16");
 }
 
-/* Gives a file that was changed the checksum of what it holds now, computed from the description in the notes. */
+/* Writes the right checksum into a file that was changed; computes it as the notes describe. */
 static void put_checksum(unsigned char *bytes, size_t count)
 {
     uint64_t length;
@@ -193,7 +193,7 @@ static void put_checksum(unsigned char *bytes, size_t count)
     memcpy(place + 12, sum, 16);
 }
 
-/* Replaces text in a valid file by text of the same length; the checksum is right. */
+/* Replaces text in a valid file by text of the same length, and corrects the checksum. */
 static void spoil(const char *path, const char *text, const char *other)
 {
     size_t count = 0;
@@ -248,7 +248,7 @@ static void test_step_counts_are_bounded(void **unused)
     }
 }
 
-/* A file of another program may have no checksum; one with an optimizer's state is ours. */
+/* Another program's file need not have a checksum; a file with an optimizer's state must. */
 static void test_the_checksum_cannot_be_left_out(void **unused)
 {
     (void)unused;

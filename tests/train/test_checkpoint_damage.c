@@ -1,5 +1,5 @@
-/* test_checkpoint_damage.c: no file, however broken, does more than end the program with one line and status 2; and none
- * is loaded with other numbers than were saved.
+/* test_checkpoint_damage.c: any broken file ends the program with one line and status 2, and no file is loaded with
+ * numbers other than the saved ones.
  * usage: test_checkpoint_damage [FILES [SEED]]: how many files with random damage (default: 500) */
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,12 +12,12 @@
 #include "checkpoint_run.h"
 #include "expect.h"
 
-/* ---- lies in the header ---- */
+/* ---- wrong headers ---- */
 
 typedef struct HandMade {
     const char *header;
     size_t data_bytes; /* floats 0, 1, 2, ... */
-    const char *message; /* what load() must say */
+    const char *message; /* expected from load() */
 } HandMade;
 
 #define BIAS_WITH(fields) "{" WEIGHT ",\"fc1.bias\":{" fields "}}"
@@ -100,9 +100,9 @@ static void test_no_file_and_a_directory(void **unused)
     expect_dies(load, "/dev/zero", 2, "not a regular file");
 }
 
-/* ---- damage at random ---- */
+/* ---- random damage ---- */
 
-/* Nothing more happens at exit: a check for leaks in each of thousands of children would take minutes. */
+/* Skips all other exit functions: a check for leaks in each of thousands of children would take minutes. */
 static void leave_at_once(int status, void *unused)
 {
     (void)unused;
@@ -125,8 +125,8 @@ static bool same_run(Run *a, Run *b)
     return same;
 }
 
-/* Loads in a child without a voice; returns its exit status (OTHER_NUMBERS: what was loaded is not what was saved), or
- * 1000 + the signal that killed it. */
+/* Loads in a child that prints nothing. Returns its exit status (OTHER_NUMBERS: the loaded numbers are not the saved
+ * ones), or 1000 + the signal that killed it. */
 static int load_quietly(const char *path)
 {
     fflush(NULL);

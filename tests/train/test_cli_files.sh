@@ -49,7 +49,7 @@ for count in $ranks_list; do
     fi
 done
 run 1 --model mlp-toy $tiny --json /dev/stdout # which is a file here, and holds what is printed
-grep -q -e '--json /dev/stdout: cannot be written: what this program prints goes there' "$scratch/err" ||
+grep -q -e '--json /dev/stdout: cannot be written: this program.s own output goes there' "$scratch/err" ||
     fail "expected to hear that stdout goes there" --json /dev/stdout
 
 # ---- two outputs in one file, under any name ----
@@ -230,7 +230,7 @@ head -c 15000 "$scratch/text.gz" >"$scratch/cut.gz"
 refused "$scratch/cut.gz" --model gpt $tiny --data "$scratch/cut.gz"
 head -c 70000000 /dev/zero | gzip -1 -c >"$scratch/bomb.gz"
 refused "$scratch/bomb.gz' unpacks to more than" --model gpt $tiny --data "$scratch/bomb.gz"
-# a pipe, from above: a text is opened twice, and the run must not wait there
+# The pipe from above: a text is opened twice, and the run must not wait for a writer.
 refused "$scratch/pipe" --model gpt $tiny --data "$scratch/pipe"
 refused /dev/null --model gpt $tiny --data /dev/null
 }

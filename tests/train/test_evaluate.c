@@ -1,5 +1,5 @@
-/* test_evaluate.c: ranks that share an evaluation look at every sample once. Run on 1, 2 and 3 ranks, with numbers of
- * samples that are no multiple of the ranks, against one forward pass over all of them. */
+/* test_evaluate.c: ranks that share an evaluation evaluate every sample once. Compared with one forward pass over all
+ * samples, on 1, 2 and 3 ranks, with numbers of samples that are not multiples of the ranks. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 
 static ProcessGroup *pg;
 
-enum { SAMPLES = 37, BATCH = 5 /* what fits into a rank's buffers: each needs several batches, the last one short */ };
+enum { SAMPLES = 37, BATCH = 5 /* fits into a rank's buffers: each rank needs several batches, the last one short */ };
 
 typedef struct Expected {
     double loss, accuracy;
@@ -92,7 +92,7 @@ static void check_model(const char *model)
     replica_create(&replica, &options, options.seed, 1);
     replica_create(&whole, &options, options.seed, 1);
     Samples batch = get_samples(&dataset, BATCH);
-    replica_load(&replica, &dataset, batch.inputs, batch.targets, BATCH); /* training leaves buffers of a micro-batch */
+    replica_load(&replica, &dataset, batch.inputs, batch.targets, BATCH); /* allocates the buffers, as training does */
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) {
         int64_t count = limits[i] == 0 || limits[i] > SAMPLES ? SAMPLES : limits[i];
         check_limit(&options, &replica, &dataset, limits[i], all_at_once(&whole, &dataset, count),

@@ -58,7 +58,7 @@ static void test_cosine(void **state)
     }
 }
 
-/* Where nothing is left to fall over, there is no division by zero. */
+/* Without steps after the warm-up, nothing is divided by zero. */
 static void test_short_runs(void **state)
 {
     (void)state;
@@ -71,7 +71,7 @@ static void test_short_runs(void **state)
     expect_rate(&options, 3, 4, 0.02, "one step after the warm-up");
 }
 
-/* A warm-up that nobody has asked for is cut to a tenth of the run; one that was asked for stays. */
+/* The default warm-up is cut to a tenth of the run; a warm-up that was typed is not. */
 static void test_default_warm_up(void **state)
 {
     (void)state;

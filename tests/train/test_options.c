@@ -1,4 +1,4 @@
-/* test_options.c: what the command line becomes. Wrong calls are test_cli.sh's: it runs the real program. */
+/* test_options.c: the values that a command line gives. (Wrong calls: test_cli.sh, with the real program.) */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #define MAX_WORDS 16
 
-/* The words of a command line, as main() gets them. */
+/* The words of a command line, like the arguments of main(). */
 typedef struct Words {
     int count;
     char *list[MAX_WORDS + 1];
@@ -99,7 +99,7 @@ static void each_model_has_its_defaults(void **state)
     assert_int_equal(options.batch_size, 4);
     assert_int_equal(options.steps, 20);
     assert_int_equal(options.warmup_steps, 100);
-    assert_false(options.warmup_given); /* so that it may be cut to fit the run: test_learning_rate.c */
+    assert_false(options.warmup_given); /* so that a short run can shorten it: test_learning_rate.c */
 }
 
 static void every_flag_reaches_its_field(void **state)
@@ -162,7 +162,7 @@ static void every_flag_reaches_its_field(void **state)
     assert_true(options.group.debug_collectives);
 }
 
-/* --resume looks whether there is a file to read. */
+/* --resume checks that the file can be read. */
 static void resume_names_a_file(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void own_data_is_a_list(void **state)
     assert_int_equal(parse("--join=initial --steps 2", 1).steps, 2);
 }
 
-/* --optimizer brings its own learning rate: AdamW at SGD's would diverge. The last flag of a kind counts. */
+/* The default of --lr depends on --optimizer: AdamW would diverge with SGD's. Of repeated flags, the last counts. */
 static void the_optimizer_decides_on_the_rate(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void own_data_must_fit_the_ranks(void **state)
     expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
 }
 
-/* Two numbers can be added in one order only; three cannot. */
+/* The sum of two numbers does not depend on their order; that of three does. */
 static void exact_needs_the_ordered_sum(void **state)
 {
     (void)state;

@@ -16,7 +16,7 @@ succeeds()
 
 # ---- evaluation ----
 
-# Pictures that differ, or a missing sample would not show: 60 + 20 pictures made from the bytes of a program.
+# 60 + 20 pictures made from the bytes of a program. They must differ, or a missing sample would not show.
 image_directory noise
 pixels()
 {
@@ -71,10 +71,10 @@ grep -q " ms exposed ($(LC_ALL=C printf %.1f "$share") % of the step): [0-9]* % 
     fail "no 'ms exposed ($share % of the step)' in '$(grep '^  all-reduce' "$scratch/out")'" "$tiny"
 jq -e '.eval_bits_per_byte == null' "$scratch/1.json" >/dev/null || fail "pictures have no bits per byte" "--model mlp"
 
-# ---- advice, where training on whole batches gives other weights ----
+# ---- advice, if training on whole batches gives other weights ----
 
-# verified_with STATUS ADVICE ARGUMENTS...: ADVICE: its text, or nothing. The model contains the critical case, the bias
-# of attention's keys.
+# verified_with STATUS ADVICE ARGUMENTS...: ADVICE: a pattern, or nothing. The model contains the critical case, the
+# bias of attention's keys.
 verified_with()
 {
     expected=$1 advice=$2

@@ -19,7 +19,7 @@ double __wrap_now_seconds(void)
     return now;
 }
 
-/* ---- what goes to stdout meanwhile ---- */
+/* ---- capturing stdout ---- */
 
 static FILE *caught;
 static int usual_stdout;
@@ -32,7 +32,7 @@ static void catch_stdout(void)
     CHECK(caught != NULL && usual_stdout >= 0 && dup2(fileno(caught), STDOUT_FILENO) >= 0, "cannot put stdout aside");
 }
 
-/* Only what has left this process by now: what is printed late helps nobody who waits for it. */
+/* Returns only what has been flushed: a progress line in a buffer would appear too late. */
 static void expect_printed(const char *expected)
 {
     static char printed[4096];
@@ -53,7 +53,7 @@ static void step_at(Progress *progress, double time, long step)
     progress_step(progress, step, 1.5, 30, 0.5);
 }
 
-/* In a file: the first step, the last one, one line per 5 %. The first step is left out of the time left. */
+/* To a file: the first step, the last one, and one line per 5 %. The first step does not count for the time left. */
 static void test_a_line_for_every_twentieth(void **state)
 {
     (void)state;
@@ -73,7 +73,7 @@ static void test_a_line_for_every_twentieth(void **state)
                    "step 40/40, loss 1.5000, 30 samples/s\n");
 }
 
-/* Slow steps have a line every 10 s, and times are told in units that fit. A resumed run counts its own steps. */
+/* Slow steps print a line every 10 s, and units of time fit the time left. A resumed run counts only its own steps. */
 static void test_times_left(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void test_times_left(void **state)
                    "step 2099/2100, loss 1.5000, 0 tokens/s, 0 s left\n");
 }
 
-/* On a terminal, a line is written over the one before, ten times a second, and ended at last. */
+/* On a terminal, a line overwrites the one before, ten times a second. progress_end() ends the last one. */
 static void test_on_a_terminal(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void test_on_a_terminal(void **state)
     step_at(&progress, 0.09, 500); /* too soon, whatever was done */
     step_at(&progress, 0.1, 501);  /* 60 samples in 0.1 s */
     progress_end(&progress);
-    progress_end(&progress); /* nothing is left to end */
+    progress_end(&progress); /* no line is open */
     expect_printed("\rstep 1/1000, loss 1.5000, 0 samples/s\033[K"
                    "\rstep 502/1000, loss 1.5000, 600 samples/s, 0 s left\033[K\n");
 }
@@ -125,12 +125,12 @@ static void test_several_ranks(void **state)
     progress_start(&progress, 0, 10, "samples");
     step_at(&progress, 2, 0);
     job_set((Job){.rank = 1, .world_size = 2});
-    step_at(&progress, 3, 1); /* the first rank speaks */
+    step_at(&progress, 3, 1); /* rank 0 prints */
     job_set((Job){.rank = 0, .world_size = 1});
     expect_printed("step 1/10, loss 1.5000, 15 samples/s, 25 % waiting for other ranks\n");
 }
 
-/* A line speaks of all steps since the line before. */
+/* A line describes all steps since the line before. */
 static void test_waiting_adds_up(void **state)
 {
     (void)state;
@@ -151,7 +151,7 @@ static void test_waiting_adds_up(void **state)
 
 /* ---- the summary ---- */
 
-/* json: with ' in the place of ", for the sake of readers. */
+/* json: has ' instead of ", so that it can be read here. */
 static void print_summary(const char *json)
 {
     char text[2048];
@@ -165,7 +165,7 @@ static void print_summary(const char *json)
     cJSON_Delete(summary);
 }
 
-/* What both runs have in common. */
+/* The values that both runs share. */
 #define RUN "'stage':1, 'stage_name':'naive', 'model':'mlp', 'device':'cpu', 'parameters':2000, 'steps':30, " \
             "'global_batch':64, 'first_loss':2.5, 'final_loss':0.25, 'step_ms':{'first':9, 'p50':4, 'p95':5}, " \
             "'forward_ms':1, 'backward_ms':1.5, 'optimizer_ms':0.5, 'data_ms':0.125, 'samples_per_s':16000, " \
@@ -190,7 +190,7 @@ static void test_a_small_summary(void **state)
     print_summary("{" RUN ALONE "'steps_skipped':0}");
     expect_printed(HEAD_OF_SMALL REST_OF_SMALL);
     print_summary("{" RUN ALONE "'steps_skipped':1}");
-    expect_printed(HEAD_OF_SMALL "  skipped     1 of 30 steps, as a gradient was not finite\n" REST_OF_SMALL);
+    expect_printed(HEAD_OF_SMALL "  skipped     1 of 30 steps, because a gradient was not finite\n" REST_OF_SMALL);
 }
 
 static void test_a_full_summary(void **state)
@@ -206,7 +206,7 @@ static void test_a_full_summary(void **state)
                   "'worst_parameter':'fc1.weight', 'passed':false}}");
     expect_printed("stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 3 ranks, cpu, fp16 (TF32)\n"
                    "  loss        2.5000 -> 0.2500; on unseen data 1.3863 nats, 2.0000 bits per byte, 50.00 % right\n"
-                   "  skipped     2 of 30 steps, as gradients overflowed; loss scale is 1024 now\n"
+                   "  skipped     2 of 30 steps, because gradients overflowed; loss scale is 1024 now\n"
                    "  step        4.00 ms (median), 5.00 ms (95 %), 9.00 ms (first); 3 warm-up steps left out\n"
                    "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
                    "  speed       16000 samples/s, 512000 tokens/s\n"

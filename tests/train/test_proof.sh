@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_proof.sh: N ranks train what one process trains on whole batches (--verify), for every seed and with every kernel
 # of the BLAS. --verify allows 1e-5; here the largest difference must stay below a tenth of that, because a proof that
-# just passes on this machine may fail on the next one.
+# only just passes on this machine may fail on another one.
 #
 # usage: test_proof.sh quick|seeds|training TRAIN MPIEXEC [FLAGS OF MPIEXEC...]
 #   quick      100 steps of mlp and of gpt

@@ -107,7 +107,7 @@ for flag in debug-collectives allreduce trace heads data resume; do
     differs "$flag"
 done
 
-# Typing the default's number is not the default: without the flag, the warm-up is shortened to fit the run.
+# Typing the default's number is not the same as not typing it: only the default is shortened to fit the run.
 run "$gpt --steps 200" "$gpt --steps 200 --warmup-steps 100"
 refused "a default typed" "differently: --warmup-steps is not given on rank 0, but 100 on rank 1"
 
@@ -172,13 +172,13 @@ if [ -n "$other_train" ]; then
     refused "another stage" 'the program is that of stage 4 \(cpu, mpi\) on rank 0, but that of stage [123] \(cpu, mpi\) on rank 1'
 fi
 
-# A program that was built with one MPI, under the launcher of another: every rank would believe that it is alone.
+# A program that was built with one MPI, under another MPI's launcher: every rank would train alone.
 # shellcheck disable=SC2086
 {
     PMI_SIZE=2 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
     refused "another MPI's launcher" "the launcher started 2 ranks, but this program's MPI library sees 1"
-    # The same under Slurm, whose srun gives nothing to an MPI that it does not know ...
+    # The same under Slurm, whose srun sets no variables for an MPI that it does not support ...
     SLURM_STEP_NUM_TASKS=2 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
     refused "srun without --mpi" "srun started 2 ranks, but this program's MPI library sees 1: .*--mpi=pmix"

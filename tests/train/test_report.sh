@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_report.sh TRAIN [MPIEXEC]: how a run describes itself: its first lines, and the settings and sizes in its
+# test_report.sh TRAIN [MPIEXEC]: what a run prints about itself: its first lines, and the settings and sizes in its
 # summary, which follow from the flags. TRAIN: stage 4's. (More of the summary: test_stats.c, test_printed.c.)
 set -u
 train=$1 mpiexec=${2:-mpiexec}
@@ -53,8 +53,8 @@ run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --
     --verify exact --allreduce ordered
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
-    'own data: samples 205, 77 on ranks 0 to 1; steps of an epoch 11, 4; who has run out '"\
-shadows, sums are divided by the samples there are" \
+    'own data: samples 205, 77 on ranks 0 to 1; steps per epoch 11, 4; a rank without data '"\
+"goes on with empty batches, sums are divided by the step's samples" \
     'precision: operands of matrix products rounded to bfloat16 (emulated), sums in float32' \
     'gradients: sent in bf16, added in float32 and in rank order by ordered'
 says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.grad_dtype == "bf16"' \

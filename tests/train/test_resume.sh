@@ -113,7 +113,7 @@ told()
     if [ -z "$3" ]; then
         grep -q 'note:' "$scratch/err" && fail "the same flags as before, but: $(cat "$scratch/err")"
     else
-        grep -Eq "note: half.save: was saved from a run with $3: it will not go on bit for bit" "$scratch/err" ||
+        grep -Eq "note: half.save: was saved from a run with $3: the weights will not be the same to the bit" "$scratch/err" ||
             fail "expected a note like '$3', got '$(cat "$scratch/err")'"
     fi
 }

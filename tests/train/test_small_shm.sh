@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_small_shm.sh TRAIN MPIEXEC...: --allreduce shm where /dev/shm is small, as in a container: a line says how much
 # is needed and how much is free, with status 2, instead of a bus error. With enough room, it trains. The test needs a
-# /dev/shm of its own, and so a mount namespace. Exit status 77 (skipped) if this user may not have one, or if this MPI
+# /dev/shm of its own, and so a mount namespace. Exit status 77 (skipped) if this user cannot get one, or if this MPI
 # keeps shared memory elsewhere.
 set -u
 train=$1

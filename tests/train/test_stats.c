@@ -31,7 +31,7 @@ static Stats stats_of(long count, bool reversed)
 
 static void expect_number(const char *name, double actual, double expected)
 {
-    /* As a NaN compares false with everything, the test must be for "is close", not for "is far". */
+    /* Test for "is close", not for "is far", because every comparison with NaN is false. */
     if (!(fabs(actual - expected) <= 1e-9 * fabs(expected)))
         fail_msg("%s: expected %.17g, got %.17g; is the warm-up in it, or a step too many?", name, expected, actual);
 }
@@ -86,14 +86,14 @@ static void test_what_was_not_measured_is_nan(void **unused)
     assert_true(isnan(stats_first(&stats, PART_STEP)));
 }
 
-/* Of 1, 2, 3, ... seconds, a run so long keeps the last ones. */
+/* Of steps of 1, 2, 3, ... seconds, a long run keeps the last ones. */
 static void expect_last_steps(long count)
 {
     Stats stats = stats_of(count, false);
     double least = (double)(count - STATS_MOST_HELD + 1);
     if (least < 4)
         least = 4; /* 1, 2, 3 are warm-up */
-    assert_int_equal(stats.count, count); /* what is exact in a run of any length */
+    assert_int_equal(stats.count, count); /* exact in a run of any length */
     assert_int_equal(stats_warmup_steps(&stats), 3);
     expect_number("first", stats_first(&stats, PART_STEP), 1);
     expect_number("last", stats.last.seconds[PART_STEP], (double)count);

@@ -1,6 +1,6 @@
-/* test_verify.c: that --verify can fail. A run of no steps is compared with its own first weights, of which one number
- * was changed: where nothing is trained, the reference's weights are known to the bit. On 1 and 2 ranks; only rank 0
- * compares, but every rank gets the result. */
+/* test_verify.c: --verify can fail. A run of no steps is compared with its own initial weights, after one number was
+ * changed: without training, every bit of the reference's weights is known. On 1 and 2 ranks: only rank 0 compares, but
+ * every rank gets the result. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,14 +17,14 @@
 
 static ProcessGroup *pg;
 
-enum { STEPS = 3 /* done before the run begins, so that none are left */, ELEMENT = 7, NOBODY = -1 };
+enum { STEPS = 3 /* all done before the run begins */, ELEMENT = 7, NONE = -1 };
 
 /* One comparison: element ELEMENT of a parameter is `expected` in the reference and `got` in the trained replica. */
 typedef struct Case {
     const char *what;
     VerifyMode mode;
     DType precision;
-    int parameter; /* NOBODY: nothing is changed */
+    int parameter; /* NONE: no number is changed */
     float expected, got;
     bool passes;
     double difference; /* what max_abs_diff must be, within a thousandth */
@@ -33,7 +33,7 @@ typedef struct Case {
 
 /* ---- running verify_training() ---- */
 
-/* Prints nothing: a table that says FAILED would mislead here. */
+/* Prints nothing, because a table that says FAILED would be misleading in a test that passes. */
 static Verification verify_quietly(const Options *options, const Dataset *dataset, Replica *trained,
                                    const float *initial, long first_step)
 {
@@ -56,8 +56,8 @@ static int64_t offset_of(const ParameterList *parameters, int parameter)
     return offset;
 }
 
-/* Fills `name` (64 characters) with the changed parameter's, or "" if there is none. `less`: a parameter that is off by
- * 1e-6 as well, or NOBODY. */
+/* Copies the changed parameter's name to `name` (64 characters), or "" if there is none. `less`: a parameter that is
+ * also changed, by 1e-6; or NONE. */
 static Verification run_case(const Case *one, int less, char *name)
 {
     Options options = toy_options("mlp-toy");
@@ -72,13 +72,13 @@ static Verification run_case(const Case *one, int less, char *name)
     parameters_to_host(parameters, weights);
     parameters_to_host(parameters, initial);
     name[0] = '\0';
-    if (one->parameter != NOBODY) {
+    if (one->parameter != NONE) {
         int64_t at = offset_of(parameters, one->parameter) + ELEMENT;
         initial[at] = one->expected;
         weights[at] = one->got;
         snprintf(name, 64, "%s", parameters->items[one->parameter]->name);
     }
-    if (less != NOBODY)
+    if (less != NONE)
         weights[offset_of(parameters, less)] += 1e-6f;
     parameters_from_host(parameters, weights);
     Verification result = verify_quietly(&options, &dataset, &trained, initial, STEPS);
@@ -105,14 +105,14 @@ static void check_case(const Case *one, int less)
     if (result.differing != one->differing)
         fail_msg("%s: expected %lld differing element(s), got %lld: are bits compared, or values?", one->what,
                  (long long)one->differing, (long long)result.differing);
-    if (one->parameter != NOBODY && strcmp(result.worst_parameter, name) != 0)
+    if (one->parameter != NONE && strcmp(result.worst_parameter, name) != 0)
         fail_msg("%s: expected %s as worst_parameter, got '%s'", one->what, name, result.worst_parameter);
 }
 
 static void check_cases(const Case *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        check_case(&cases[i], NOBODY);
+        check_case(&cases[i], NONE);
 }
 
 #define CHECK_CASES(cases) check_cases(cases, sizeof(cases) / sizeof((cases)[0]))
@@ -123,8 +123,8 @@ static void test_equal_weights_pass(void **state)
 {
     (void)state;
     static const Case cases[] = {
-        {"equal weights, whole batches", VERIFY_WHOLE_BATCH, DTYPE_F32, NOBODY, 0, 0, true, 0, 0},
-        {"equal weights, exact", VERIFY_EXACT, DTYPE_F32, NOBODY, 0, 0, true, 0, 0},
+        {"equal weights, whole batches", VERIFY_WHOLE_BATCH, DTYPE_F32, NONE, 0, 0, true, 0, 0},
+        {"equal weights, exact", VERIFY_EXACT, DTYPE_F32, NONE, 0, 0, true, 0, 0},
     };
     CHECK_CASES(cases);
 }

@@ -1,6 +1,6 @@
-/* test_waits.c: where the host waits for the device in a training step. On a GPU each copy between host and device, and
- * each device_synchronize(), stops until all that was queued is done. Here they are counted, on the CPU, which does not
- * mind: the linker puts the functions below before the device's (-Wl,--wrap). */
+/* test_waits.c: counts how often the host waits for the device in a training step. On a GPU, each copy between host and
+ * device, and each device_synchronize(), waits until all queued work is done. The calls can be counted on the CPU, too:
+ * the linker replaces the device's functions by those below (-Wl,--wrap). */
 #include <stdlib.h>
 
 #include "device/device.h"
@@ -62,7 +62,7 @@ static void check_step(DType precision, OptimizerKind kind, double clip_grad_nor
         expect_waits("forward: the batch comes in two copies", 2);
         replica_backward(&replica, loss);
         expect_waits("backward", 0);
-        for (int i = 0; i < replica.model.parameters.count; i++) { /* ddp.c's part */
+        for (int i = 0; i < replica.model.parameters.count; i++) { /* in the place of ddp.c */
             const Tensor *tensor = &replica.model.parameters.items[i]->tensor;
             device_scale(tensor->grad, replica_gradient_scale(&replica, SAMPLES), tensor_count(tensor));
         }

@@ -1,5 +1,5 @@
 /* options.c: reads the command line. Four steps, in the order of the functions: the words of argv become a text per
- * flag; defaults fill the gaps; texts become values; what no flag can tell alone is checked (options_check.c). */
+ * flag; defaults fill the gaps; texts become values; combinations of flags are checked (options_check.c). */
 #include "train/cli/options.h"
 
 #include <getopt.h>
@@ -11,10 +11,10 @@
 #include "train/cli/options_flags.h"
 #include "train/gpu.h"
 
-/* getopt_long() returns this plus the flag's number, so that it never looks like one of its signs '?' and ':'. */
+/* getopt_long() returns this plus the flag's number, so that it cannot be confused with the signs '?' and ':'. */
 #define FLAG_BASE 256
 
-/* "[exact]": the word that may follow the flag, or not. */
+/* In "[exact]", the brackets say that the word is optional. */
 static bool value_is_optional(FlagId id)
 {
     return flags[id].argument != NULL && flags[id].argument[0] == '[';
@@ -30,7 +30,7 @@ static void describe_for_getopt(struct option *list)
     list[FLAG_COUNT] = (struct option){0};
 }
 
-/* `word` is no flag. Says why, as well as can be told. */
+/* `word` is not a flag: die()s, with a guess at what was meant. */
 static _Noreturn void refuse_word(const char *word)
 {
     int length = (int)strcspn(word, "=");
@@ -42,19 +42,19 @@ static _Noreturn void refuse_word(const char *word)
     die("%.*s: no such flag; --help lists all", length, word);
 }
 
-/* Is the flag that getopt_long() found the one that was typed? It takes "--mod" for "--model". */
+/* False if `word` abbreviates the flag `name`: getopt_long() accepts "--mod" for "--model". */
 static bool is_spelled_out(const char *word, const char *name)
 {
     size_t length = strcspn(word, "=");
     return length == strlen(name) + 2 && strncmp(word + 2, name, strlen(name)) == 0;
 }
 
-/* The value that belongs to a flag just read: "" for a flag without one. `word`: where the flag stood. */
+/* The value of the flag that was just read; "" if it has none. `word`: the flag as typed. */
 static const char *value_of(FlagId id, const char *word, int argc, char **argv)
 {
     bool next_is_a_word = optind < argc && argv[optind][0] != '-';
     if (value_is_optional(id) && optarg == NULL && next_is_a_word)
-        return argv[optind++]; /* getopt_long() knows optional values only after '=' */
+        return argv[optind++]; /* getopt_long() reads optional values only after '=' */
     if (optarg == NULL)
         return "";
     if (optarg[0] == '\0')
@@ -96,7 +96,7 @@ static bool read_words(FlagValues *values, int argc, char **argv, int stage)
     return true;
 }
 
-/* Gives every flag that was not typed its default. The model decides on most, the optimizer on some. */
+/* Gives every flag that was not typed its default. Many depend on the model, some on the optimizer. */
 static void fill_defaults(FlagValues *values)
 {
     for (int id = 0; id < FLAG_COUNT; id++)
@@ -118,7 +118,7 @@ static void fill_defaults(FlagValues *values)
     }
 }
 
-/* The model's shape: its own, with the sizes that were typed. */
+/* The model's default shape, changed by the sizes that were typed. */
 static void fill_model(Options *options, const FlagValues *values)
 {
     const Choice *model = choice(values, FLAG_MODEL);

@@ -1,5 +1,5 @@
-/* options_agree.c: what must be equal on all ranks, compared before anything depends on it. With different bucket caps,
- * say, ranks would add up gradients that have nothing to do with each other. */
+/* options_agree.c: compares what must be equal on all ranks, before anything depends on it. With different bucket caps,
+ * for example, ranks would add gradients of different parameters. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,16 +12,16 @@
 enum { IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
 
 /* note: same-flags
- * The words that were typed, not the values they stand for: so no flag has to be listed here, and none is forgotten.
- * They decide on the model, too. A default that one rank was given and another was not is refused as well: to know that
- * it means the same, one would need to know what each flag means. The program comes last, and with it what it decides
- * by how it was built: --backend's default. */
+ * Ranks compare the words that were typed, not their values. So no flag has to be listed here, and none is forgotten.
+ * The words determine the model, too. If one rank was given a default and another was not, this is an error as well,
+ * although it means the same: to know that, this function would need to know each flag's meaning. The program comes
+ * last, with the default of --backend, which depends on how the program was built. */
 void options_check_agreement(const Options *options, ProcessGroup *pg)
 {
     char *text = NULL;
     size_t size = 0;
     FILE *stream = open_memstream(&text, &size);
-    CHECK(stream != NULL, "out of memory: cannot write down the flags");
+    CHECK(stream != NULL, "out of memory for the text of the flags");
     for (int id = 0; id < FLAG_COUNT; id++) {
         const char *typed = options->typed[id];
         bool bare = typed != NULL && typed[0] == '\0';
@@ -37,9 +37,9 @@ void options_check_agreement(const Options *options, ProcessGroup *pg)
 }
 
 /* note: one-gpu-each
- * Not by comparing numbers of ranks and GPUs: a launcher may show each rank one GPU only, its own or everyone's, and
- * call it GPU 0 either way. Two ranks on one GPU train correctly over MPI (NCCL refuses them), but halve each other's
- * speed, and nobody wants that by accident. */
+ * Ranks compare the UUIDs of their GPUs. The number of GPUs does not tell: a launcher may show each rank only one GPU,
+ * its own or the same to all, and both are called GPU 0. Two ranks on one GPU train correctly over MPI (NCCL refuses
+ * them), but each at half the speed, so this must be asked for. */
 void options_check_devices(const Options *options, ProcessGroup *pg)
 {
     char mine[IDENTITY_SIZE] = "";
@@ -51,7 +51,7 @@ void options_check_devices(const Options *options, ProcessGroup *pg)
         for (int other = 0; other < rank; other++)
             if (device[0] != '\0' && strcmp(device, all + (size_t)other * IDENTITY_SIZE) == 0)
                 die("ranks %d and %d have the same GPU (UUID %s): start one rank per GPU, or let them share it with "
-                    "--share-gpu (over --backend mpi, as NCCL refuses to)", other, rank, device);
+                    "--share-gpu (with --backend mpi, because NCCL refuses this)", other, rank, device);
     }
     free(all);
 }

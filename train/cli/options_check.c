@@ -1,5 +1,5 @@
-/* options_check.c: mistakes that show only when flags are seen together, or when one looks at the disk or at the
- * number of ranks. All of them are found before training starts: an hour of it should not end in a typing error. */
+/* options_check.c: finds mistakes that no single flag shows: flags that contradict each other, or do not fit the files
+ * or the number of ranks. All are found before training starts, so that a typing error costs no hour of training. */
 #include "train/cli/options_flags.h"
 #include "train/gpu.h"
 
@@ -14,9 +14,9 @@
 #include "device/device.h"
 #include "train/files/atomic_file.h"
 
-#define LOWEST_WIRE_GBPS 1e-6 /* with less, the GPT's gradients would be under way for days */
+#define LOWEST_WIRE_GBPS 1e-6 /* with less, sending the GPT's gradients would take days */
 
-/* The sizes of a GPT are not sizes of an MLP. */
+/* Each kind of model has its own flags for sizes. */
 static void check_model(const Options *options, const FlagValues *values)
 {
     static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE};
@@ -46,11 +46,11 @@ static void check_training(const Options *options, const FlagValues *values, int
     if (values->given[FLAG_STEPS] && values->given[FLAG_EPOCHS])
         die("--epochs: not together with --steps; give one of them");
     if (options->warmup_given && options->steps > 0 && options->warmup_steps > options->steps)
-        die("--warmup-steps: %ld are more than the %ld steps of the run (--steps)", options->warmup_steps,
+        die("--warmup-steps: %ld is more than the run's %ld steps (--steps); give at most that", options->warmup_steps,
             options->steps);
     if (options->drop_last && options->join != JOIN_NONE)
-        die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data, and none "
-            "is left to shadow");
+        die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data; give "
+            "one of them");
     if (values->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
         die("--momentum: only --optimizer sgd has it");
     if (options->precision != DTYPE_F32 && stage < 4)
@@ -92,14 +92,14 @@ void options_check_flags(const Options *options, const FlagValues *values, int s
         die("--wire: the bandwidth must be at least %g gigabit per second, which is 1 kbit/s (the latency may be 0)",
             LOWEST_WIRE_GBPS);
     if (values->given[FLAG_SAVE_EVERY] && options->save == NULL)
-        die("--save-every: needs --save FILE to know where to");
+        die("--save-every: needs --save FILE, the file to write");
 }
 
 typedef struct Output {
     const char *flag, *path;
 } Output;
 
-/* --save may go on in the file of --resume: it has been read by then, unless --verify reads it again. */
+/* --save may replace the file of --resume, which has been read by then, unless --verify reads it again. */
 static void check_resume(const Options *options, const Output *outputs, int count)
 {
     struct stat status;
@@ -133,8 +133,8 @@ static void check_not_data(const Options *options, const Output *output)
     }
 }
 
-/* Every rank looks, though only rank 0 writes: on one host, or with a shared file system, all see the same. What
- * counts is where a path leads, for a file has many names: s, ./s, and links to it. */
+/* Every rank checks, although only rank 0 writes: on one host, or with a shared file system, all see the same files.
+ * Paths are compared by where they lead, because a file has many names: s, ./s, and links to it. */
 void options_check_files(const Options *options)
 {
     const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json}};

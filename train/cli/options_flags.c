@@ -3,8 +3,8 @@
 
 #include <stddef.h>
 
-/* All defaults that depend on the model. Where steps are few, warm-up is shortened: see replica.c.
- * "0" switches warm-up and clipping off, and makes evaluation use all samples. */
+/* All defaults that depend on the model. In a short run, warm-up is shortened: see warmup_steps() in replica.c.
+ * "0" switches warm-up and clipping off, and evaluates all samples. */
 const ModelDefaults model_defaults[MODEL_COUNT] = {
     {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
      .lr_schedule = "cosine", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
@@ -40,8 +40,8 @@ static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 /* name, argument, choices, default, low, high, stage, feature, help, per_rank
  *
  * note: per-rank
- * Ranks compare all flags but those marked per_rank (options_agree.c): hosts may keep data and checkpoints in different
- * places, and what was read from there is compared instead. A new flag is compared unless it says otherwise. */
+ * Ranks compare all flags except those marked per_rank (options_agree.c): hosts may keep data and checkpoints in
+ * different places, so ranks compare what the files hold. A new flag is compared unless its row says otherwise. */
 const Flag flags[FLAG_COUNT] = {
     [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
@@ -60,21 +60,21 @@ const Flag flags[FLAG_COUNT] = {
                          "samples per step: all ranks and micro-batches together"},
     [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 3, "gradient accumulation", "micro-batches per step"},
     [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
-                        "leave samples out, not double some, where the ranks cannot share evenly"},
+                        "drop the epoch's tail instead of repeating samples"},
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
-                           "samples that each rank has of its own, as from files of unequal length"},
+                           "samples of its own on each rank, as from files of unequal length"},
     [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
-                   "ranks out of data shadow the others; initial: divide by the full batch even then"},
-    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "of weights and shuffling"},
+                   "a rank without data goes on with empty batches; initial: still divide by the full batch"},
+    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling"},
     [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
-                        "every rank draws its first weights from seed, not from seed + rank"},
+                        "every rank draws its initial weights from seed, not from seed + rank"},
 
     [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8"},
     [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate"},
     [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
                           "cosine: down to a tenth at the last step"},
     [FLAG_WARMUP_STEPS] = {"warmup-steps", "N", NULL, NULL, 0, 1e9, 1, NULL,
-                           "the learning rate rises over these (default: a tenth of the run if that is less)"},
+                           "the learning rate rises over these steps (default: at most a tenth of the run)"},
     [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only"},
     [FLAG_WEIGHT_DECAY] = {"weight-decay", "X", NULL, NULL, 0, 100, 1, NULL,
                            "sgd: added to the gradient; adamw: decoupled, matrices only"},
@@ -83,7 +83,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
                         "of matrix products (bf16, fp16: stage 4 only)"},
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
-                   "train_cuda: fp32 matrix products on tensor cores, which round what they multiply to TF32"},
+                   "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32"},
     [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
                          "the first scale, with --precision fp16 (and --grad-dtype fp16: " LOSS_SCALE_FP16_ON_THE_WIRE
                          ")"},
@@ -92,13 +92,13 @@ const Flag flags[FLAG_COUNT] = {
                         "train_cuda: several ranks may compute on one GPU (with --backend mpi)"},
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
-                      "who carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
+                      "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
                         "ordered, shm (one host), root: sums in rank order, the same bits in every stage"},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
-                      "a collective that takes longer, also by --wire, ends the run"},
+                      "a collective that takes longer, also because of --wire, ends the run"},
     [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "25", 0, 1e6, 2, "buckets",
                             "a bucket is closed at this size, in MiB (0: one for each parameter)"},
     [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
@@ -111,13 +111,13 @@ const Flag flags[FLAG_COUNT] = {
                          "what gradients are sent as"},
 
     [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
-                     "compare with one process on whole batches; exact: with ordered shards, to the bit"},
+                     "compare with one process on whole batches; exact: every bit, on the ranks' shares"},
     [FLAG_CHECK_EVERY] = {"check-every", "K", NULL, "0", 0, 1e9, 1, NULL,
                           "compare the ranks' weights every K steps (0: only at the end)"},
     [FLAG_EVAL_SAMPLES] = {"eval-samples", "N", NULL, NULL, 0, 1e9, 1, NULL,
                            "held-out samples to evaluate at the end (0: all)"},
     [FLAG_DEBUG_COLLECTIVES] = {"debug-collectives", NULL, NULL, NULL, 0, 0, 1, NULL,
-                                "compare, before each collective, what the ranks are about to do"},
+                                "before each collective, check that all ranks call the same one"},
     [FLAG_ON_NAN] = {"on-nan", NULL, on_nan, "stop", 0, 0, 1, NULL,
                      "what to do when a loss or gradient is not finite (fp16 always skips)"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},

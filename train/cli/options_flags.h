@@ -1,9 +1,8 @@
 /* options_flags.h: the table of all flags, shared by the files that read (options.c), check (options_check.c) and
- * explain (options_help.c) the command line. Nobody else includes it.
+ * explain (options_help.c) the command line. Do not include it elsewhere.
  *
  * A new flag: add a name to FlagId and a line to flags[] (options_flags.c), then read it in options.c.
- * Defaults are text and go the same way as what the user typed, so --help cannot print another default than the
- * one that is used.
+ * Defaults are texts, and are read like the user's, so the default that --help prints is the one that is used.
  */
 #ifndef LOCKSTEP_TRAIN_OPTIONS_FLAGS_H
 #define LOCKSTEP_TRAIN_OPTIONS_FLAGS_H
@@ -23,11 +22,11 @@ typedef enum FlagId {
     FLAG_SHARE_GPU, FLAG_THREADS, FLAG_BACKEND, FLAG_ALLREDUCE, FLAG_WIRE, FLAG_TIMEOUT, FLAG_BUCKET_CAP_MB,
     FLAG_FIRST_BUCKET_MB, FLAG_REBUILD_BUCKETS, FLAG_FIND_UNUSED_PARAMETERS, FLAG_GRAD_DTYPE,
     /* checks and files */
-    FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_DEBUG_COLLECTIVES, FLAG_ON_NAN, FLAG_EVAL_SAMPLES, FLAG_SAVE, FLAG_SAVE_EVERY, FLAG_RESUME, FLAG_GENERATE,
-    FLAG_TRACE, FLAG_JSON, FLAG_HELP,
+    FLAG_VERIFY, FLAG_CHECK_EVERY, FLAG_DEBUG_COLLECTIVES, FLAG_ON_NAN, FLAG_EVAL_SAMPLES, FLAG_SAVE, FLAG_SAVE_EVERY,
+    FLAG_RESUME, FLAG_GENERATE, FLAG_TRACE, FLAG_JSON, FLAG_HELP,
     FLAG_COUNT
 } FlagId;
-_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "a flag more than Options has room for");
+_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "Options has no room for so many flags");
 
 /* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. */
 typedef struct Choice {
@@ -37,12 +36,12 @@ typedef struct Choice {
 
 typedef struct Flag {
     const char *name;          /* without the dashes */
-    const char *argument;      /* how --help names its value; NULL: it has none, or `choices` are the names */
-    const Choice *choices;     /* the words it accepts; NULL: any text, or a number */
+    const char *argument;      /* the value's name in --help; NULL: it takes none, or one of `choices` */
+    const Choice *choices;     /* the words that it accepts; NULL: any text, or a number */
     const char *default_value; /* NULL: none, or it depends on the model */
     double low, high;          /* numbers: the range, both ends included */
     int stage;                 /* the first stage that has it */
-    const char *feature;       /* what earlier stages lack: "stage 1 (naive) has no ..."; NULL if stage is 1 */
+    const char *feature;       /* completes "stage 1 (naive) has no ..."; NULL if stage is 1 */
     const char *help;
     bool per_rank;             /* ranks may differ in it; all other flags must be typed alike on all ranks */
 } Flag;
@@ -50,11 +49,11 @@ typedef struct Flag {
 extern const Flag flags[FLAG_COUNT];
 
 /* note: scale-on-the-wire
- * The default of --loss-scale with --grad-dtype fp16. What travels is the gradient of a SUM of losses: as many times
- * larger than that of their mean as the global batch has samples or tokens, and fp16 ends at 65504. */
+ * The default of --loss-scale with --grad-dtype fp16. Ranks send the gradient of a SUM of losses: the gradient of the
+ * mean, times the number of samples or tokens in the global batch. fp16 ends at 65504. */
 #define LOSS_SCALE_FP16_ON_THE_WIRE "16"
 
-/* What --model chooses besides the shape. All are texts, read like the user's; NULL: none. */
+/* What --model determines besides the shape. Defaults are texts, read like the user's; NULL: none. */
 typedef struct ModelDefaults {
     const char *model;
     DatasetKind dataset;
@@ -67,10 +66,10 @@ typedef struct ModelDefaults {
 #define MODEL_COUNT 4
 extern const ModelDefaults model_defaults[MODEL_COUNT]; /* indexed by the values of --model's choices */
 
-/* What a model (index into model_defaults) trains with unless told otherwise; NULL: nothing. */
+/* The default of a flag that depends on the model (index into model_defaults); NULL: it has none. Static memory. */
 const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer);
 
-/* The values in force, by flag: what the user typed, else the default, else NULL. */
+/* The values by flag: what the user typed, else the default, else NULL. Texts are not owned. */
 typedef struct FlagValues {
     const char *text[FLAG_COUNT];
     bool given[FLAG_COUNT]; /* typed by the user */
@@ -79,11 +78,11 @@ typedef struct FlagValues {
 const char *stage_directory(int stage); /* "stage1_naive" */
 const char *stage_name(int stage);      /* "naive" */
 
-/* options_values.c: a flag's text as a value; die()s, naming the flag, where it is not one. */
+/* options_values.c: convert a flag's text to a value. If that is not possible, they die() and name the flag. */
 long whole_number(const FlagValues *values, FlagId flag); /* 0 if the flag has no value */
 double real_number(const FlagValues *values, FlagId flag);
 void whole_number_pair(const FlagValues *values, FlagId flag, long *first, long *second);
-/* Numbers with commas between them, `room` at most; returns how many, 0 if the flag has no value. */
+/* Numbers with commas between them, at most `room`. Returns how many there are: 0 if the flag has no value. */
 int whole_number_list(const FlagValues *values, FlagId flag, int64_t *numbers, int room);
 void real_number_pair(const FlagValues *values, FlagId flag, double *first, double *second);
 const Choice *choice(const FlagValues *values, FlagId flag);
@@ -91,7 +90,7 @@ const Choice *choice(const FlagValues *values, FlagId flag);
 /* options_help.c */
 void options_print_help(int stage);
 
-/* options_check.c: what no flag can tell alone. */
+/* options_check.c: die()s if flags contradict each other, or if a file cannot be read or written. */
 void options_check_flags(const Options *options, const FlagValues *values, int stage);
 void options_check_files(const Options *options);
 

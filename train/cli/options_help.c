@@ -1,4 +1,4 @@
-/* options_help.c: prints the table of flags, with the defaults in force. */
+/* options_help.c: prints the table of flags, with their defaults. */
 #include "train/cli/options_flags.h"
 
 #include <stdio.h>
@@ -82,8 +82,9 @@ void options_print_help(int stage)
     printf("%s: distributed data parallel training, stage %d (%s)\n\n", program, stage, stage_name(stage));
     printf("usage: %s [FLAGS]                  one rank\n", program);
     printf("       mpiexec -n 2 %s [FLAGS]     two ranks\n", program);
-    printf("\nDefaults are in brackets. --flag VALUE and --flag=VALUE mean the same; the last of a kind counts.\n"
-           "All ranks need the same flags, typed alike; those that are called (per rank) may differ.\n");
+    printf("\nDefaults are in brackets. --flag VALUE and --flag=VALUE mean the same. If a flag is repeated, the "
+           "last one counts.\n"
+           "All ranks need the same flags, typed alike; those marked (per rank) may differ.\n");
     print_flags(stage);
 
     printf("\nDefaults that depend on the model:\n  %-24s", "");

@@ -1,5 +1,5 @@
-/* options_values.c: from a flag's text to a number or a choice. A text that is not entirely a value in the flag's
- * range ends the program with one line that says what would be right. */
+/* options_values.c: converts a flag's text to a number or a choice. If the whole text is not a value in the flag's
+ * range, the program ends with one line that says what would be right. */
 #include "train/cli/options_flags.h"
 
 #include <ctype.h>

@@ -11,8 +11,8 @@
 
 #define SUFFIX ".tmp"
 
-/* place = the file's full name, without links. The file need not exist, but its directory must, and a link must lead to
- * something: else returns false, and errno says why. */
+/* place = the file's full name, without links. The file need not exist, but its directory must, and so must what a link
+ * leads to. If not, returns false, and errno says why. */
 static bool resolve(const char *path, char place[PATH_MAX])
 {
     struct stat info;
@@ -35,7 +35,7 @@ bool atomic_same_file(const char *a, const char *b)
     return resolve(a, place_a) && resolve(b, place_b) && strcmp(place_a, place_b) == 0;
 }
 
-/* Does what this process prints go to this file? Its name may be /dev/stdout. */
+/* True if stdout or stderr of this process goes to this file. (Its name may be /dev/stdout.) */
 static bool is_own_output(const struct stat *info)
 {
     struct stat out, err;
@@ -44,10 +44,10 @@ static bool is_own_output(const struct stat *info)
 }
 
 /* note: temporary-name
- * A new file beside the place, of a name that no other file has: PLACE.XXXXXX.tmp. A fixed name would be everybody's:
- * two runs that save to one file would write into each other's, and a file or a link of the user's that is called so
- * would be overwritten. It gets the permissions of the file that it will replace, or those of any new file, because
- * mkstemps() gives fewer. Returns NULL, or why there is none. */
+ * Creates a file beside the place, with a name that no other file has: PLACE.XXXXXX.tmp. With a fixed name, two runs
+ * that save to one file would write into the same temporary file, and a file or link of the user with that name would
+ * be overwritten. It gets the permissions of the file that it will replace, or those of any new file, because
+ * mkstemps() gives fewer. Returns NULL, or a text that says why this failed. */
 static const char *create_temporary(AtomicFile *file, const char *path)
 {
     struct stat info;
@@ -58,7 +58,7 @@ static const char *create_temporary(AtomicFile *file, const char *path)
     if (exists && !S_ISREG(info.st_mode))
         return "it is a directory, a pipe or a device, and only a file can be replaced";
     if (exists && is_own_output(&info))
-        return "what this program prints goes there";
+        return "this program's own output goes there";
     mode_t mask = umask(0);
     umask(mask);
     snprintf(file->temporary, sizeof file->temporary, "%s.XXXXXX" SUFFIX, file->place);
@@ -90,7 +90,7 @@ void atomic_open(AtomicFile *file, const char *path)
     CHECK(problem == NULL, "%s: open failed: %s", path, problem);
 }
 
-/* errno says what is wrong. */
+/* Removes the new file and faults with the text of errno. */
 static _Noreturn void fail(const AtomicFile *file, const char *call)
 {
     int error = errno;

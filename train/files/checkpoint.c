@@ -1,4 +1,4 @@
-/* checkpoint.c: what a checkpoint holds, listed once, and written or read by that list. */
+/* checkpoint.c: lists a checkpoint's tensors in one table, which is used for writing and for reading. */
 #include "train/files/checkpoint.h"
 
 #include <float.h>
@@ -13,12 +13,12 @@
 
 _Static_assert(sizeof(long) == 8, "the optimizer's step counts are stored as int64");
 
-#define LARGEST_COUNT 1e12 /* of steps: more than any run takes */
+#define LARGEST_COUNT 1e12 /* more steps than any run takes */
 
 /* ---- the tensors of a checkpoint, in the order of the file ---- */
 
 typedef struct TensorTable {
-    SafetensorsEntry *entries; /* names are owned; memory is not: device memory if float32, host memory if int64 */
+    SafetensorsEntry *entries; /* owned, with names; `memory` is not: device memory if float32, else host memory */
     int count;
 } TensorTable;
 
@@ -35,7 +35,7 @@ static void table_add(TensorTable *table, const char *prefix, const Parameter *p
     }
 }
 
-/* One kind of optimizer state for all parameters; states or a single entry may be NULL: not needed. */
+/* Adds one kind of optimizer state for all parameters. Skips what is NULL: `states`, or single entries of it. */
 static void table_add_states(TensorTable *table, const char *prefix, const ParameterList *parameters, float **states)
 {
     for (int i = 0; states != NULL && i < parameters->count; i++)
@@ -43,8 +43,7 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
             table_add(table, prefix, parameters->items[i], DTYPE_F32, states[i]);
 }
 
-/* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. The parameters are
- * next. */
+/* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. */
 static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer)
 {
     TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};
@@ -87,7 +86,7 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
     va_end(arguments);
 }
 
-/* The format allows nothing but strings. Nine digits give a float32 back exactly. */
+/* The format allows only strings. Nine digits are enough to restore a float32 exactly. */
 static cJSON *state_to_metadata(const CheckpointState *state)
 {
     char step[32], loss_scale[32], good_steps[32];
@@ -156,7 +155,7 @@ static double metadata_number(const SafetensorsFile *file, const char *key, doub
     return value;
 }
 
-/* Notes come after all checks: one who sees an error should not have to read them as well. */
+/* All checks come before the notes, so that an error is not printed after notes that no longer matter. */
 static void metadata_to_state(const SafetensorsFile *file, CheckpointState *state, bool quiet)
 {
     double loss_scale = metadata_number(file, "loss_scale", (double)FLT_MIN, (double)FLT_MAX);
@@ -170,8 +169,8 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
             continue;
         same_precision = same_precision && strcmp(ours->key, CHECKPOINT_PRECISION) != 0;
         if (!quiet)
-            advise("%s: was saved from a run with %s; this one has %s: it will not go on bit for bit", file->path,
-                   safetensors_printable(theirs), ours->words);
+            advise("%s: was saved from a run with %s; this one has %s: the weights will not be the same to the bit",
+                   file->path, safetensors_printable(theirs), ours->words);
     }
     if (same_precision) {
         state->loss_scale = (float)loss_scale;
@@ -189,7 +188,7 @@ static void check_origin(const SafetensorsFile *file, const CheckpointState *sta
             safetensors_printable(model), state->model);
 }
 
-/* step: the checkpoint's; no parameter has been updated more often. */
+/* step: that of the checkpoint; no step count may be larger. */
 static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, long step)
 {
     safetensors_read(file, entry, buffer);
@@ -219,7 +218,7 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     if (complete)
         metadata_to_state(&file, state, quiet);
     else if (!quiet)
-        advise("%s: holds parameters only; the optimizer and the count of steps start afresh", path);
+        advise("%s: holds parameters only; the optimizer and the step number start from zero", path);
     void *buffer = table_buffer(&table);
     for (int i = 0; i < count; i++)
         load_tensor(&file, &needed[i], buffer, state->step);

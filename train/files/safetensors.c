@@ -1,4 +1,4 @@
-/* safetensors.c: reads and writes the safetensors format; believes nothing that a header says. */
+/* safetensors.c: reads and writes the safetensors format; checks everything that a header says. */
 #include "train/files/safetensors.h"
 
 #include <errno.h>
@@ -12,10 +12,10 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are little-endian");
 
 #define LENGTH_BYTES 8
-#define HEADER_LIMIT (16 << 20)       /* bytes; enough for 100000 tensors, and little to hold in memory */
+#define HEADER_LIMIT (16 << 20)       /* bytes; enough for 100000 tensors, and it fits into memory */
 #define METADATA "__metadata__"
 #define CHECKSUM "checksum"
-#define NO_CHECKSUM "0000000000000000" /* what stands in its place while it is computed */
+#define NO_CHECKSUM "0000000000000000" /* takes its place while it is computed */
 
 const char *safetensors_printable(const char *text)
 {
@@ -31,7 +31,7 @@ const char *safetensors_printable(const char *text)
     return out;
 }
 
-/* What a header says about a tensor, without its place: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
+/* A tensor's entry in the header, without its offsets: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
 static cJSON *describe(const SafetensorsEntry *entry)
 {
     cJSON *object = cJSON_CreateObject();
@@ -44,7 +44,7 @@ static cJSON *describe(const SafetensorsEntry *entry)
 
 /* ---- the checksum ---- */
 
-/* Where its sixteen digits stand in a header as we write it; NULL: nowhere. */
+/* The place of its sixteen digits in a header as this file writes it; NULL: there is none. */
 static char *find_checksum(char *text)
 {
     static const char before[] = "\"" CHECKSUM "\":\"";
@@ -53,7 +53,7 @@ static char *find_checksum(char *text)
 }
 
 /* note: checksum
- * FNV-1a of the data and then of the header, with sixteen zeros where the checksum will stand. */
+ * FNV-1a of the data and then of the header, with sixteen zeros in the place of the checksum. */
 static void format_checksum(uint64_t hash, char sum[sizeof NO_CHECKSUM])
 {
     snprintf(sum, sizeof NO_CHECKSUM, "%016llx", (unsigned long long)hash);
@@ -69,7 +69,7 @@ static uint64_t hash_of_data(const SafetensorsFile *file)
     return hash;
 }
 
-/* text: the header, followed by more zeros than a checksum has digits. */
+/* text: the header, with more zero bytes behind it than a checksum has digits. */
 static void check_sum(SafetensorsFile *file, char *text, size_t length)
 {
     char stated[sizeof NO_CHECKSUM] = "", actual[sizeof NO_CHECKSUM];
@@ -82,7 +82,7 @@ static void check_sum(SafetensorsFile *file, char *text, size_t length)
     file->hash = fnv1a(hash_of_data(file), text, length);
     format_checksum(file->hash, actual);
     if (file->has_checksum && strcmp(stated, actual) != 0)
-        die("%s: its checksum is \"%s\", but that of what it holds is \"%s\": it was damaged; a program that changes "
+        die("%s: its checksum is \"%s\", but its contents have \"%s\": the file is damaged; a program that changes "
             "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
             safetensors_printable(stated), actual);
 }
@@ -142,7 +142,7 @@ const char *safetensors_metadata(const SafetensorsFile *file, const char *key)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, key));
 }
 
-/* Compares as text, which is also what a message shows. (cJSON_Compare() finds infinity equal to any number.) */
+/* Compares texts, which the message also shows. (To cJSON_Compare(), infinity equals any number.) */
 static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entry, const cJSON *item)
 {
     char theirs[200], ours[200];
@@ -158,8 +158,8 @@ static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entr
         die("%s: tensor \"%s\" is %s, this run needs %s", file->path, entry->name, safetensors_printable(theirs), ours);
 }
 
-/* Returns where the tensor begins, in bytes from the start of the data, which holds all of it. (A double is exact for
- * every number of bytes, and NaN, which stands for a number that is missing, passes no comparison.) */
+/* Returns the tensor's offset in bytes from the start of the data, which holds all of it. (A double is exact for every
+ * number of bytes. A missing number becomes NaN, which fails every comparison.) */
 static int64_t find_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->header, entry->name);
@@ -222,7 +222,7 @@ void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries,
     cJSON *header = cJSON_CreateObject();
     cJSON_AddStringToObject(metadata, CHECKSUM, NO_CHECKSUM);
     cJSON_AddItemToObject(header, METADATA, metadata);
-    double offsets[2] = {0, 0}; /* where a tensor begins and ends */
+    double offsets[2] = {0, 0}; /* begin and end of a tensor */
     for (int i = 0; i < count; i++) {
         cJSON *item = describe(&entries[i]);
         offsets[0] = offsets[1];
@@ -232,7 +232,7 @@ void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries,
     }
     char *text = cJSON_PrintUnformatted(header);
     CHECK(text != NULL, "out of memory for the header of %s", file->path);
-    /* Spaces bring the data to a multiple of 8 bytes, so that a reader may map the file and use it in place. */
+    /* Spaces make the data begin at a multiple of 8 bytes, so that a reader can map the file and use it in place. */
     const uint64_t padded = (strlen(text) + 7) / 8 * 8;
     char *padded_text = alloc_or_fault(padded + 1), sum[sizeof NO_CHECKSUM];
     snprintf(padded_text, padded + 1, "%-*s", (int)padded, text);

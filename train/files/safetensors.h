@@ -1,16 +1,16 @@
-/* safetensors.h: reading and writing named tensors in the safetensors format, which PyTorch's world reads too.
+/* safetensors.h: reads and writes named tensors in the safetensors format, which PyTorch users read, too.
  * Format: https://github.com/huggingface/safetensors
  *
  *   8 bytes   N, the length of the header; little-endian
- *   N bytes   the header, a JSON object, possibly with spaces behind it:
+ *   N bytes   the header, a JSON object, perhaps with spaces behind it:
  *             {"__metadata__": {"step": "100", ...},
  *              "fc1.weight": {"dtype": "F32", "shape": [512, 784], "data_offsets": [0, 1605632]}, ...}
  *   the rest  the numbers; offsets count from its first byte
  *
  * Interface: safetensors_open(), safetensors_expect() with all tensors that are needed, then safetensors_read() for
  * each, and safetensors_close(). safetensors_write_header() for a new file.
- * The file is not trusted: where it is damaged, or holds something else than what is needed, the program ends with
- * die(), which names the file and the tensor. Nothing is read from outside of the file's data.
+ * The file is not trusted: if it is damaged, or does not hold what is needed, the program ends with die(), which names
+ * the file and the tensor. No read goes beyond the file's data.
  */
 #ifndef LOCKSTEP_TRAIN_SAFETENSORS_H
 #define LOCKSTEP_TRAIN_SAFETENSORS_H
@@ -26,7 +26,7 @@ typedef struct SafetensorsEntry {
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
     int64_t bytes;
-    void *memory; /* where the caller has the numbers; not used here */
+    void *memory; /* the caller's memory for the numbers; not used here */
 } SafetensorsEntry;
 
 typedef struct SafetensorsFile {
@@ -39,26 +39,26 @@ typedef struct SafetensorsFile {
     uint64_t hash; /* of the whole file; equal to the checksum, if there is one */
 } SafetensorsFile;
 
-/* Reads the whole file once, and die()s if it has a checksum which is not that of what it holds. */
+/* Reads the whole file once. die()s if it has a checksum that does not fit its contents. Free with
+ * safetensors_close(). */
 void safetensors_open(SafetensorsFile *file, const char *path);
 void safetensors_close(SafetensorsFile *file);
 
-bool safetensors_holds(const SafetensorsFile *file, const char *name);
-const char *safetensors_metadata(const SafetensorsFile *file, const char *key); /* NULL if there is none */
+bool safetensors_holds(const SafetensorsFile *file, const char *name); /* the file has a tensor of this name */
+const char *safetensors_metadata(const SafetensorsFile *file, const char *key); /* NULL: none; owned by the file */
 
-/* die()s unless the file holds exactly these tensors. */
+/* die()s unless the file holds exactly these tensors, with these dtypes and shapes. */
 void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *entries, int count);
-/* Copies the numbers of a tensor that was expected to `memory` (host, entry->bytes). */
+/* Copies the numbers of one of these tensors to `memory` (host, entry->bytes). */
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory);
 
-/* Writes the length and the header of a file whose data will be the entries' bytes, in this order; the caller
- * writes those next. Takes over metadata, an object of strings, and adds the checksum. data_hash: fnv1a() of the data.
- */
+/* Writes the length and the header of a file. Then write the entries' bytes, in this order. metadata: an object of
+ * strings, gets the checksum, and is freed here. data_hash: fnv1a() of the data. */
 void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
                               uint64_t data_hash);
 
-/* text without control characters, and cut if it is long: fit for a message, though a stranger wrote it. Valid
- * until the next call but one. */
+/* Returns text without control characters, and cut if it is long, because a message may show a file's text. The result
+ * is valid until the second call after this one. */
 const char *safetensors_printable(const char *text);
 
 #endif

@@ -8,8 +8,8 @@
  * does the same. If the launcher is killed, the system signals the parent, which ends its child and itself. No process
  * is left.
  */
-#ifndef LOCKSTEP_COMM_SUPERVISE_H
-#define LOCKSTEP_COMM_SUPERVISE_H
+#ifndef LOCKSTEP_TRAIN_GUARD_SUPERVISE_H
+#define LOCKSTEP_TRAIN_GUARD_SUPERVISE_H
 
 /* Call it first in main(), before MPI and before any thread starts. Under a launcher it returns only in the child; the
  * parent never returns, and exits with the child's status. Without a launcher it does nothing, because the shell

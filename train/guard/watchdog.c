@@ -82,7 +82,7 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
         snprintf(text, size, "has not reached collective number %ld; its last one, %s, was done %.1f s ago, and it has "
                  "been computing or stuck since", sequence, last, seconds);
     else
-        snprintf(text, size, "has not reached collective number %ld, nor to any other", sequence);
+        snprintf(text, size, "has not reached collective number %ld, nor any other", sequence);
 }
 
 /* Reports it if another rank waits in a collective that was, or is, a different one here: then no rank is late, but

@@ -1,4 +1,4 @@
-/* evaluate.c: evaluation shared between the ranks, and text generation. */
+/* evaluate.c: see evaluate.h. */
 #include "train/loop/evaluate.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@
 #include "base/rng.h"
 #include "device/device.h"
 
-#define TEMPERATURE 0.8f /* below 1: likely bytes become likelier still */
+#define TEMPERATURE 0.8f /* below 1: likely bytes become even more likely */
 #define PROMPT "The "     /* what the generated text begins with */
 
-/* What one rank has counted; summed over ranks element by element. */
+/* One rank's sums; an all-reduce adds them element by element. */
 enum { SUM_LOSS, SUM_CORRECT, SUM_TERMS, SUMS };
 
 static void add_batch(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,
@@ -38,7 +38,7 @@ static void add_batch(Replica *replica, const Dataset *dataset, const void *inpu
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit)
 {
     int64_t size = limit > 0 && limit < dataset->size ? limit : dataset->size;
-    int64_t batch = replica->capacity; /* as in training, so that it needs no more memory */
+    int64_t batch = replica->capacity; /* the size used in training, so that no more memory is needed */
     int64_t *indices = alloc_or_fault((size_t)batch * sizeof *indices);
     void *inputs = alloc_or_fault((size_t)batch * dataset->input_bytes);
     void *targets = alloc_or_fault((size_t)batch * dataset->target_bytes);
@@ -103,9 +103,9 @@ void generate_text(Replica *replica, long bytes, uint64_t seed)
     fputs(PROMPT, stdout);
     for (long i = 0; i < bytes; i++) {
         int32_t byte = next_byte(replica, tokens, count, &rng);
-        bool printable = byte == '\n' || byte == '\t' || (byte >= ' ' && byte < 127); /* ASCII: UTF-8 may come in halves */
+        bool printable = byte == '\n' || byte == '\t' || (byte >= ' ' && byte < 127); /* not UTF-8 */
         putchar(printable ? byte : '?');
-        if (count == context) { /* the window moves on by one */
+        if (count == context) { /* shift the window by one */
             memmove(tokens, tokens + 1, (size_t)(context - 1) * sizeof *tokens);
             count--;
         }

@@ -1,4 +1,4 @@
-/* evaluate.h: how good the model is on data it was not trained on, and a sample of what a GPT has learnt. */
+/* evaluate.h: measures the model on data that it was not trained on, and prints sample text of a GPT. */
 #ifndef LOCKSTEP_TRAIN_EVALUATE_H
 #define LOCKSTEP_TRAIN_EVALUATE_H
 
@@ -7,15 +7,15 @@
 typedef struct Evaluation {
     double loss;     /* mean over samples (MLP) or tokens (GPT), in nats */
     double accuracy; /* share of samples whose largest logit is at the target; NAN for regression */
-    int64_t terms;   /* samples or tokens looked at */
+    int64_t terms;   /* number of samples or tokens evaluated */
 } Evaluation;
 
-/* The ranks share the evaluation set: rank r takes samples r, r + N, ... Collective; equal on all ranks.
- * At most `limit` samples are looked at (0: all). */
+/* The ranks share the evaluation set: rank r takes samples r, r + N, ... Evaluates at most `limit` samples (0: all), in
+ * batches of replica->capacity, which must not be 0. Collective; the result is equal on all ranks. */
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit);
 
-/* Prints `bytes` bytes drawn from the GPT's predictions, following a short prompt. On rank 0 alone. Needs a
- * byte-level vocabulary. */
+/* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions. Call it on rank 0 alone. Faults if the
+ * vocabulary has more than 256 tokens. */
 void generate_text(Replica *replica, long bytes, uint64_t seed);
 
 #endif

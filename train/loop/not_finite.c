@@ -8,28 +8,28 @@
 #include "base/clock.h"
 #include "device/device.h"
 
-#define TIME_TO_SPEAK 1 /* seconds that the other ranks get to print their lines before the job ends */
+#define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
 
-static const char advice[] = "; --on-nan skip leaves such steps out";
+static const char advice[] = "; --on-nan skip skips such steps";
 
 void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds)
 {
     if (isfinite(loss))
         return;
-    job_say_fault("this rank's own loss is %f (micro-batch %d), before its gradients are sent: if no other rank says "
-                  "so, look at what it reads; if all do, a lower --lr or --clip-grad-norm may help%s", (double)loss,
-                  batch->micro_batch, advice);
-    sleep_seconds(fmax(TIME_TO_SPEAK, 2 * forward_seconds));
+    job_say_fault("this rank's own loss is %f (micro-batch %d), before its gradients are sent: if no other rank "
+                  "reports this, check this rank's data; if all do, a lower --lr or --clip-grad-norm may help%s",
+                  (double)loss, batch->micro_batch, advice);
+    sleep_seconds(fmax(TIME_TO_REPORT, 2 * forward_seconds));
     job_abort(1);
 }
 
-/* Of this rank's own gradients, the first one that backward came to and that is not finite; NULL: none. Backward goes
- * from the last layer to the first, and takes a NaN with it. */
+/* Computes the step again and returns the first of this rank's own gradients, in the order of backward, that is not
+ * finite; NULL: none. Backward goes from the last layer to the first, and a NaN spreads to all gradients after it. */
 static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *dataset, Loader *again)
 {
     const ParameterList *parameters = &replica->model.parameters;
     const Parameter *found = NULL;
-    replica->tape.on_gradient_ready = NULL; /* DDP does not hear of it: nothing is sent */
+    replica->tape.on_gradient_ready = NULL; /* DDP hears no event, so nothing is sent */
     for (int k = 0; k < replica->options->accumulate; k++) {
         const Batch *batch = loader_next(again);
         replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
@@ -52,15 +52,15 @@ void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *p
     pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
     if (own != NULL)
         job_say_fault("the gradient of %s is not finite, and was so on this rank before it was sent, though the loss "
-                      "is finite: an overflow in backward (%lld of %d ranks say so); a lower --lr or --clip-grad-norm "
-                      "may help%s", own->name, (long long)ranks, pg_world_size(pg), advice);
+                      "is finite: an overflow in backward (on %lld of %d ranks); a lower --lr or --clip-grad-norm may "
+                      "help%s", own->name, (long long)ranks, pg_world_size(pg), advice);
     else if (ranks == 0 && pg_rank(pg) == 0)
         job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
                       "has not sent or not scaled what backward computed%s", parameter->name,
                       replica->options->ddp.grad_dtype == DTYPE_F32 ? "the sum over the ranks has overflowed"
                                                                     : "it does not fit into --grad-dtype's 16 bits",
                       advice);
-    const bool speaks = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
-    sleep_seconds(speaks ? TIME_TO_SPEAK : 5 * TIME_TO_SPEAK); /* who speaks ends the job */
+    const bool reports = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
+    sleep_seconds(reports ? TIME_TO_REPORT : 5 * TIME_TO_REPORT); /* a rank that reports ends the job */
     job_abort(1);
 }

@@ -1,11 +1,11 @@
-/* not_finite.h: a loss or a gradient is infinite or NaN, and the run is to stop there (--on-nan stop): which rank does
- * it come from?
+/* not_finite.h: finds the rank that a loss or gradient that is infinite or NaN comes from, and ends the job there
+ * (--on-nan stop).
  *
  * note: not-finite
- * The loss is each rank's own, and is looked at before anything is sent: whoever finds it is the one. A gradient is
- * not: after the all-reduce, one rank's NaN is on all. To look at every gradient before it is sent would be a pass over
- * memory in every step. Nothing has to be kept for it either, as a step that is left out leaves the weights as they
- * were: the failing step alone is computed once more, and this time nothing is sent.
+ * A loss belongs to one rank, and is checked before anything is sent, so the rank that finds it is the cause. A
+ * gradient is different: after the all-reduce, one rank's NaN is on all ranks. To check every gradient before it is
+ * sent would take a pass over memory in every step. Instead, only the failing step is computed again, without sending
+ * anything. No copy is needed for this, because a step that is skipped does not change the weights.
  */
 #ifndef LOCKSTEP_TRAIN_NOT_FINITE_H
 #define LOCKSTEP_TRAIN_NOT_FINITE_H
@@ -14,12 +14,12 @@
 #include "comm/process_group.h"
 #include "train/loop/replica.h"
 
-/* A micro-batch's summed loss on this rank, before backward. Ends the job if it is not finite, once the other ranks
- * have had time to find the same: forward_seconds is how long this one's forward pass has taken. */
+/* Call it before backward; loss: this rank's sum over the micro-batch. Ends the job (status 1) if it is not finite,
+ * but first gives the other ranks time to report the same: at least twice forward_seconds, this forward pass's time. */
 void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds);
 
-/* The step was left out, as `parameter`'s gradient was not finite after the all-reduce: finds the rank that it comes
- * from, which says so, and ends the job. again: gives the micro-batches of this step. Collective. */
+/* Call it when the step was skipped because `parameter`'s gradient was not finite after the all-reduce. The rank that
+ * it comes from reports it, and the job ends (status 1). again: a loader that starts at this step. Collective. */
 _Noreturn void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *parameter,
                                     const Dataset *dataset, Loader *again);
 

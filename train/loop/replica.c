@@ -1,4 +1,4 @@
-/* replica.c: a model and what it needs to take steps. */
+/* replica.c: see replica.h. */
 #include "train/loop/replica.h"
 
 #include <math.h>
@@ -55,8 +55,8 @@ void replica_backward(Replica *replica, Tensor *loss)
 }
 
 /* note: gradient-scale
- * The mean over the samples that there are; or, with --join initial, every sample counts as much in a step that some
- * ranks have no data for as in a full one. */
+ * The divisor is the number of samples in this step; with --join initial it is the full batch, so that a sample also
+ * weighs the same in a step in which some ranks have no data. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
     const Options *options = replica->options;
@@ -66,9 +66,9 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 }
 
 /* note: update-order
- * Gradients arrive here synchronised and unscaled. Clipping any earlier would measure the norm of this rank's
- * share, or of gradients that are multiplied by the loss scale. Whether a step is left out, the device decides; here it
- * is learnt at the end, where a GPU has to be waited for anyhow. */
+ * Gradients are already synchronised and unscaled here. Clipping earlier would measure the norm of this rank's share,
+ * or of gradients that are multiplied by the loss scale. The device decides whether it skips the step. The host learns
+ * this at the end, where it must wait for a GPU in any case. */
 bool replica_try_update(Replica *replica, long step)
 {
     const double max_norm = replica->options->clip_grad_norm;
@@ -87,7 +87,7 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
-/* How the run was started, in the words that --resume compares. */
+/* Adds how the run was started, in words: --resume compares these. */
 static void add_settings(const Replica *replica, int world_size, CheckpointState *state)
 {
     const Options *options = replica->options;
@@ -98,7 +98,7 @@ static void add_settings(const Replica *replica, int world_size, CheckpointState
     checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
     checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s", (long long)options->batch_size,
                            options->accumulate, options->drop_last ? " --drop-last" : "");
-    checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: there are none */
+    checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: no --rank-samples */
                            options_rank_samples_fingerprint(options));
     checkpoint_add_setting(state, "join", "%s", joins[options->join]);
     checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
@@ -122,7 +122,7 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
     CheckpointState state = {.step = next_step,
                              .loss_scale = replica->scaler.scale,
                              .good_steps = replica->scaler.good_steps};
-    if (model->kind == MODEL_GPT) /* shapes do not show the heads, nor the activation */
+    if (model->kind == MODEL_GPT) /* shapes show neither heads nor activation */
         snprintf(state.model, sizeof state.model, "--model %s --heads %d --optimizer %s", model->name,
                  model->gpt.heads, optimizer);
     else
@@ -160,7 +160,7 @@ long warmup_steps(const Options *options, long total_steps)
 }
 
 /* note: learning-rate
- * Linear up to lr over the warm-up steps, then constant, or half a cosine down to a tenth of lr at the last step. */
+ * Rises linearly to lr over the warm-up steps. Then it stays, or falls as half a cosine to lr / 10 at the last step. */
 float learning_rate(const Options *options, long step, long total_steps)
 {
     long warmup = warmup_steps(options, total_steps);

@@ -1,4 +1,4 @@
-/* report.c: what rank 0 prints at the start, and the summary with all its keys at the end. */
+/* report.c: see report.h; lists all keys of the summary. */
 #include "train/loop/report.h"
 
 #include <math.h>
@@ -35,22 +35,22 @@ double report_largest_peak_mb(ProcessGroup *pg)
 
 /* ---- at the start ---- */
 
-/* One line on ranks that have data of their own. */
+/* One line about ranks that have data of their own. */
 static void print_own_data(const Options *options, const Sampler *sampler)
 {
     printf("own data: samples");
     for (int rank = 0; rank < options->rank_samples_count; rank++)
         printf("%s %lld", rank > 0 ? "," : "", (long long)options->rank_samples[rank]);
-    printf(" on ranks 0 to %d; steps of an epoch", options->rank_samples_count - 1);
+    printf(" on ranks 0 to %d; steps per epoch", options->rank_samples_count - 1);
     for (int rank = 0; rank < options->rank_samples_count; rank++)
         printf("%s %lld", rank > 0 ? "," : "", (long long)sampler_rank_steps(sampler, rank));
     if (options->join != JOIN_NONE)
-        printf("; who has run out shadows, sums are divided by the %s",
-               options->join == JOIN_INITIAL ? "full batch" : "samples there are");
+        printf("; a rank without data goes on with empty batches, sums are divided by the %s",
+               options->join == JOIN_INITIAL ? "full batch" : "step's samples");
     printf("\n");
 }
 
-/* What adds the gradients up: over MPI not always what --allreduce says. */
+/* The algorithm that adds the gradients. Over MPI it is not always that of --allreduce. */
 static const char *gradients_algorithm(const Options *options)
 {
     AllReduceAlgorithm wanted = options->group.algorithm;
@@ -59,7 +59,7 @@ static const char *gradients_algorithm(const Options *options)
     return all_reduce_algorithm(wanted, options->ddp.grad_dtype) == wanted ? options->allreduce : "ordered";
 }
 
-/* One line on gradients that do not travel as they are. */
+/* One line about gradients that are sent in 16 bits. */
 static void print_gradients(const Options *options)
 {
     const char *algorithm = gradients_algorithm(options);
@@ -69,7 +69,7 @@ static void print_gradients(const Options *options)
     else
         printf("added in float32 and in rank order by %s", algorithm);
     if (strcmp(algorithm, options->allreduce) != 0 && strcmp(algorithm, "nccl") != 0)
-        printf(", as %s cannot", options->allreduce);
+        printf(", because %s cannot", options->allreduce);
     printf("\n");
 }
 
@@ -151,16 +151,15 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
     summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
 }
 
-/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: MPICH takes half a message to add one
- * of some MB. */
+/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
+ * allocates half its size. */
 static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
     const Optimizer *optimizer = &replica->optimizer;
     double weights = (double)parameters_total(parameters) * sizeof(float);
     double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
-    /* With what lies beside them: a copy of them all in 16 bits, where they travel so, and the sums that stages 1 to 3
-     * throw away. */
+    /* Also counts their copy in 16 bits, if they are sent so, and the sums that stage 3 discards. */
     double gradients = (double)parameters_gradient_bytes(parameters);
     double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
     gradients += copy + (double)record->out_of_place_bytes;
@@ -168,7 +167,7 @@ static void add_memory(cJSON *summary, const Options *options, const Replica *re
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", weights / 1e6);
-    /* The weights once more, as products read them in 16 bits. */
+    /* The weights' 16-bit copies, which matrix products read. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
     summary_add_number(memory, "gradients_mb", gradients / 1e6);
     summary_add_number(memory, "optimizer_mb", states * weights / 1e6);
@@ -194,7 +193,7 @@ static void add_results(cJSON *summary, const Options *options, const Replica *r
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
     summary_add_times(summary, stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
     add_memory(summary, options, replica, record);
-    summary_add_text(summary, "weights_hash", hash); /* text: JSON's numbers are too small for 64 bits */
+    summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
 }
 
 static void add_verification(cJSON *summary, VerifyMode mode, const Verification *verification)
@@ -225,14 +224,14 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
     cJSON_Delete(summary);
 }
 
-/* printf() only collects: that a disk is full shows when the bytes are to leave, and the stream remembers it. A reader
- * who has had enough (`| head -1`) is no failure. */
+/* printf() only fills a buffer. A full disk shows when the buffer is written, and the stream remembers the error. It is
+ * not an error if the program that reads a pipe ends early (`| head -1`). */
 void report_check_stdout(void)
 {
     struct pollfd stream = {.fd = STDOUT_FILENO, .events = POLLOUT};
     fflush(stdout);
     bool failed = ferror(stdout) != 0;
     bool reader_gone = poll(&stream, 1, 0) == 1 && (stream.revents & (POLLERR | POLLHUP)) != 0;
-    CHECK(!failed || reader_gone, "stdout could not be written, and what the run printed is lost, or a part of it: is "
-          "the disk full? Files that the run has written (--save, --json, --trace) are whole");
+    CHECK(!failed || reader_gone, "stdout could not be written, so the run's output is lost, or a part of it: is the "
+          "disk full? Files that the run has written (--save, --json, --trace) are complete");
 }

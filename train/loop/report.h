@@ -1,4 +1,4 @@
-/* report.h: what a run says about itself: a line at the start, the summary at the end. */
+/* report.h: what a run prints about itself: lines at the start, the summary at the end. */
 #ifndef LOCKSTEP_TRAIN_REPORT_H
 #define LOCKSTEP_TRAIN_REPORT_H
 
@@ -8,34 +8,34 @@
 #include "train/report/stats.h"
 #include "train/loop/verify.h"
 
-/* What the training loop writes down for the summary. */
+/* What the training loop records for the summary. */
 typedef struct RunRecord {
-    long first_step;        /* 0, or where a resumed run began */
-    long steps_skipped;     /* a gradient was not finite */
+    long first_step;        /* 0, or the step at which a resumed run began */
+    long steps_skipped;     /* number of steps skipped because a gradient was not finite */
     long collectives;       /* of all steps */
     int64_t bytes;          /* of all steps */
     int64_t out_of_place_bytes; /* of the largest all-reduce whose sum does not replace its input */
     int64_t global_samples; /* of the last step: all ranks, all micro-batches */
-    int64_t all_samples;    /* of all steps' batches */
-    double first_loss, final_loss;
-    double base_rss_mb;     /* program, libraries and data set, before there was a model */
-    double peak_rss_mb;     /* the largest rank's, training only */
+    int64_t all_samples;    /* of the batches of all steps */
+    double first_loss, final_loss; /* means over a step's global batch, in nats (regression: squared error) */
+    double base_rss_mb;     /* memory before the model was created: program, libraries, data set */
+    double peak_rss_mb;     /* largest peak of any rank, in training only */
     Evaluation evaluation;
     Verification verification;
 } RunRecord;
 
-double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes) */
+double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
 double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-/* Rank 0 prints what is about to be trained. */
+/* Rank 0 prints what the run will train; the other ranks do nothing. */
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
                   const Sampler *sampler, long first_step);
 
-/* Rank 0 prints the summary and writes it where --json says. */
+/* Rank 0 prints the summary and writes it to the file of --json; the other ranks do nothing. */
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
                 const RunRecord *record);
 
-/* Rank 0, when all is printed: a fault if stdout has not taken it. */
+/* Call it on rank 0 when everything is printed: faults if stdout could not be written. */
 void report_check_stdout(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* trainer.c: the training loop. train_step() is the heart of it; the rest sets the stage and reports. */
+/* trainer.c: the training loop. Read train_micro_batch() and train_step() first; the rest prepares and reports. */
 #include "train/loop/trainer.h"
 
 #include <stdio.h>
@@ -22,8 +22,8 @@
 #include "train/report/trace.h"
 #include "train/loop/verify.h"
 
-#define LOSS_REPORTS 40 /* how often, at least, a run adds up the ranks' losses and shows them */
-#define RANDOM_SAMPLES 1000 /* of the toy regression */
+#define LOSS_REPORTS 40 /* about how many times a run computes the mean loss over all ranks */
+#define RANDOM_SAMPLES 1000 /* size of the toy regression's data set */
 
 typedef struct Trainer {
     const Options *options;
@@ -41,7 +41,7 @@ typedef struct Trainer {
 
 /* ---- one step ---- */
 
-/* Waits for the device. */
+/* Waits for the device. Ends the job if the loss is not finite, unless such steps are skipped. */
 static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch *batch, const Phases *phases)
 {
     float value = 0;
@@ -52,12 +52,12 @@ static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch 
 }
 
 /* note: train-step
- * Forward and backward of one micro-batch; returns its summed loss. The same for all four stages: what differs between
- * them happens inside the three ddp_ calls. Below, train_step() makes an optimizer step of K of these.
+ * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. Returns its summed loss. It is the
+ * same for all four stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
  *
  * note: shadowing
- * A rank that has run out of data (--join) gets micro-batches of 0 samples, and does with them what the others do: its
- * events come, its all-reduces start, its gradients are zero. So nobody waits for it in vain, and all ranks take the
+ * A rank that has run out of data (--join) gets micro-batches of 0 samples and treats them as any others: its events
+ * are raised, its all-reduces start, its gradients are zero. So no rank waits for it for ever, and all ranks take the
  * same optimizer step. */
 static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
 {
@@ -74,16 +74,17 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
 
     phase_begin(phases, PART_BACKWARD);
     replica_backward(&trainer->replica, loss);
-    device_synchronize(); /* a GPU is done later than the calls that started it */
+    device_synchronize(); /* a GPU finishes after the calls that started its work have returned */
     phase_end(phases, PART_BACKWARD);
 
-    ddp_after_backward(trainer->ddp, replica_gradient_scale(&trainer->replica, batch->global_samples));
-    trainer->record.global_samples = batch->global_samples; /* the whole step's: each of its micro-batches says it */
+    float gradient_scale = replica_gradient_scale(&trainer->replica, batch->global_samples);
+    ddp_after_backward(trainer->ddp, gradient_scale);
+    trainer->record.global_samples = batch->global_samples; /* of the whole step; equal in each of its micro-batches */
     return loss_value;
 }
 
-/* A gradient was not finite, and the weights are as they were before the step. */
-static void leave_step_out(Trainer *trainer, long step)
+/* A gradient was not finite, so the optimizer has left the weights unchanged. Counts the step, or ends the job. */
+static void skip_step(Trainer *trainer, long step)
 {
     LossScaler *scaler = &trainer->replica.scaler;
     if (!scaler->skip_not_finite)
@@ -117,7 +118,7 @@ static void record_step(Trainer *trainer, StepTimes *times)
     stats_add(&trainer->stats, times);
 }
 
-/* K micro-batches, and the optimizer's step. Returns this rank's summed loss. */
+/* K micro-batches; then clip, optimizer step, zero gradients. Returns this rank's loss, summed over its samples. */
 static double train_step(Trainer *trainer, long step)
 {
     const int K = trainer->options->accumulate;
@@ -130,14 +131,14 @@ static double train_step(Trainer *trainer, long step)
 
     phase_begin(&phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step))
-        leave_step_out(trainer, step);
+        skip_step(trainer, step);
     phase_end(&phases, PART_OPTIMIZER);
     phase_end(&phases, PART_STEP);
     record_step(trainer, &phases.times);
     return loss;
 }
 
-/* The mean loss of the step's global batch. Collective; no part of the step's communication. */
+/* Returns the mean loss over the step's global batch. Collective; does not count as the step's communication. */
 static double global_loss(Trainer *trainer, double loss)
 {
     pg_set_measuring(trainer->pg, false);
@@ -147,20 +148,20 @@ static double global_loss(Trainer *trainer, double loss)
                                            trainer->replica.time);
 }
 
-/* Is it time to do something that is done every so many steps? every <= 0: never. */
+/* True after every `every` steps; never if every <= 0. */
 static bool is_due(long step, long every)
 {
     return every > 0 && (step + 1) % every == 0;
 }
 
-/* The weights of all ranks are the same, and so are the copies of them that products read. */
-static void compare_weights(Trainer *trainer)
+/* Faults if weights differ between ranks, or if a 16-bit copy is not what its weights round to. Collective. */
+static void check_weights(Trainer *trainer)
 {
     pg_set_measuring(trainer->pg, false);
     replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
     const Parameter *stale = parameters_find_stale(&trainer->replica.model.parameters);
-    CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: somebody has changed the weights and "
-          "did not call parameters_changed()", stale->name);
+    CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: call parameters_changed() after "
+          "every change of weights", stale->name);
     pg_set_measuring(trainer->pg, true);
 }
 
@@ -182,14 +183,14 @@ static void run_steps(Trainer *trainer)
                       (double)(record->global_samples * trainer->replica.time),
                       trainer->stats.last.seconds[PART_EXPOSED]);
         if (is_due(step, options->check_every))
-            compare_weights(trainer);
+            check_weights(trainer);
         if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)
             replica_save(&trainer->replica, options->save, pg_world_size(trainer->pg), step + 1);
     }
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
-    compare_weights(trainer);
+    check_weights(trainer);
 }
 
 /* ---- before and after ---- */
@@ -216,32 +217,32 @@ static void open_datasets(Trainer *trainer)
 
 /* note: uneven-end
  * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
- * all-reduce. It can be known before the first step: ranks tell each other how many steps they have data for. */
+ * all-reduce. So before the first step, ranks tell each other how many steps they have data for. Collective. */
 static void check_even_end(const Trainer *trainer, long total_steps)
 {
-    int world_size = pg_world_size(trainer->pg), poorest = 0, richest = 0;
+    int world_size = pg_world_size(trainer->pg), fewest_rank = 0, most_rank = 0;
     int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
     int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
     pg_all_gather(trainer->pg, &mine, steps, 1, DTYPE_I64, "steps that a rank has data for");
     for (int rank = 1; rank < world_size; rank++) {
-        poorest = steps[rank] < steps[poorest] ? rank : poorest;
-        richest = steps[rank] > steps[richest] ? rank : richest;
+        fewest_rank = steps[rank] < steps[fewest_rank] ? rank : fewest_rank;
+        most_rank = steps[rank] > steps[most_rank] ? rank : most_rank;
     }
-    int64_t fewest = steps[poorest], most = steps[richest];
+    int64_t fewest = steps[fewest_rank], most = steps[most_rank];
     free(steps);
     if (fewest < most && fewest < total_steps && trainer->options->join == JOIN_NONE)
         die("--rank-samples: an epoch has %lld batches on rank %d, but only %lld on rank %d, and the others would wait "
             "for it; give --join to train on without its data, --drop-last to stop all ranks there, or equal numbers",
-            (long long)most, richest, (long long)fewest, poorest);
+            (long long)most, most_rank, (long long)fewest, fewest_rank);
 }
 
-/* Every rank reads its own host's files: the same names need not hold the same. */
+/* Each rank reads the files of its own host, and the same name may hold other data there. Collective. */
 static void check_same_files(const Trainer *trainer)
 {
     char text[320], checkpoint[128] = "none";
     const Replica *replica = &trainer->replica;
     if (pg_world_size(trainer->pg) == 1)
-        return; /* and no time is spent on checksums */
+        return; /* checksums take time, and there is nothing to compare */
     if (trainer->options->resume != NULL)
         snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
                  trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
@@ -255,7 +256,7 @@ static void check_same_files(const Trainer *trainer)
 }
 
 /* note: same-start
- * Every rank draws other weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
+ * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
 static void set_up(Trainer *trainer)
 {
     const Options *options = trainer->options;
@@ -270,7 +271,7 @@ static void set_up(Trainer *trainer)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
     if (options->warmup_given && options->warmup_steps > total_steps)
-        die("--warmup-steps: %ld are more than the %ld steps of the run; give fewer", options->warmup_steps, total_steps);
+        die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps, total_steps);
 
     uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
     replica_create(&trainer->replica, options, seed, total_steps);
@@ -320,7 +321,7 @@ int train(const Options *options, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     run_steps(&trainer);
     pg_set_measuring(pg, false);
-    /* The first of all outputs: if another one fails, the training is not lost. */
+    /* Write this before all other outputs: if one of those fails, the training is not lost. */
     if (options->save != NULL && pg_rank(pg) == 0)
         replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
     if (options->trace != NULL)

@@ -4,8 +4,8 @@
 
 #include "train/cli/options.h"
 
-/* Trains as the options say, evaluates, verifies, saves, prints and writes what was asked for. Collective. Returns the
- * exit status: 0, or 1 if --verify failed. */
+/* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns neither argument. Returns
+ * the exit status: 0, or 1 if --verify failed. Mistakes of the user die(); faults at run time end all ranks. */
 int train(const Options *options, ProcessGroup *pg);
 
 #endif

@@ -1,4 +1,4 @@
-/* verify.c: trains the same steps in one process and compares. */
+/* verify.c: see verify.h. */
 #include "train/loop/verify.h"
 
 #include <math.h>
@@ -11,16 +11,16 @@
 #include "device/device.h"
 #include "train/files/checkpoint.h"
 
-/* One process that stands for all ranks. */
+/* The one process that takes the place of all ranks. */
 typedef struct Reference {
     const Options *options;
     const Dataset *dataset;
     int world_size;
     Replica replica;
     Sampler sampler;
-    void *gradients;    /* of one shard, the parameters' own; owned */
-    float **shard_sums; /* exact mode: per parameter, the sum of the shards so far (device); owned */
-    int64_t *indices;   /* room for a global batch */
+    void *gradients;    /* memory of the parameters' gradients, for one shard; owned */
+    float **shard_sums; /* exact mode: for each parameter, the sum of the shards so far (device); owned */
+    int64_t *indices;   /* these three have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
 
@@ -67,8 +67,8 @@ static void add_gradient(Reference *reference, int64_t count)
 }
 
 /* note: minus-zero
- * The shards' sum so far, plus the shard that was just computed. The first one is copied, as
- * 0 + x is not always x: -0 would become 0. A gradient that travels in 16 bits is rounded before it leaves. */
+ * Adds the shard that was just computed to the sum of the shards. The first shard is copied, because 0 + x is not
+ * always x: -0 would become 0. A gradient that is sent in 16 bits is rounded before. */
 static void add_shard(Reference *reference, bool first)
 {
     ParameterList *parameters = &reference->replica.model.parameters;
@@ -86,9 +86,9 @@ static void add_shard(Reference *reference, bool first)
 }
 
 /* note: exact-reference
- * What N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch, and the
- * shards added in rank order, in float32. Leaves the sum in the parameters' gradients; where gradients travel in 16
- * bits, the sum has travelled, too. */
+ * Computes what N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch;
+ * then adds the shards in rank order, in float32. Leaves the sum in the parameters' gradients. If gradients are sent in
+ * 16 bits, the sum is rounded, too, because it is sent back. */
 static void sharded_gradient(Reference *reference, int64_t step)
 {
     ParameterList *parameters = &reference->replica.model.parameters;
@@ -134,13 +134,13 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
     int64_t differing = 0;
     for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++) {
         double difference = fabs((double)got[i] - (double)expected[i]);
-        if (!(difference <= worst)) /* a NaN is the worst there is */
+        if (!(difference <= worst)) /* NaN counts as the largest difference */
             worst = isnan(difference) ? INFINITY : difference;
         differing += memcmp(&got[i], &expected[i], sizeof got[i]) != 0;
     }
-    bool same = tolerance > 0 ? worst <= tolerance : differing == 0 && worst == 0; /* not even two equal NaN pass */
+    bool same = tolerance > 0 ? worst <= tolerance : differing == 0 && worst == 0; /* two equal NaN fail, too */
     printf("  %-40s %12.3e   %s\n", parameter->name, worst, same ? "same" : "DIFFERENT");
-    bool first_to_differ = differing > 0 && result->differing == 0; /* also by the sign of a zero */
+    bool first_to_differ = differing > 0 && result->differing == 0; /* perhaps only in the sign of a zero */
     if (worst > result->max_abs_diff || first_to_differ || result->worst_parameter[0] == '\0') {
         result->max_abs_diff = worst;
         snprintf(result->worst_parameter, sizeof result->worst_parameter, "%s", parameter->name);
@@ -149,19 +149,19 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
     result->passed = result->passed && same;
 }
 
-/* A right stage can fail like this, and its author should not look for a mistake there is not. */
+/* Rounding alone can make a correct stage fail. The advice says how to tell it from a mistake. */
 static void print_advice(const Options *options, const Verification *result)
 {
     if (result->passed || options->verify != VERIFY_WHOLE_BATCH)
         return;
     if (options->optimizer.kind == OPTIMIZER_ADAMW)
-        printf("advice: this may be rounding, which AdamW scales up towards the learning rate where a gradient is near "
-               "0; compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
+        printf("advice: this may be rounding, which AdamW enlarges, up to the learning rate, if a gradient is near 0; "
+               "compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
                "(notes/equality.md)\n");
     else
-        printf("advice: a mistake shows after one step, as a rule (--steps 1); rounding grows from step to step, the "
-               "faster the larger --lr is, and by leaps with --activation relu; --verify exact --allreduce ordered "
-               "allows neither (notes/equality.md)\n");
+        printf("advice: a mistake usually shows after one step (--steps 1); rounding grows from step to step, faster "
+               "with a larger --lr, and in jumps with --activation relu; --verify exact --allreduce ordered excludes "
+               "rounding (notes/equality.md)\n");
 }
 
 static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,
@@ -215,7 +215,7 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
     Verification result = {0};
     if (pg_rank(pg) == 0)
         run_reference(options, dataset, trained, initial, first_step, pg_world_size(pg), &result);
-    pg_barrier_without_timeout(pg); /* the reference takes as long as it takes */
+    pg_barrier_without_timeout(pg); /* the reference may train longer than --timeout */
     _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
     pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");
     return result;

@@ -1,8 +1,8 @@
 /* verify.h: the proof that N ranks trained what one process trains.
  *
- * A second replica starts from the same weights and takes the same steps, all by itself. VERIFY_WHOLE_BATCH: on the
- * whole global batch at once; the weights agree to rounding (1e-5). VERIFY_EXACT: on the N ranks' shares
- * one after the other, adding their gradients in rank order; with --allreduce ordered every bit agrees.
+ * A second replica, in one process, starts from the same weights and takes the same steps. VERIFY_WHOLE_BATCH computes
+ * the whole global batch at once; the weights agree to rounding (1e-5). VERIFY_EXACT computes the N ranks' shares one
+ * after the other and adds their gradients in rank order; with --allreduce ordered, every bit agrees.
  */
 #ifndef LOCKSTEP_TRAIN_VERIFY_H
 #define LOCKSTEP_TRAIN_VERIFY_H
@@ -15,14 +15,14 @@
 typedef struct Verification {
     double max_abs_diff;
     char worst_parameter[64];
-    int64_t differing; /* elements whose bits differ */
+    int64_t differing; /* number of elements whose bits differ */
     double tolerance;  /* 0 in exact mode */
     bool passed;
 } Verification;
 
-/* Runs the reference on rank 0, compares it with `trained` and prints a table; the other ranks wait. Every rank gets
- * the result. `initial`: the weights after the first broadcast (host memory, parameters_total() floats, needed on
- * rank 0 only). first_step: 0, or where a resumed run began. Collective. */
+/* Trains the reference on rank 0, compares it with `trained` and prints a table; the other ranks wait, without a
+ * time-out. `initial`: the weights after the first broadcast (host memory, parameters_total() floats, only needed on
+ * rank 0). first_step: 0, or the step at which a resumed run began. Collective; the result is equal on all ranks. */
 Verification verify_training(const Options *options, ProcessGroup *pg, const Dataset *dataset, Replica *trained,
                              const float *initial, long first_step);
 

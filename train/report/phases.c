@@ -6,7 +6,7 @@
 #include "comm/observer.h"
 #include "device/device.h"
 
-/* A part without a name is only measured. */
+/* A part without a name is timed, but is no event and no range. */
 static const char *const names[STEP_PARTS] = {
     [PART_FORWARD] = "forward", [PART_BACKWARD] = "backward", [PART_OPTIMIZER] = "optimizer"};
 

@@ -1,7 +1,7 @@
-/* phases.h: what a step consists of, for the statistics, the timeline (--trace) and a GPU's profiler alike.
+/* phases.h: measures the parts of a step, for the statistics, the timeline (--trace) and a GPU's profiler at once.
  *
- * Interface: phase_begin(&times, part) ... phase_end(&times) around each part of a step. Parts do not overlap, but for
- * PART_STEP, which is around all others. {0} to begin with.
+ * Interface: Phases phases = {0}; phase_begin(&phases, part) and phase_end(&phases, part) around each part of a step.
+ * Parts must not overlap, except PART_STEP, which is around all others. A part may run several times: times add up.
  */
 #ifndef LOCKSTEP_TRAIN_REPORT_PHASES_H
 #define LOCKSTEP_TRAIN_REPORT_PHASES_H
@@ -10,15 +10,15 @@
 #include "train/report/stats.h"
 
 typedef struct Phases {
-    StepTimes times;          /* so far */
-    double since[STEP_PARTS]; /* when a part began; now_seconds() */
+    StepTimes times;          /* of the parts that have ended */
+    double since[STEP_PARTS]; /* when a part began, by now_seconds() */
 } Phases;
 
 void phase_begin(Phases *phases, StepPart part);
 void phase_end(Phases *phases, StepPart part);
 
-/* From now on each collective of the group is an event of the timeline and a range of the profiler, too, unless it is
- * not measured (pg_set_measuring()). */
+/* From now on each collective of the group is a range of the profiler and, while the group is measuring
+ * (pg_set_measuring()), an event of the timeline. */
 void phases_observe(ProcessGroup *pg);
 
 #endif

@@ -1,8 +1,8 @@
-/* progress.h: one line that says how far the training is.
+/* progress.h: prints how far the training is.
  *
- * Interface: progress_start(), progress_step() after every step, progress_end() (also before anything else
- * is printed). On a terminal the line is rewritten in place; into a file or a pipe go plain lines, about one
- * for every 5 % of the run or every 10 seconds, the first and the last step always. Rank 0 alone prints.
+ * Interface: progress_start(); progress_step() after every step; progress_end(), before anything else is printed. On a
+ * terminal, one line is rewritten in place. To a file or a pipe, lines are printed for the first and the last step, and
+ * for every 5 % of the run or every 10 seconds. Only rank 0 prints.
  */
 #ifndef LOCKSTEP_TRAIN_PROGRESS_H
 #define LOCKSTEP_TRAIN_PROGRESS_H
@@ -11,19 +11,20 @@
 
 typedef struct Progress {
     bool terminal;
-    bool line_open;        /* terminal: the cursor stands behind an unfinished line */
+    bool line_open;        /* terminal: the cursor is at the end of an unfinished line */
     const char *unit;      /* "samples" or "tokens" */
-    long first_step, steps; /* of this run; not 0 when it was resumed, and the step after its last */
-    double timed_from;     /* when the first step was done: it takes longer, and is left out of the time left */
+    long first_step, steps; /* the run's first step (not 0 if it was resumed), and the step after its last one */
+    double timed_from;     /* end of the first step, which takes longer: the estimate of the time left excludes it */
     double shown_at;       /* when a line was last shown */
     long shown_step;
     /* Since a line was last shown: */
     double units, exposed;
 } Progress;
 
-/* Steps first_step to steps - 1 are to be done. unit ("samples") is not copied. */
+/* The run will do steps first_step to steps - 1. unit ("samples") is not copied. */
 void progress_start(Progress *progress, long first_step, long steps, const char *unit);
-/* `step` is done. units: samples or tokens of its global batch; exposed: seconds it stood still for communication. */
+/* `step` is done. loss: a mean; units: samples or tokens of its global batch; exposed: seconds spent waiting for
+ * collectives. */
 void progress_step(Progress *progress, long step, double loss, double units, double exposed);
 void progress_end(Progress *progress);
 

@@ -1,4 +1,4 @@
-/* stats.c: keeps the steps' times, and sorts a copy when a percentile is asked for. */
+/* stats.c: keeps the steps' times, and sorts a copy for each percentile. */
 #include "train/report/stats.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ void stats_add(Stats *stats, const StepTimes *times)
 {
     if (stats->count == 0) {
         stats->first = *times;
-        stats->steps = calloc(STATS_MOST_HELD, sizeof *stats->steps); /* takes no memory before it is written to */
+        stats->steps = calloc(STATS_MOST_HELD, sizeof *stats->steps); /* pages take memory only when written */
         CHECK(stats->steps != NULL, "out of memory for the times of %d steps", STATS_MOST_HELD);
     }
     stats->last = *times;
@@ -31,7 +31,7 @@ long stats_warmup_steps(const Stats *stats)
     return stats->count / 2 < WARMUP_STEPS ? stats->count / 2 : WARMUP_STEPS;
 }
 
-/* The measured times of `part` after the warm-up, in *values (free() it); returns how many. */
+/* Stores the measured times of `part` after the warm-up in *values (free() it); returns their number. */
 static long collect(const Stats *stats, StepPart part, double **values)
 {
     long count = 0, oldest = stats->count > STATS_MOST_HELD ? stats->count - STATS_MOST_HELD : 0;

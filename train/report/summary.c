@@ -1,4 +1,4 @@
-/* summary.c: the run's summary, for people and for programs. */
+/* summary.c: see summary.h. */
 #include "train/report/summary.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "train/files/atomic_file.h"
 
-/* ---- what goes into it ---- */
+/* ---- adding values ---- */
 
 void summary_add_number(cJSON *object, const char *key, double value)
 {
@@ -27,7 +27,7 @@ static double median_ms(const Stats *stats, StepPart part)
 
 void summary_add_times(cJSON *summary, const Stats *stats, double samples, double tokens)
 {
-    /* The parts of the very first step. */
+    /* Keys of the first step's times. */
     static const char *const names[STEP_PARTS] = {"step", "forward", "backward", "optimizer", "data", "comm",
                                                   "exposed_comm"};
     double step = median_ms(stats, PART_STEP), comm = median_ms(stats, PART_COMM);
@@ -42,10 +42,10 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
     summary_add_number(summary, "data_ms", median_ms(stats, PART_DATA));
     summary_add_number(summary, "comm_ms", comm);
     summary_add_number(summary, "exposed_comm_ms", exposed);
-    /* How much of communication cost nothing. Waiting can take a little longer than the collective itself, because the
-     * thread has to wake up: that hides nothing. */
+    /* The part of communication during which the rank did not wait. Waiting can take a little longer than the
+     * collective itself, because the thread has to wake up: then nothing was hidden. */
     summary_add_number(summary, "hidden_fraction", comm > 0 ? fmax(0, 1 - exposed / comm) : NAN);
-    summary_add_number(summary, "comm_share", exposed / step); /* how much of a step training stood still for it */
+    summary_add_number(summary, "comm_share", exposed / step); /* the part of a step spent waiting for it */
     cJSON *first = cJSON_AddObjectToObject(summary, "first_step_ms");
     for (int part = 0; part < STEP_PARTS; part++)
         summary_add_number(first, names[part], 1e3 * stats_first(stats, part));
@@ -56,7 +56,7 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
 
 /* ---- for people ---- */
 
-/* NAN where it is null. */
+/* NAN if the value is null. */
 static double number(const cJSON *object, const char *key)
 {
     return cJSON_GetNumberValue(cJSON_GetObjectItemCaseSensitive(object, key));
@@ -78,7 +78,8 @@ static void print_result(const cJSON *summary)
         printf(", %.2f %% right", 100 * number(summary, "eval_accuracy"));
     printf("\n");
     if (number(summary, "steps_skipped") > 0) {
-        printf("  skipped     %.0f of %.0f steps, as ", number(summary, "steps_skipped"), number(summary, "steps"));
+        printf("  skipped     %.0f of %.0f steps, because ", number(summary, "steps_skipped"),
+               number(summary, "steps"));
         if (number(summary, "loss_scale") != 1)
             printf("gradients overflowed; loss scale is %g now\n", number(summary, "loss_scale"));
         else

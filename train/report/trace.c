@@ -1,5 +1,5 @@
-/* trace.c: gathers the ranks' timelines, one after the other, and writes them in Chrome's trace event format.
- * Format: "Trace Event Format", the JSON array form: ph X is an interval, i an instant, M a name for a row. */
+/* trace.c: gathers the ranks' timelines, one after the other, and writes them in Chrome's "Trace Event Format", as a
+ * JSON array. In it, ph X is an interval, i an instant, and M names a row. */
 #include "train/report/trace.h"
 
 #include <cjson/cJSON.h>
@@ -16,11 +16,11 @@
 #include "device/device.h"
 #include "train/files/atomic_file.h"
 
-/* Structures travel as 64-bit words, because collectives count elements and have no dtype for bytes. */
+/* Structures are sent as 64-bit words, because collectives count elements and have no dtype for bytes. */
 #define WORDS(type) (sizeof(type) / sizeof(int64_t))
 _Static_assert(sizeof(TimelineEvent) % sizeof(int64_t) == 0, "an event is a whole number of words");
 
-/* Seconds to add to this rank's clock to get rank 0's. */
+/* Add this to this rank's clock to get rank 0's; in seconds. */
 static double clock_offset;
 
 /* ---- clocks ---- */
@@ -30,7 +30,7 @@ typedef struct ClockReading {
     uint64_t machine; /* equal on all ranks that share a clock */
 } ClockReading;
 
-/* Linux draws a boot_id when a machine starts. Where it cannot be read, each rank counts as a machine of its own. */
+/* Linux draws a random boot_id when a machine starts. If it cannot be read, the rank counts as a machine of its own. */
 static uint64_t machine_identity(int rank)
 {
     char text[64] = "";
@@ -41,10 +41,10 @@ static uint64_t machine_identity(int rank)
     return length > 0 ? fnv1a(FNV1A_START, text, (size_t)length) : (uint64_t)rank;
 }
 
-/* Ranks of one machine share its clock, whose zero is some moment in the past. Another machine's clock has another
- * zero. All ranks leave a barrier at nearly the same moment, so we take what their clocks say then for the same
- * time. The error is the difference in leaving the barrier: some ten microseconds on a good network, so do not
- * read more than that into arrows between machines. Drift of the clocks during the run is not corrected. */
+/* Ranks of one machine share its clock. Clocks of different machines have different zeros. All ranks leave a barrier at
+ * nearly the same moment, so what their clocks show then is taken for the same time. The error is the difference in
+ * leaving the barrier: some ten microseconds on a good network. So smaller differences between machines mean nothing.
+ * Drift of the clocks during the run is not corrected. */
 void trace_start(ProcessGroup *pg)
 {
     int ranks = pg_world_size(pg), rank = pg_rank(pg);
@@ -54,7 +54,7 @@ void trace_start(ProcessGroup *pg)
     pg_barrier(pg);
     mine.seconds = now_seconds();
     pg_all_gather(pg, &mine, readings, WORDS(ClockReading), DTYPE_I64, "clocks");
-    int first = 0; /* the first rank of this machine: all its ranks take the same offset, 0 on rank 0's machine */
+    int first = 0; /* first rank of this machine, for one offset on all its ranks: 0 on rank 0's machine */
     while (readings[first].machine != mine.machine)
         first++;
     clock_offset = readings[0].seconds - readings[first].seconds;
@@ -76,16 +76,15 @@ static void write_object(AtomicFile *file, cJSON *object, bool first)
     cJSON_Delete(object);
 }
 
-/* A metadata event: says how a process (row < 0) or a thread of it is called. */
+/* Writes a metadata event: the name of a process (row < 0) or of its thread `row`. */
 static void write_name(AtomicFile *file, int rank, int row, const char *name, bool first)
 {
     cJSON *object = cJSON_CreateObject();
     cJSON_AddStringToObject(object, "name", row < 0 ? "process_name" : "thread_name");
     cJSON_AddStringToObject(object, "ph", "M");
     cJSON_AddNumberToObject(object, "pid", rank);
-    if (row >= 0) {
+    if (row >= 0)
         cJSON_AddNumberToObject(object, "tid", row);
-    }
     cJSON_AddStringToObject(cJSON_AddObjectToObject(object, "args"), "name", name);
     write_object(file, object, first);
 }
@@ -105,7 +104,7 @@ static void write_names(AtomicFile *file, int ranks)
     }
 }
 
-/* To the nanosecond: more digits would only be noise. */
+/* Rounds to the nanosecond: more digits would be noise. */
 static double microseconds(double seconds)
 {
     return round(1e9 * seconds) / 1e3;
@@ -126,9 +125,8 @@ static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, 
         cJSON_AddStringToObject(object, "s", "t"); /* drawn in its own row only */
     }
     cJSON *args = cJSON_AddObjectToObject(object, "args");
-    if (event->step >= 0) {
+    if (event->step >= 0)
         cJSON_AddNumberToObject(args, "step", event->step);
-    }
     write_object(file, object, false);
 }
 
@@ -136,7 +134,7 @@ static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, 
 
 typedef struct TimelineSize {
     int64_t count;
-    double earliest; /* when the first event began, on rank 0's clock; INFINITY if there is none */
+    double earliest; /* start of the first event, on rank 0's clock; INFINITY if there is none */
     double offset;   /* the rank's clock_offset */
 } TimelineSize;
 
@@ -148,7 +146,7 @@ static TimelineSize measure(const TimelineEvent *events, int count)
     return size;
 }
 
-/* The events of `rank` come to all ranks; rank 0 writes them (file is NULL elsewhere). own: this rank's. */
+/* Sends the events of `rank` to all ranks; rank 0 writes them (file: NULL elsewhere). own: this rank's. Collective. */
 static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, TimelineSize size, double zero,
                           AtomicFile *file)
 {
@@ -164,7 +162,7 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
 void trace_write(ProcessGroup *pg, const char *path)
 {
     int ranks = pg_world_size(pg);
-    const TimelineEvent *events = NULL; /* nothing is added while they are sent: measuring is off */
+    const TimelineEvent *events = NULL; /* no events are added meanwhile, because measuring is off */
     const int count = timeline_events(&events);
     TimelineSize mine = measure(events, count);
     TimelineSize *sizes = alloc_or_fault((size_t)ranks * sizeof *sizes);

@@ -5,7 +5,7 @@
 #
 # Each mistake must end the program within the time limit, with status 2 and one line on stderr that begins
 # "train: error:" and names the flag or file.
-# `program`, set by the test, is the name the program gives itself, if that is not "train".
+# `program`: set by the test if the program's name in messages is not "train".
 # CLI_RANKS="1" tests one rank only (quick). MPIEXEC_FLAGS: more words for mpiexec, such as "--oversubscribe -q"
 # for Open MPI.
 #
@@ -125,7 +125,7 @@ finish()
 
 byte() # one byte of value $1
 {
-    # the format is the data here
+    # the format is data here
     # shellcheck disable=SC2059
     printf "\\$(printf %03o "$1")"
 }
