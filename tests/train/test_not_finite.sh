@@ -43,8 +43,7 @@ stops() {
         fail "expected status 1, got $status: the value that is not finite was not noticed, or caused another error"
     elif [ "$lines" -eq 0 ] || [ "$(grep -c "$fault" "$scratch/err")" -ne "$lines" ] ||
         [ "$(grep -c -e "$fault $pattern" "$scratch/err")" -ne "$lines" ]; then
-        fail "expected $lines line(s), each like '$fault $pattern': a rank that is not the cause must be silent, and" \
-            "who is must say so"
+        fail "expected $lines line(s), each like '$fault $pattern': only a rank that is the cause must report it"
     fi
     left=$(left_running "$program")
     [ -z "$left" ] || fail "left running: $left"

@@ -54,7 +54,7 @@ run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
     'own data: samples 205, 77 on ranks 0 to 1; steps per epoch 11, 4; a rank without data '"\
-"goes on with empty batches, sums are divided by the step's samples" \
+goes on with empty batches, sums are divided by the step's samples" \
     'precision: operands of matrix products rounded to bfloat16 (emulated), sums in float32' \
     'gradients: sent in bf16, added in float32 and in rank order by ordered'
 says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.grad_dtype == "bf16"' \

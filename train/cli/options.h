@@ -23,7 +23,7 @@ enum { OPTIONS_MAX_FLAGS = 64 };
 typedef struct Options {
     ModelSpec model;
     DatasetKind dataset;
-    const char *data; /* --data; NULL: the distribution's package. All strings point into argv */
+    const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */
 
     long steps;  /* to train; 0: train `epochs` epochs */
     long epochs; /* 0: train `steps` steps. Exactly one of the two is not 0 */

@@ -62,7 +62,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "drop the epoch's tail instead of repeating samples"},
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
-                           "samples of its own on each rank, as from files of unequal length"},
+                           "samples on each rank, as if each rank read files of its own"},
     [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
                    "a rank without data goes on with empty batches; initial: still divide by the full batch"},
     [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling"},

@@ -26,8 +26,8 @@ static void check_launcher(int world_size)
     }
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
     if (!has_launcher && tasks != NULL && atoi(tasks) > 1 && world_size == 1)
-        die("srun started %s ranks, but this program's MPI library sees 1: srun does not speak to it; try srun "
-            "--mpi=pmix or --mpi=pmi2 (srun --mpi=list names those there are), or the MPI's own mpiexec", tasks);
+        die("srun started %s ranks, but this program's MPI library sees 1: srun does not support it; try srun "
+            "--mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there are), or the MPI's own mpiexec", tasks);
 }
 
 void guard_job(void)
