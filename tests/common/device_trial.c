@@ -218,7 +218,7 @@ void trial_run(Trial *trial)
             expect_bits_equal(label(trial, trial->array[i].name), trial->array[i].result, first[i],
                               trial->array[i].count,
                               "two runs must give the same bits: does a sum depend on addresses, on the order in which "
-                              "threads come, or on memory that nobody wrote?");
+                              "threads arrive, or on memory that was not written?");
 }
 
 /* The error of an element divided by its bound; 0 if it is within its bound. */

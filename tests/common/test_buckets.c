@@ -270,7 +270,7 @@ static void describe_order(const Buckets *buckets, char *text)
 static void expect_order(const char *got, const char *expected, const char *what)
 {
     if (strcmp(got, expected) != 0)
-        fail_msg("the parameters lie in the buckets in the order %s, expected %s: %s", got, expected, what);
+        fail_msg("the order of parameters in the buckets is %s, expected %s: %s", got, expected, what);
 }
 
 static void expect_buckets(const Buckets *buckets, int expected, const char *what)

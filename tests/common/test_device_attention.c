@@ -65,7 +65,7 @@ static void softmax_row(const Head *head, int64_t t, Row row)
     }
 }
 
-/* Row t of out, and of dqkv what comes from this row. The bounds grow as the sums do. */
+/* Computes row t of out, and adds this row's contributions to dqkv. The bounds are summed in the same way. */
 static void reference_row(const Head *head, int64_t t, Row row, double *out, double *out_off, double *dqkv, double *off)
 {
     const int64_t C = head->C, W = head->W, n = t + 1;

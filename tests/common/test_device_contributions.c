@@ -85,7 +85,7 @@ static float *run_step(Network *network, DType precision, int64_t samples, int l
     tape_begin(&tape, true);
     Tensor *loss = network_loss(network, &tape, samples);
     tape_backward(&tape, loss, 1);
-    assert_int_equal(tape.arena.block_count, 1); /* all that the step used lies in these bytes */
+    assert_int_equal(tape.arena.block_count, 1); /* the step used no other memory */
 
     float *result = room_for_floats(parameters_total(list) + 1), *next = result;
     for (int i = 0; i < list->count; i++) {
@@ -110,8 +110,8 @@ static void check_step(const ModelSpec *spec, DType precision, int64_t samples)
     snprintf(name, sizeof name, "%s, %s, %lld samples: gradients and loss", spec->name, dtype_name(precision),
              (long long)samples);
     expect_bits_equal(name, dirty, clean, count,
-                      "a kernel read memory that nobody has written in this step: the first contribution to a gradient "
-                      "must be set, and also where a sum has no terms");
+                      "a kernel read memory that was not written in this step: the first contribution to a gradient "
+                      "must be set, even if its sum has no terms");
     for (int64_t i = 0; i < count; i++)
         assert_true(isfinite(clean[i]));
     network_free(&network);

@@ -84,7 +84,7 @@ static void check_linear(int64_t rows, int64_t n_in, int64_t n_out, bool with_bi
 {
     Trial trial = {.name = "linear", .call = call_linear, .shape = {rows, n_in, n_out}, .precision = precision};
     const float *x = normals(rows * n_in), *weight = normals(n_in * n_out), *bias = normals(n_out);
-    float *start = room_for_floats(rows * n_out); /* each row starts as the bias */
+    float *start = room_for_floats(rows * n_out); /* each row starts with the bias */
     for (int64_t i = 0; i < rows * n_out && with_bias; i++)
         start[i] = bias[i % n_out];
     trial_input(&trial, x, rows * n_in);
@@ -165,7 +165,7 @@ static void test_linear(void **state)
 
 /* ---- linear and gelu ---- */
 
-/* Forward, then backward from dout; dlinear is multiplied by 1, as the next product would read it. */
+/* Forward, then backward from dout; dlinear is an operand, so a product with 1 shows its numbers. */
 static void call_linear_gelu(const Trial *trial, void **array)
 {
     const int64_t rows = trial->shape[0], n_in = trial->shape[1], n_out = trial->shape[2];

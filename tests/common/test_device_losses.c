@@ -75,7 +75,7 @@ static void check_cross_entropy(float scale, int64_t rows, int64_t V)
                  "the loss is the SUM over rows of -log p[target], and is set, not added to");
     trial_expect(&trial, 3, largest, exactly, "the largest logit of each row, or exp() overflows");
     trial_expect(&trial, 4, sum, sum_bound,
-                 "the sum of exp(logit - largest): whoever meets a larger logit scales the sum so far to it");
+                 "the sum of exp(logit - largest): a thread that finds a larger logit must scale its sum down to it");
 }
 
 /* p = exp(x - largest) / sum is off by U |x - largest| for the difference, 4 U for exp(), 3 U for the quotient and the

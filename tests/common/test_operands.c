@@ -129,7 +129,7 @@ static void check_training(DType precision, OptimizerKind kind)
         if (step == 2) /* an infinity: the step is skipped */
             device_fill(run.replica.model.wpe->tensor.grad, INFINITY, 1);
         update(&run, step);
-        expect_copies(&run, step == 2 ? "after a step that was left out" : "after a step");
+        expect_copies(&run, step == 2 ? "after a skipped step" : "after a step");
     }
     run_free(&run);
 }

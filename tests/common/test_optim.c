@@ -291,7 +291,7 @@ static void check_left_out(float wrong, int first, int second)
         step_in_float64(&setup, (double)0.01f);
         assert_null(optimizer_end_step(&setup.optimizer));
         for (int i = 0; i < PARAMETERS; i++)
-            compare(&setup, i, "something of the step that was left out has stayed: in the state, or in the count of "
+            compare(&setup, i, "the skipped step changed something: the state, or the count of "
                                "steps, on which the bias correction depends");
     }
     setup_free(&setup);

@@ -275,7 +275,7 @@ static void drop_last_stops_all_ranks_together(void **state)
 {
     (void)state;
     int seen[16] = {0};
-    Sampler sampler = own_sampler(17, 2, 4, true, true, (const int64_t[]){11, 5}); /* the last sample is nobody's */
+    Sampler sampler = own_sampler(17, 2, 4, true, true, (const int64_t[]){11, 5}); /* the last sample belongs to no rank */
     assert_int_equal(sampler.length, 10);
     assert_int_equal(sampler_rank_steps(&sampler, 0), 3);
     assert_int_equal(sampler_rank_steps(&sampler, 1), 3);

@@ -1,10 +1,9 @@
-/* memory.cpp: the device's memory: one range of addresses that nobody can touch, except between memory_open() and
- * memory_close().
+/* memory.cpp: the device's memory: one range of addresses, accessible only between memory_open() and memory_close().
  *
- * Between two allocations lies a guard. Guards, and memory that has just been allocated or freed, hold a pattern that
- * is NaN as float32, bf16 and f16 and negative as an integer. So what is read there shows in the results, and what is
- * written to a guard is found after the kernel that did it, and to free memory when that is allocated (the NaN is a
- * signalling one: even x += 1 changes its bits). The address sanitizer, where it is on, finds both at once.
+ * There is a guard between two allocations. Guards, and memory that was just allocated or freed, hold a pattern that is
+ * NaN as float32, bf16 and f16 and negative as an integer. So a wrong read shows in the results. A write to a guard is
+ * found after the kernel that did it; a write to free memory is found when that memory is allocated (the NaN is a
+ * signalling one: even x += 1 changes its bits). The address sanitizer, if it is on, finds both at once.
  */
 #include "emulator.h"
 
@@ -26,11 +25,11 @@ namespace
 
 const size_t ALIGNMENT = 256; /* as cudaMalloc's */
 const size_t GUARD = 256;
-const size_t PAGE = 2 << 20; /* a huge one: protecting these takes no time, even if there are many */
+const size_t PAGE = 2 << 20; /* a huge page: protecting these is fast, even if there are many */
 const unsigned char PATTERN[4] = {0xa5, 0xff, 0xa5, 0xff};
 
-char *pool;              /* NULL: not there yet */
-size_t pool_bytes, used; /* used: up to here, memory was allocated at some time */
+char *pool;              /* NULL: not mapped yet */
+size_t pool_bytes, used; /* used: the end of all memory that was ever allocated */
 std::map<char *, size_t> allocations;
 
 size_t round_up(size_t bytes, size_t unit)
@@ -38,14 +37,14 @@ size_t round_up(size_t bytes, size_t unit)
     return (bytes + unit - 1) / unit * unit;
 }
 
-/* The sanitizer must not see these two: guards are out of bounds for all others. */
+/* The sanitizer must not check these two functions: guards are out of bounds for all other code. */
 __attribute__((no_sanitize("address"))) void spoil(char *start, char *end)
 {
     for (volatile char *p = start; p < end; p++)
         *p = (char)PATTERN[(uintptr_t)p % 4];
 }
 
-/* The first byte in the range that does not hold the pattern; NULL: all do. */
+/* The first byte in the range that differs from the pattern; NULL: there is none. */
 __attribute__((no_sanitize("address"))) const char *first_written(const char *start, const char *end)
 {
     for (const char *p = start; p < end; p++)
@@ -68,17 +67,17 @@ void reserve_pool()
     if (start == MAP_FAILED)
         emulator_fail("no address space for %zu bytes of device memory", pool_bytes);
     pool = (char *)round_up((uintptr_t)start, PAGE);
-    madvise(pool, pool_bytes, MADV_HUGEPAGE); /* where the system has none, all works, only more slowly */
+    madvise(pool, pool_bytes, MADV_HUGEPAGE); /* a hint: without huge pages it is only slower */
     ASAN_POISON_MEMORY_REGION(pool, pool_bytes);
 }
 
-/* The guard behind an allocation reaches to the next possible address plus GUARD. */
+/* The guard after an allocation ends GUARD bytes after the next aligned address. */
 size_t with_guard(size_t bytes)
 {
     return round_up(bytes, ALIGNMENT) + GUARD;
 }
 
-/* The first gap that is large enough; a guard lies before it and, with_guard(), in it. NULL: there is none. */
+/* The first gap that is large enough for with_guard(bytes); a guard is before it. NULL: there is none. */
 char *find_gap(size_t bytes)
 {
     char *start = pool + GUARD;
