@@ -1,6 +1,6 @@
-/* dtype.h: the types of numbers, and 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16 (5
- * bits of exponent, 10 of mantissa). All rounding is to nearest, ties to even. The device chooses by itself how it keeps
- * rounded numbers in its own memory.
+/* dtype.h: the types of numbers, and 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16
+ * (5 bits of exponent, 10 of mantissa). All rounding is to nearest, ties to even. The device chooses by itself how it
+ * keeps rounded numbers in its own memory.
  */
 #ifndef LOCKSTEP_BASE_DTYPE_H
 #define LOCKSTEP_BASE_DTYPE_H

@@ -104,8 +104,8 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
 }
 
-/* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not used,
- * because on a GPU it may spin, on the core of the thread that queues the kernels.) */
+/* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not
+ * used, because on a GPU it may spin, on the core of the thread that queues the kernels.) */
 static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
 {
     Waiting waiting = {0};

@@ -204,6 +204,25 @@ static void test_deep_gpt(void **state)
     tape_free(&tape);
 }
 
+/* A name has 63 characters at most. */
+static void add_a_parameter(void *name)
+{
+    ParameterList list = {0};
+    parameters_add(&list, name, 1, (int64_t[]){1});
+    parameters_free(&list);
+    exit(0);
+}
+
+static void test_the_longest_name(void **state)
+{
+    (void)state;
+    char name[65] = "";
+    memset(name, 'x', 63);
+    expect_dies(add_a_parameter, name, 0, "");
+    name[63] = 'x';
+    expect_dies(add_a_parameter, name, 1, "is too long");
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -213,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_first_weights_of_gpt),
         cmocka_unit_test(test_first_weights_of_mlp),
         cmocka_unit_test(test_deep_gpt),
+        cmocka_unit_test(test_the_longest_name),
     };
     return cmocka_run_group_tests_name("model", tests, NULL, NULL);
 }

@@ -78,12 +78,11 @@ static void test_asynchronous_all_reduce(void **state)
                 "carried all_reduce d (background)\ndone all_reduce d (background)\n");
 }
 
-/* Making and freeing a window are collective, too: a time-out must see them. On one rank there is no window. */
+/* Making and freeing a window are collective, too: a time-out must see them. On one rank there is no window. The group
+ * was created with ALLREDUCE_SHM. */
 static void test_shared_memory(void **state)
 {
     (void)state;
-    pg_set_algorithm(pg, ALLREDUCE_SHM);
-    told[0] = '\0';
     void *memory = pg_alloc_shared(pg, 1000);
     const char *making = "called barrier making shared memory\nready barrier making shared memory\n"
                          "carried barrier making shared memory\ndone barrier making shared memory\n";
@@ -92,7 +91,6 @@ static void test_shared_memory(void **state)
     const char *freeing = "called barrier freeing shared memory\nready barrier freeing shared memory\n"
                           "carried barrier freeing shared memory\ndone barrier freeing shared memory\n";
     expect_told(pg_world_size(pg) > 1 ? freeing : "");
-    pg_set_algorithm(pg, ALLREDUCE_MPI);
 }
 
 int main(int argc, char **argv)
@@ -103,7 +101,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_shared_memory),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
-    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = tests_timeout()});
     pg_observe(pg, &(GroupObserver){.self = told, .called = called, .ready = ready, .carried = carried, .done = done});
     told[0] = '\0';
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
