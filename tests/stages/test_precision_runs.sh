@@ -66,7 +66,7 @@ for algorithm in mpi ring recursive-doubling root; do
     line=$(grep '^gradients: ' "$scratch/out")
     [[ $line == *"sent in bf16, added in float32 and in rank order by $runs_as"* ]] ||
         fail "no line 'gradients: sent in bf16, ... by $runs_as', but '$line'"
-    expected="as $algorithm cannot"
+    expected="because $algorithm cannot"
     [ $algorithm = root ] && expected="order by root"
     [[ $line == *"$expected" ]] || fail "the line on gradients does not end with '$expected': '$line'"
     grep -q '^  all-reduce .* MB in bf16, ' "$scratch/out" ||
