@@ -44,14 +44,6 @@ static cJSON *describe(const SafetensorsEntry *entry)
 
 /* ---- the checksum ---- */
 
-/* The place of its sixteen digits in a header as this file writes it; NULL: there is none. */
-static char *find_checksum(char *text)
-{
-    static const char before[] = "\"" CHECKSUM "\":\"";
-    char *key = strstr(text, before);
-    return key != NULL ? key + strlen(before) : NULL;
-}
-
 /* note: checksum
  * FNV-1a of the data and then of the header, with sixteen zeros in the place of the checksum. */
 static void format_checksum(uint64_t hash, char sum[sizeof NO_CHECKSUM])
@@ -69,19 +61,18 @@ static uint64_t hash_of_data(const SafetensorsFile *file)
     return hash;
 }
 
-/* text: the header, with more zero bytes behind it than a checksum has digits. */
+/* text: the header, with more zero bytes behind it than a checksum has digits. The checksum is found by its digits,
+ * because another program may write spaces behind the key. */
 static void check_sum(SafetensorsFile *file, char *text, size_t length)
 {
-    char stated[sizeof NO_CHECKSUM] = "", actual[sizeof NO_CHECKSUM];
-    char *place = find_checksum(text);
-    file->has_checksum = place != NULL;
-    if (file->has_checksum) {
-        memcpy(stated, place, strlen(NO_CHECKSUM));
+    char actual[sizeof NO_CHECKSUM];
+    const char *stated = safetensors_metadata(file, CHECKSUM);
+    char *place = stated != NULL ? strstr(text, stated) : NULL;
+    if (place != NULL)
         memcpy(place, NO_CHECKSUM, strlen(NO_CHECKSUM));
-    }
     file->hash = fnv1a(hash_of_data(file), text, length);
     format_checksum(file->hash, actual);
-    if (file->has_checksum && strcmp(stated, actual) != 0)
+    if (stated != NULL && strcmp(stated, actual) != 0)
         die("%s: its checksum is \"%s\", but its contents have \"%s\": the file is damaged; a program that changes "
             "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
             safetensors_printable(stated), actual);
@@ -234,10 +225,11 @@ void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries,
     CHECK(text != NULL, "out of memory for the header of %s", file->path);
     /* Spaces make the data begin at a multiple of 8 bytes, so that a reader can map the file and use it in place. */
     const uint64_t padded = (strlen(text) + 7) / 8 * 8;
+    const char *before = "\"" CHECKSUM "\":\"";
     char *padded_text = alloc_or_fault(padded + 1), sum[sizeof NO_CHECKSUM];
     snprintf(padded_text, padded + 1, "%-*s", (int)padded, text);
     format_checksum(fnv1a(data_hash, padded_text, padded), sum);
-    memcpy(find_checksum(padded_text), sum, strlen(sum));
+    memcpy(strstr(padded_text, before) + strlen(before), sum, strlen(sum));
     atomic_write(file, &padded, LENGTH_BYTES);
     atomic_write(file, padded_text, padded);
     free(padded_text);

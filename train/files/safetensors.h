@@ -35,7 +35,6 @@ typedef struct SafetensorsFile {
     cJSON *header;
     int64_t data_start; /* bytes from the start of the file */
     int64_t data_bytes;
-    bool has_checksum;
     uint64_t hash; /* of the whole file; equal to the checksum, if there is one */
 } SafetensorsFile;
 
