@@ -177,12 +177,16 @@ static bool is_expected(const char *name, const SafetensorsEntry *entries, int c
 
 void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *entries, int count)
 {
-    int64_t bytes = 0;
+    int64_t *begins = alloc_or_fault((size_t)count * sizeof *begins), bytes = 0;
     const cJSON *item;
     for (int i = 0; i < count; i++) {
-        find_tensor(file, &entries[i]);
+        begins[i] = find_tensor(file, &entries[i]);
         bytes += entries[i].bytes;
+        for (int j = 0; j < i; j++)
+            if (begins[i] < begins[j] + entries[j].bytes && begins[j] < begins[i] + entries[i].bytes)
+                die("%s: tensors \"%s\" and \"%s\" overlap", file->path, entries[j].name, entries[i].name);
     }
+    free(begins);
     cJSON_ArrayForEach(item, file->header)
     {
         if (!is_expected(item->string, entries, count))

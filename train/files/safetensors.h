@@ -5,7 +5,7 @@
  *   N bytes   the header, a JSON object, perhaps with spaces behind it:
  *             {"__metadata__": {"step": "100", ...},
  *              "fc1.weight": {"dtype": "F32", "shape": [512, 784], "data_offsets": [0, 1605632]}, ...}
- *   the rest  the numbers; offsets count from its first byte
+ *   the rest  the numbers; offsets count from its first byte, and no two tensors share a byte
  *
  * Interface: safetensors_open(), safetensors_expect() with all tensors that are needed, then safetensors_read() for
  * each, and safetensors_close(). safetensors_write_header() for a new file.
@@ -46,7 +46,7 @@ void safetensors_close(SafetensorsFile *file);
 bool safetensors_holds(const SafetensorsFile *file, const char *name); /* the file has a tensor of this name */
 const char *safetensors_metadata(const SafetensorsFile *file, const char *key); /* NULL: none; owned by the file */
 
-/* die()s unless the file holds exactly these tensors, with these dtypes and shapes. */
+/* die()s unless the file holds exactly these tensors, with these dtypes and shapes, and no two of them overlap. */
 void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *entries, int count);
 /* Copies the numbers of one of these tensors to `memory` (host, entry->bytes). */
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory);
