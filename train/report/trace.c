@@ -156,6 +156,7 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
     pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
     for (int64_t i = 0; file != NULL && i < size.count; i++)
         write_event(file, rank, &events[i], zero - size.offset);
+    pg_barrier_without_timeout(pg); /* rank 0 may write longer than --timeout */
     free(events);
 }
 
