@@ -119,6 +119,9 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
     CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
           operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
+    CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
+          "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
+          operation_name(collective->operation), collective->sequence, collective->carries);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);
