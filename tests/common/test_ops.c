@@ -353,6 +353,32 @@ static void test_attention(void **state)
     check_attention(0, 5, 6, 2, 1);
 }
 
+/* The first summand's gradient may take over the memory of the sum's (note: moved-gradient), but only if it has no
+ * contribution yet. Here a is read three times: a + b, a + b, and relu(a). So its gradient is 3. */
+static void test_a_summand_keeps_its_earlier_contributions(void **state)
+{
+    (void)state;
+    const int64_t shape[] = {2, 4};
+    float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1}, target[8] = {0};
+    ParameterList parameters = {0};
+    Parameter *x = parameters_add(&parameters, "x", 2, shape);
+    parameters_from_host(&parameters, ones);
+    void *gradients = parameters_allocate_gradients(&parameters);
+    Tape tape = {0};
+    tape_begin(&tape, true);
+    Tensor *a = op_relu(&tape, &x->tensor); /* an activation: a parameter's gradient is never moved */
+    Tensor *b = tape_input(&tape, ones, DTYPE_F32, 2, shape);
+    Tensor *sum = op_add(&tape, op_add(&tape, a, b), op_add(&tape, a, op_relu(&tape, a)));
+    Tensor *loss = op_mse(&tape, sum, target); /* per row, the mean of sum^2 = 4^2 */
+    tape_backward(&tape, loss, 1);
+    const float expected[8] = {6, 6, 6, 6, 6, 6, 6, 6}; /* 3 * 2 * 4 / 4 */
+    expect_bits_equal("the gradient of x", x->tensor.grad, expected, 8,
+                      "a sum's gradient replaced what its first summand had received already");
+    device_free(gradients);
+    tape_free(&tape);
+    parameters_free(&parameters);
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -361,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_gelu),      cmocka_unit_test(test_add),       cmocka_unit_test(test_layernorm),
         cmocka_unit_test(test_layernorm_of_another_width),
         cmocka_unit_test(test_embedding), cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -214,35 +214,6 @@ static void test_frozen_parameters_get_nothing(void **state)
     setup_free(&setup);
 }
 
-/* The first summand's gradient may take over the memory of the sum's (note: moved-gradient), but only if it has no
- * contribution yet. Here a is read three times: a + b, a + b, and relu(a). So its gradient is 3. */
-static void test_a_summand_keeps_its_earlier_contributions(void **state)
-{
-    (void)state;
-    const int64_t shape[] = {2, 4};
-    float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1}, target[8] = {0};
-    ParameterList parameters = {0};
-    Parameter *x = parameters_add(&parameters, "x", 2, shape);
-    parameters_from_host(&parameters, ones);
-    void *gradients = parameters_allocate_gradients(&parameters);
-    Tape tape = {0};
-    tape_begin(&tape, true);
-    Tensor *a = op_relu(&tape, &x->tensor); /* an activation: a parameter's gradient is never moved */
-    Tensor *b = tape_input(&tape, ones, DTYPE_F32, 2, shape);
-    Tensor *sum = op_add(&tape, op_add(&tape, a, b), op_add(&tape, a, op_relu(&tape, a)));
-    Tensor *loss = op_mse(&tape, sum, target); /* per row, the mean of sum^2 = 4^2 */
-    tape_backward(&tape, loss, 1);
-    float *gradient = gradient_on_host(x);
-    for (int i = 0; i < 8; i++)
-        if (gradient[i] != 3 * 2 * 4.0f / 4)
-            fail_msg("the gradient of x[%d] is %g, expected 6: did a sum replace what its first summand had received?", i,
-                     (double)gradient[i]);
-    free(gradient);
-    device_free(gradients);
-    tape_free(&tape);
-    parameters_free(&parameters);
-}
-
 /* ---- gradients add up ---- */
 
 static void test_gradients_accumulate_until_zeroed(void **state)
@@ -416,7 +387,6 @@ int main(void)
         cmocka_unit_test(test_tied_weight_is_ready_after_its_second_contribution),
         cmocka_unit_test(test_zero_samples_raise_all_events),
         cmocka_unit_test(test_frozen_parameters_get_nothing),
-        cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
         cmocka_unit_test(test_gradients_accumulate_until_zeroed),
         cmocka_unit_test(test_backward_twice_is_a_fault),
         cmocka_unit_test(test_dead_branch_is_passed_over),
