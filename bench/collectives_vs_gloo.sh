@@ -35,7 +35,7 @@ for size in "${list[@]}"; do
     bytes+=("$(numfmt --from=iec "$size")")
 done
 
-# gloo_round ROUND: every rank is a process of its own, as in lockstep.
+# gloo_round ROUND: each rank is a separate process, as in lockstep.
 gloo_round() {
     local pids=() rank
     for rank in $(seq 0 $((ranks - 1))); do

@@ -69,7 +69,7 @@ if [ -n "${GRADE_CACHE-}" ]; then
     flock -n 9 || stop 1 "GRADE_CACHE: another grade.sh works in $base: wait for it, or use another directory"
 fi
 tree=$base/tree build=$base/build checked=$base/build-address
-no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI has leaks of its own
+no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
 # limited SECONDS COMMAND...: its output goes to $log. None of its processes is left when this returns.
 limited() {

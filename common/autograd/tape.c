@@ -29,7 +29,7 @@ void tape_free(Tape *tape)
     *tape = (Tape){0};
 }
 
-/* The next Tensor from the pool. As a rule the pool grows only during the first step. */
+/* The next Tensor from the pool. The pool usually grows only in the first step. */
 static Tensor *next_tensor(Tape *tape)
 {
     if (tape->tensor_count == tape->tensor_capacity) {

@@ -43,7 +43,7 @@ void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int6
 void sampler_create_like(Sampler *sampler, const Sampler *other);
 void sampler_free(Sampler *sampler);
 
-/* Gives rank r rank_samples[r] samples of its own (NULL: does nothing): rank 0 the first samples of the data set, rank
+/* Gives rank r its own rank_samples[r] samples (NULL: does nothing): rank 0 the first samples of the data set, rank
  * 1 the next ones, and so on. Each rank's samples are shuffled among themselves. In a step a rank takes global_batch /
  * world_size of them, which must be a whole number, while it has any. Call it before the first sampler_set_epoch(). If
  * the data set has fewer samples than all ranks together, it ends with die(). */
