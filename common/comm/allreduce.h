@@ -1,6 +1,6 @@
 /* allreduce.h: inside comm/ only: the all-reduce algorithms. pg_mpi.c has the table of them.
  *
- *   mpi                 allreduce_mpi.c       the library's own MPI_Iallreduce
+ *   mpi                 pg_mpi.c              the library's own MPI_Iallreduce
  *   root                allreduce_root.c      all parts to rank 0, the sum back
  *   ring                allreduce_ring.c      chunks are passed round a ring of ranks
  *   recursive-doubling  allreduce_doubling.c  pairs at distance 1, 2, 4, ...
@@ -18,8 +18,7 @@
 
 #include "comm/messages.h"
 
-/* ---- the algorithms, one file each ---- */
-void all_reduce_mpi(ProcessGroup *pg, const Collective *collective);
+/* ---- the algorithms, one file each (mpi is in pg_mpi.c) ---- */
 void all_reduce_root(ProcessGroup *pg, const Collective *collective);
 void all_reduce_ring(ProcessGroup *pg, const Collective *collective);
 void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collective);
