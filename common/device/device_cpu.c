@@ -1,4 +1,4 @@
-/* device_cpu.c: the kernels on the CPU, first part: memory, element-wise operations, linear.
+/* device_cpu.c: the kernels on the CPU, first part: the device, ranges, memory, element-wise operations, linear.
  * (Layernorm and embedding: device_cpu_layernorm.c. Attention: device_cpu_attention.c. Losses, optimizers and the rest:
  * device_cpu_update.c.)
  *
@@ -134,6 +134,37 @@ DeviceEvent *device_event_record(void)
 void device_event_wait(DeviceEvent *event)
 {
     (void)event; /* nothing is in progress */
+}
+
+/* ---- ranges ---- */
+
+/* They do nothing: a kernel's work is done when it returns, so the host's clock and profilers show where time goes. */
+void device_range_begin(const char *format, ...)
+{
+    (void)format;
+}
+
+void device_range_begin_on(void *stream, const char *format, ...)
+{
+    (void)stream;
+    (void)format;
+}
+
+void device_range_end(void)
+{
+}
+
+void device_mark(const char *format, ...)
+{
+    (void)format;
+}
+
+void device_timeline_begin(void)
+{
+}
+
+void device_timeline_end(void)
+{
 }
 
 /* ---- memory ---- */
