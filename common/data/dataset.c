@@ -1,23 +1,160 @@
-/* dataset.c: turns sample numbers into inputs and targets, for all three kinds of data, and draws the random data.
- * idx.c opens images, text.c text. */
+/* dataset.c: reads files, opens texts and random numbers, and turns sample numbers into inputs and targets for all three
+ * kinds of data. idx.c opens images. */
 #include "data/dataset.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
 
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/rng.h"
 
-/* Fashion-MNIST's training pixels, scaled to [0, 1], have this mean and deviation. */
-#define PIXEL_MEAN 0.2860f
-#define PIXEL_DEVIATION 0.3530f
-
 /* Weights, shuffles, shifts and random data all depend on the user's one --seed. These arbitrary constants keep their
  * streams of random numbers different. With the same stream, random data would equal the initial weights. */
 static const uint64_t RANDOM_DATA_STREAM = 0x9d3a61c2e0b7f485u;
 static const uint64_t TEXT_SHIFT_STREAM = 0x4be7d90f1a5c8326u;
+
+/* ---- files ---- */
+
+/* The length of a gzip file's content is known only after unpacking: its trailer holds the length modulo 2^32, and may
+ * be wrong. So the buffer grows while data arrives. zlib returns files that are not gzipped as they are. */
+#define FIRST_CAPACITY ((size_t)1 << 20) /* bytes; doubled whenever the buffer is full */
+#define MOST_PER_READ ((size_t)1 << 30)  /* gzread() returns an int */
+
+/* A gzip file of zeros unpacks to a thousand times its size, and would fill the memory of every rank. Text and images
+ * unpack to two to four times their size. */
+#define MOST_UNPACKED 25                /* times the size of the file */
+#define ANY_UNPACKED ((size_t)64 << 20) /* bytes: this much is always allowed */
+
+/* realloc() that faults. (alloc_or_fault() cannot grow a buffer, and a copy at each doubling would need half as much
+ * memory again.) */
+static unsigned char *resize_or_fault(unsigned char *bytes, size_t capacity)
+{
+    unsigned char *resized = realloc(bytes, capacity);
+    CHECK(resized != NULL, "no memory for %zu bytes of data", capacity);
+    return resized;
+}
+
+/* gzread() may return the beginning of a truncated file without an error; gzerror() reports it here. */
+static void die_on_read_error(gzFile file, const char *path)
+{
+    int status = Z_OK;
+    const char *reason = gzerror(file, &status); /* "PATH: what is wrong" */
+    if (status == Z_ERRNO) {
+        die("--data: cannot read '%s': %s", path, strerror(errno));
+    }
+    if (status == Z_BUF_ERROR) {
+        die("--data: '%s' is cut short: its gzip data ends too early; fetch the file again", path);
+    }
+    if (status != Z_OK) {
+        die("--data: cannot unpack the gzip file: %s; fetch the file again", reason);
+    }
+}
+
+unsigned char *read_file_or_die(const char *path, int64_t *size)
+{
+    struct stat status;
+    bool there = stat(path, &status) == 0;
+    if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+        die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
+    }
+    gzFile file = gzopen(path, "rb");
+    if (file == NULL || !there) {
+        die("--data: cannot read '%s': %s", path, strerror(errno));
+    }
+    size_t capacity = FIRST_CAPACITY, used = 0;
+    unsigned char *bytes = resize_or_fault(NULL, capacity);
+    int got = 0;
+    do {
+        if (used == capacity) {
+            capacity *= 2;
+            bytes = resize_or_fault(bytes, capacity);
+        }
+        size_t room = capacity - used;
+        got = gzread(file, bytes + used, (unsigned)(room < MOST_PER_READ ? room : MOST_PER_READ));
+        used += got > 0 ? (size_t)got : 0;
+        if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size) {
+            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it "
+                "(gunzip) and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
+        }
+    } while (got > 0);
+    die_on_read_error(file, path);
+    gzclose(file);
+    *size = (int64_t)used;
+    return resize_or_fault(bytes, used > 0 ? used : 1);
+}
+
+/* ---- text: a sequence of bytes, each byte a token ---- */
+
+#define DEFAULT_TEXT "/usr/share/doc/jargon-text/jargon.txt.gz"
+#define EVAL_PART 10 /* one byte in 10 is for evaluation */
+#define MIN_EVAL_WINDOWS 2
+
+static void check_text_exists(const char *path)
+{
+    if (access(path == NULL ? DEFAULT_TEXT : path, F_OK) == 0) {
+        return;
+    }
+    if (path == NULL) { /* minimal container images leave out /usr/share/doc */
+        die("no text at %s: install the Debian/Ubuntu package jargon-text (if it is installed, this system leaves out "
+            "/usr/share/doc), or name a text file with --data",
+            DEFAULT_TEXT);
+    }
+    die("--data: there is no file '%s'; it must be a text file, gzipped or not", path);
+}
+
+/* Checks both splits, so that a text without evaluation data is rejected before training, not after it. The training
+ * split is nine times as long, so only the evaluation split is computed. */
+static void check_text_length(const char *path, int64_t length, int64_t context)
+{
+    int64_t needed = EVAL_PART * (MIN_EVAL_WINDOWS * context + 1);
+    if (length < needed) {
+        die("--data: '%s' holds %lld bytes; for windows of %lld bytes it needs %lld, because its last tenth, "
+            "for evaluation, must hold %d windows",
+            path, (long long)length, (long long)context, (long long)needed, MIN_EVAL_WINDOWS);
+    }
+}
+
+void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed)
+{
+    CHECK(context > 0 && context <= INT32_MAX, "a context of %lld tokens", (long long)context);
+    check_text_exists(path);
+    const char *source = path != NULL ? path : DEFAULT_TEXT;
+    int64_t length = 0;
+    unsigned char *text = read_file_or_die(source, &length);
+    check_text_length(source, length, context);
+
+    int64_t eval_length = length / EVAL_PART;
+    int64_t train_length = length - eval_length;
+    bool train = split == SPLIT_TRAIN;
+    *dataset = (Dataset){
+        .kind = DATASET_TEXT,
+        .split = split,
+        .inputs = context,
+        .targets = context,
+        .input_bytes = (size_t)context * sizeof(int32_t),
+        .target_bytes = (size_t)context * sizeof(int32_t),
+        .byte_count = train ? train_length : eval_length,
+        .seed = seed,
+    };
+    snprintf(dataset->source, sizeof dataset->source, "%s", source);
+    /* The last window needs one more byte, for its last target. Training windows may start up to context - 1 bytes
+     * later, and their number must be the same in every epoch. */
+    int64_t largest_shift = train ? context - 1 : 0;
+    dataset->size = (dataset->byte_count - 1 - largest_shift) / context;
+
+    /* Keep this split's bytes only. */
+    memmove(text, text + (train ? 0 : train_length), (size_t)dataset->byte_count);
+    unsigned char *kept = realloc(text, (size_t)dataset->byte_count);
+    dataset->bytes = kept != NULL ? kept : text;
+}
+
+/* ---- random numbers ---- */
 
 void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t targets, uint64_t seed)
 {
@@ -44,6 +181,12 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
         dataset->values[i] = rng_normal(&rng);
     }
 }
+
+/* ---- samples ---- */
+
+/* Fashion-MNIST's training pixels, scaled to [0, 1], have this mean and deviation. */
+#define PIXEL_MEAN 0.2860f
+#define PIXEL_DEVIATION 0.3530f
 
 /* inputs: float (pixels); target: int32 (1). */
 static void get_image(const Dataset *dataset, int64_t index, float *inputs, int32_t *target)

@@ -12,7 +12,6 @@
 
 #include "base/check.h"
 #include "data/dataset.h"
-#include "data/read_file.h"
 
 #define DEFAULT_DIRECTORY "/usr/share/datasets/fashion-mnist"
 #define IDX_UNSIGNED_BYTE 0x08
