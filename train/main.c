@@ -8,7 +8,6 @@
 #include "device/device.h"
 #include "train/gpu.h"
 #include "train/guard/guard.h"
-#include "train/guard/supervise.h"
 #include "train/report/phases.h"
 #include "train/loop/report.h"
 #include "train/loop/trainer.h"

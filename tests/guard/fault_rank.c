@@ -16,7 +16,6 @@
 #include "device/device.h"
 #include "comm/process_group.h"
 #include "train/guard/guard.h"
-#include "train/guard/supervise.h"
 
 #define STEPS 5
 #define BAD_STEP 2

@@ -1,5 +1,5 @@
-/* ending.c: how the ranks of a job end together. Implements ending.h and alarm.h. */
-#include "train/guard/ending.h"
+/* ending.c: how the ranks of a job end together, and what they tell each other when one hangs or leaves. */
+#include "train/guard/parts.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -8,9 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "train/guard/alarm.h"
 #include "comm/messages.h"
-#include "train/guard/supervise.h"
 
 /* Used only to end the job together and for alarms. No collective of the group runs on it, so it does not hang with
  * them. */

@@ -1,13 +1,17 @@
-/* guard.c: see guard.h. */
+/* guard.c: see guard.h. Two checks, of the launcher and of the ranks' calls, and the functions that start the guard's
+ * parts (parts.h). */
 #include "train/guard/guard.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "comm/group.h"
-#include "train/guard/compare_calls.h"
-#include "train/guard/ending.h"
-#include "train/guard/watchdog.h"
+#include "train/guard/parts.h"
+
+/* ---- the launcher ---- */
 
 /* The launcher says how many ranks it has started. If MPI sees fewer, the program was built for another MPI than the
  * launcher's: every rank would believe that it is alone, and would train by itself. Slurm's srun sets an MPI's own
@@ -30,6 +34,50 @@ static void check_launcher(int world_size)
             "--mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there are), or the MPI's own mpiexec", tasks);
 }
 
+/* ---- do all ranks call the same collective? ---- */
+
+#define CALL_SIZE 160 /* "all_reduce number 35 of bucket 2: 262144 x float32, sum", sent as 40 int32 words */
+
+static void describe_call(const Collective *c, char *text)
+{
+    memset(text, 0, CALL_SIZE); /* all bytes are compared */
+    snprintf(text, CALL_SIZE, "%s number %ld of %.60s: %zu x %s, %s, root %d", operation_name(c->operation),
+             c->sequence, c->carries[0] != '\0' ? c->carries : "nothing", c->count, dtype_name(c->dtype),
+             c->op == REDUCE_SUM ? "sum" : "max", c->root);
+}
+
+/* Faults if not all ranks are about to run the same collective (number, operation, dtype, count, and what it carries),
+ * and shows both calls. MPI would hang, fail far from the cause, or add gradients of different parameters. Collective;
+ * costs a small all-gather. */
+static void compare_calls(void *self, const Collective *collective)
+{
+    ProcessGroup *pg = self;
+    char mine[CALL_SIZE];
+    char *all = alloc_or_fault((size_t)pg->world_size * CALL_SIZE);
+    describe_call(collective, mine);
+    pg->backend->run(pg, &(Collective){.operation = OP_ALL_GATHER, .send = mine, .receive = all,
+                                       .count = CALL_SIZE / sizeof(int32_t), .dtype = DTYPE_I32,
+                                       .carries = "the call to be compared", .sequence = collective->sequence,
+                                       .background = collective->background});
+    for (int rank = 1; rank < pg->world_size; rank++) {
+        const char *theirs = all + (size_t)rank * CALL_SIZE;
+        if (memcmp(all, theirs, CALL_SIZE) == 0)
+            continue;
+        if (pg->rank != 0)
+            sleep_seconds(5); /* rank 0 prints the message for all ranks, and ends the job */
+        FAULT("the ranks call different collectives: rank 0 %s; rank %d %s. Ranks must make the same calls in the same "
+              "order", all, rank, theirs);
+    }
+    free(all);
+}
+
+void guard_compare_calls(ProcessGroup *pg)
+{
+    pg_observe(pg, &(GroupObserver){.self = pg, .ready = compare_calls});
+}
+
+/* ---- the job, from its start to its end ---- */
+
 void guard_job(void)
 {
     ending_open();
@@ -43,11 +91,6 @@ void guard_group(ProcessGroup *pg)
     ending_observe(pg);
     if (pg->options.debug_collectives)
         guard_compare_calls(pg);
-}
-
-void guard_compare_calls(ProcessGroup *pg)
-{
-    pg_observe(pg, &(GroupObserver){.self = pg, .ready = compare_calls});
 }
 
 void guard_end(void)

@@ -1,7 +1,7 @@
 /* guard.h: ends a job of several ranks in good order, and detects that it hangs.
  *
  * Interface, in this order:
- *   supervise_rank()        (supervise.h) first in main()
+ *   supervise_rank()        first in main(): a rank that dies without a message is reported
  *   pg_initialize(...)
  *   guard_job()             from here on die() and FAULT() end all ranks, each with its own message
  *   pg = pg_create(...)
@@ -15,6 +15,11 @@
 #define LOCKSTEP_TRAIN_GUARD_GUARD_H
 
 #include "comm/process_group.h"
+
+/* Call it first in main(), before MPI and before any thread starts. Under a launcher it returns only in the child; the
+ * parent never returns, and exits with the child's status. Without a launcher it does nothing, because the shell
+ * reports how a process ended. */
+void supervise_rank(void);
 
 void guard_job(void);
 

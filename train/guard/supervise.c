@@ -1,5 +1,14 @@
-/* supervise.c: a parent process for each rank. */
-#include "train/guard/supervise.h"
+/* supervise.c: a parent process for each rank: it reports which rank died, and why, if the rank cannot.
+ *
+ * note: supervise
+ * A rank that is killed (kill -9, out of memory, a crash) prints nothing, and the launcher ends the other ranks before
+ * they notice: the user only sees a process number. So each rank runs as the child of a small parent process that waits
+ * for it. If the child ends by a signal, or exits without a message (because a library calls exit()), the parent names
+ * the rank, tells the launcher to end the job, and ends. If the parent is killed, the system signals the child, which
+ * does the same. If the launcher is killed, the system signals the parent, which ends its child and itself. No process
+ * is left.
+ */
+#include "train/guard/guard.h"
 
 #include <errno.h>
 #include <glob.h>
@@ -17,6 +26,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "train/guard/parts.h"
 
 #define LEFTOVER_SECONDS 10 /* a younger file may be that of a job that starts now */
 

@@ -1,5 +1,18 @@
-/* watchdog.c: see watchdog.h. */
-#include "train/guard/watchdog.h"
+/* watchdog.c: a thread on each rank that detects when a collective takes too long, and reports which ranks are waiting
+ * and which rank is missing.
+ *
+ * note: watchdog
+ * In a hang, every rank but one usually waits in the same collective, and none of them knows which rank is missing. So
+ * the first rank that reaches its time-out raises an alarm, and each rank's watchdog prints what its own rank is doing.
+ * Look at the rank that prints "has not reached". A rank that prints nothing is stopped or disconnected.
+ * A call alone does not count: on a GPU, a rank calls a collective when the work that computes its data is only queued.
+ * A rank whose GPU has not finished this work is late itself, and must not report that it waits for others.
+ * If no rank is late, but their calls differ, each rank waits in a different collective. An alarm names its collective,
+ * and a rank for which this number was a different collective reports it.
+ * There is no need to wait for the time-out if the missing rank has left the group (pg_destroy()): parts.h,
+ * "leaving", says how that is known.
+ */
+#include "train/guard/parts.h"
 
 #include <limits.h>
 #include <math.h>
@@ -13,7 +26,6 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "comm/group.h"
-#include "train/guard/alarm.h"
 
 #define LOOK_EVERY 0.1   /* seconds between two checks */
 #define SUSPENDED 1.0    /* seconds without a check: the process was suspended, for example by Slurm */
