@@ -27,7 +27,6 @@
 
 extern "C" {
 #include "base/clock.h"
-#include "base/timeline.h"
 }
 
 enum { NAME_BYTES = 64, MAX_DEPTH = 16, CLOCK_ATTEMPTS = 5 };

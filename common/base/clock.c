@@ -1,8 +1,17 @@
-/* clock.c: time, in seconds, on a clock that never jumps. */
+/* clock.c: see clock.h. */
 #include "base/clock.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
+
+#include "base/check.h"
+
+/* ---- time ---- */
 
 #define LONGEST_SLEEP 1e9 /* 30 years; larger values may not fit into time_t */
 
@@ -24,4 +33,65 @@ void sleep_seconds(double seconds)
     left.tv_nsec = (long)((seconds - (double)left.tv_sec) * 1e9);
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ; /* a signal interrupted the sleep: sleep for the rest */
+}
+
+/* ---- the timeline: one growing array; any thread may add to it ---- */
+
+static atomic_bool enabled = false;
+static atomic_int current_step = -1;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the three below */
+static TimelineEvent *events;
+static int event_count, event_capacity;
+
+void timeline_enable(void)
+{
+    atomic_store(&enabled, true);
+}
+
+bool timeline_enabled(void)
+{
+    return atomic_load(&enabled);
+}
+
+void timeline_set_step(int step)
+{
+    atomic_store(&current_step, step);
+}
+
+/* Makes room for one more event. Hold the lock when you call it. */
+static void grow(void)
+{
+    if (event_count < event_capacity)
+        return;
+    int capacity = event_capacity > 0 ? 2 * event_capacity : 1024;
+    TimelineEvent *larger = realloc(events, (size_t)capacity * sizeof *events);
+    CHECK(larger != NULL, "out of memory: the timeline has %d events; trace fewer steps", event_count);
+    events = larger;
+    event_capacity = capacity;
+}
+
+void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
+{
+    if (!timeline_enabled())
+        return;
+    TimelineEvent event = {.row = row, .step = atomic_load(&current_step), .start = start, .end = end};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(event.name, sizeof event.name, format, arguments);
+    va_end(arguments);
+
+    pthread_mutex_lock(&lock);
+    grow();
+    events[event_count++] = event;
+    pthread_mutex_unlock(&lock);
+}
+
+int timeline_events(const TimelineEvent **all)
+{
+    pthread_mutex_lock(&lock);
+    *all = events;
+    int count = event_count;
+    pthread_mutex_unlock(&lock);
+    return count;
 }

@@ -1,6 +1,15 @@
-/* clock.h: time, in seconds, on a clock that never jumps. */
+/* clock.h: what time it is, and the timeline: what this rank did, and when.
+ *
+ * Interface of the timeline: call timeline_enable() once, then timeline_add() from any thread. Before timeline_enable(),
+ * timeline_add() costs only one test. Events stay in memory; train/report/trace.c gathers the ranks' timelines and
+ * writes them as a Chrome trace.
+ */
 #ifndef LOCKSTEP_BASE_CLOCK_H
 #define LOCKSTEP_BASE_CLOCK_H
+
+#include <stdbool.h>
+
+/* ---- time, in seconds, on a clock that never jumps ---- */
 
 /* Seconds since a fixed point in the past; the same clock for all processes of one machine. */
 double now_seconds(void);
@@ -8,5 +17,28 @@ double now_seconds(void);
 /* Sleeps, so that other processes can use the core. Returns at once if seconds is <= 0 or NaN; sleeps at most 30
  * years. */
 void sleep_seconds(double seconds);
+
+/* ---- the timeline ---- */
+
+/* The first two rows show the host: work of a GPU appears when the host queued it or waited for it. The last two rows
+ * show a GPU: the training thread's stream, and all other streams. */
+typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION } TimelineRow;
+
+typedef struct TimelineEvent {
+    char name[56];     /* "forward", "all_reduce bucket 2", "gradient-ready fc1.weight" */
+    int row;           /* a TimelineRow */
+    int step;          /* -1: outside any step */
+    double start, end; /* seconds of now_seconds(); equal for an instant */
+} TimelineEvent;
+
+void timeline_enable(void);
+bool timeline_enabled(void);
+void timeline_set_step(int step);
+void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* The events so far, in the order in which they were added; returns their number. Owned by the timeline; valid until
+ * the next timeline_add(). */
+int timeline_events(const TimelineEvent **events);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "ddp/replicas.h"
 
 void readiness_create(Readiness *readiness, const ParameterList *parameters)

@@ -41,7 +41,7 @@ void device_range_begin(const char *format, ...) __attribute__((format(printf, 1
 void device_range_begin_on(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3))); /* CUDA's */
 void device_range_end(void);
 void device_mark(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a moment */
-/* Call these around a step. While base/timeline.h is on, ranges in between are added to the timeline with the GPU's
+/* Call these around a step. While the timeline (base/clock.h) is on, ranges in between are added to it with the GPU's
  * times: when the GPU worked on them. Only begin() and end() wait for the GPU. Timeline off: no effect. */
 void device_timeline_begin(void);
 void device_timeline_end(void);

@@ -6,7 +6,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
-#include "base/timeline.h"
 #include "device/device.h"
 #include "comm/process_group.h"
 #include "expect.h"

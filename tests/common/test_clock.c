@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "expect.h"
 
 static struct timespec asked; /* by the last call */

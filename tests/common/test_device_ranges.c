@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "device/device.h"
 #include "expect.h"
 

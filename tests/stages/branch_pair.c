@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/hash.h"
-#include "base/timeline.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"

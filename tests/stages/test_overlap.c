@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/timeline.h"
+#include "base/clock.h"
 #include "branch_pair.h"
 #include "device/device.h"
 #include "expect.h"

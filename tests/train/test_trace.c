@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "comm/observer.h"
 #include "expect.h"
 #include "mpi_main.h"

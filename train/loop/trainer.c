@@ -8,7 +8,6 @@
 #include "autograd/rounding.h"
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "data/loader.h"
 #include "device/device.h"
 #include "ddp/replicas.h"

@@ -2,7 +2,6 @@
 #include "train/report/phases.h"
 
 #include "base/clock.h"
-#include "base/timeline.h"
 #include "comm/observer.h"
 #include "device/device.h"
 

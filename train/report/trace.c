@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/timeline.h"
 #include "device/device.h"
 #include "train/files/atomic_file.h"
 

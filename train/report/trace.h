@@ -1,7 +1,7 @@
 /* trace.h: --trace FILE: a timeline of all ranks, for https://ui.perfetto.dev or chrome://tracing.
  *
  * Interface: trace_start() before the first step, trace_write() after the last. Both are collective. In between,
- * timeline_add() adds events to each rank's timeline (base/timeline.h).
+ * timeline_add() adds events to each rank's timeline (base/clock.h).
  */
 #ifndef LOCKSTEP_TRAIN_TRACE_H
 #define LOCKSTEP_TRAIN_TRACE_H
