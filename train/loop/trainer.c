@@ -12,7 +12,6 @@
 #include "device/device.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
-#include "train/loop/not_finite.h"
 #include "train/report/progress.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
