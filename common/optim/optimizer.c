@@ -1,4 +1,4 @@
-/* optimizer.c: clipping, SGD and AdamW: their state, and one update per parameter. */
+/* optimizer.c: clipping, SGD and AdamW: their state, and one update per parameter; dynamic loss scaling. */
 #include "optim/optimizer.h"
 
 #include <math.h>
@@ -147,4 +147,32 @@ const Parameter *optimizer_end_step(Optimizer *optimizer)
         optimizer->steps[i] -= optimizer->updated[i]; /* the device skipped the step */
     free(squares);
     return not_finite;
+}
+
+/* ---- the loss scale ---- */
+
+LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite)
+{
+    return (LossScaler){.enabled = enabled, .skip_not_finite = enabled || skip_not_finite,
+                        .scale = enabled ? initial_scale : 1};
+}
+
+/* note: overflow */
+bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite)
+{
+    scaler->not_finite = not_finite;
+    if (not_finite != NULL) {
+        if (scaler->enabled)
+            scaler->scale /= 2;
+        CHECK(scaler->scale >= LOSS_SCALER_LEAST, "the gradient of %s still overflows at a loss scale of %g: training "
+              "itself diverges (is --lr too large?)", not_finite->name, (double)scaler->scale);
+        scaler->good_steps = 0;
+        scaler->skipped++;
+        return false;
+    }
+    if (scaler->enabled && ++scaler->good_steps == LOSS_SCALER_GROWTH_INTERVAL) {
+        scaler->scale *= 2;
+        scaler->good_steps = 0;
+    }
+    return true;
 }

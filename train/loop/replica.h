@@ -9,7 +9,7 @@
 #ifndef LOCKSTEP_TRAIN_REPLICA_H
 #define LOCKSTEP_TRAIN_REPLICA_H
 
-#include "optim/loss_scaler.h"
+#include "optim/optimizer.h"
 #include "train/cli/options.h"
 
 typedef struct Replica {
