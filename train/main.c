@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "train/gpu.h"
 #include "train/guard/guard.h"
-#include "train/report/phases.h"
+#include "train/report/stats.h"
 #include "train/loop/report.h"
 #include "train/loop/trainer.h"
 

@@ -10,7 +10,7 @@
 #include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/phases.h"
+#include "train/report/stats.h"
 
 enum { WORKS = 40 };
 

@@ -12,7 +12,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/report/phases.h"
+#include "train/report/stats.h"
 #include "train/loop/replica.h"
 
 static ProcessGroup *pg;

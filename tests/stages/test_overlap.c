@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/phases.h"
+#include "train/report/stats.h"
 
 static ProcessGroup *pg;
 

@@ -15,7 +15,6 @@
 #include "train/report/progress.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
-#include "train/report/phases.h"
 #include "train/report/stats.h"
 #include "train/report/trace.h"
 #include "train/loop/verify.h"

@@ -1,13 +1,14 @@
-/* stats.h: statistics of the steps' times and of their parts.
+/* stats.h: the times of a step's parts: measured, kept, and summed up as statistics.
  *
- * Interface: stats_add() after each step; then the percentiles; stats_free() at the end. The first steps are warm-up
- * (memory is used for the first time, connections are set up): only stats_first() includes them.
- *
- * This takes at most 3.7 MB: in a long run, only the times of the last STATS_MOST_HELD steps are kept. The number of
- * steps is exact.
+ * Interface, per step: Phases phases = {0}; phase_begin(&phases, part) and phase_end(&phases, part) around each part;
+ * stats_add(). After the last step the percentiles, then stats_free().
+ * The first steps are warm-up (memory is used for the first time, connections are set up): only stats_first() includes
+ * them.
  */
 #ifndef LOCKSTEP_TRAIN_STATS_H
 #define LOCKSTEP_TRAIN_STATS_H
+
+#include "comm/process_group.h"
 
 typedef enum StepPart {
     PART_STEP, /* the whole step */
@@ -24,6 +25,25 @@ typedef struct StepTimes {
     double seconds[STEP_PARTS]; /* NAN: not measured */
 } StepTimes;
 
+/* ---- measuring ---- */
+
+typedef struct Phases {
+    StepTimes times;          /* of the parts that have ended */
+    double since[STEP_PARTS]; /* when a part began, by now_seconds() */
+} Phases;
+
+/* Measure for the statistics, the timeline (--trace) and a GPU's profiler at once. Parts must not overlap, except
+ * PART_STEP, which is around all others. A part may run several times: times add up. */
+void phase_begin(Phases *phases, StepPart part);
+void phase_end(Phases *phases, StepPart part);
+
+/* From now on each collective of the group is a range of the profiler and, while the group is measuring
+ * (pg_set_measuring()), an event of the timeline. */
+void phases_observe(ProcessGroup *pg);
+
+/* ---- statistics ---- */
+
+/* In a long run, only the times of so many last steps are kept: 3.7 MB. The number of steps is exact. */
 #define STATS_MOST_HELD 65536
 
 typedef struct Stats {

@@ -15,7 +15,7 @@
 #include "base/dtype.h"
 #include "gpu/pg_nccl.h"
 #include "train/guard/guard.h"
-#include "train/report/phases.h"
+#include "train/report/stats.h"
 
 enum { COUNT = 1000 };
 
