@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     if (asked_to_train) {
         device_init(pg_local_rank(pg), options.threads); /* first: every collective asks if its memory is on a device */
         device_allow_tf32(options.tf32);
-        options_check_agreement(&options, pg);
+        options_check_agreement(&options, pg, ddp_stage_number);
         pg_set_options(pg, &options.group);
         options_check_world(&options, pg_world_size(pg));
         options_check_devices(&options, pg);

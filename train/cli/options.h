@@ -83,7 +83,7 @@ void options_check_world(const Options *options, int world_size);
 
 /* die()s, and shows both sides, if ranks were started with different programs or flags: all flags must be typed alike,
  * except for those that --help marks "(per rank)". Collective. */
-void options_check_agreement(const Options *options, ProcessGroup *pg);
+void options_check_agreement(const Options *options, ProcessGroup *pg, int stage);
 
 /* After device_init(): die()s if two ranks compute on one GPU, unless --share-gpu allows it. Collective. */
 void options_check_devices(const Options *options, ProcessGroup *pg);

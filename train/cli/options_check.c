@@ -1,18 +1,23 @@
 /* options_check.c: finds mistakes that no single flag shows: flags that contradict each other, or do not fit the files
- * or the number of ranks. All are found before training starts, so that a typing error costs no hour of training. */
+ * or the ranks, and ranks that were started differently. All are found before training starts, so that a typing error
+ * costs no hour of training. */
 #include "train/cli/options_flags.h"
-#include "train/gpu.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "ddp/replicas.h"
 #include "device/device.h"
 #include "train/files/atomic_file.h"
+#include "train/gpu.h"
+
+/* ---- flags that contradict each other ---- */
 
 #define LOWEST_WIRE_GBPS 1e-6 /* with less, sending the GPT's gradients would take days */
 
@@ -95,6 +100,8 @@ void options_check_flags(const Options *options, const FlagValues *values, int s
         die("--save-every: needs --save FILE, the file to write");
 }
 
+/* ---- files ---- */
+
 typedef struct Output {
     const char *flag, *path;
 } Output;
@@ -154,6 +161,8 @@ void options_check_files(const Options *options)
         check_resume(options, outputs, count);
 }
 
+/* ---- the number of ranks ---- */
+
 static void check_rank_samples(const Options *options, int world_size)
 {
     int64_t all = 0;
@@ -185,4 +194,53 @@ void options_check_world(const Options *options, int world_size)
     if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
         die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
             world_size, nccl ? ", with --backend mpi" : "");
+}
+
+/* ---- what must be equal on all ranks, or different on each ---- */
+
+/* note: same-flags
+ * With different bucket caps, for example, ranks would add gradients of different parameters.
+ * Ranks compare the words that were typed, not their values. So no flag has to be listed here, and none is forgotten.
+ * The words determine the model, too. If one rank was given a default and another was not, this is an error as well,
+ * although it means the same: to know that, this function would need to know each flag's meaning. The program comes
+ * last, with the default of --backend, which depends on how the program was built. */
+void options_check_agreement(const Options *options, ProcessGroup *pg, int stage)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *stream = open_memstream(&text, &size);
+    CHECK(stream != NULL, "out of memory for the text of the flags");
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        const char *typed = options->typed[id];
+        bool bare = typed != NULL && typed[0] == '\0';
+        if (!flags[id].per_rank)
+            fprintf(stream, "--%s is %s\n", flags[id].name, typed == NULL ? "not given" : bare ? "given" : typed);
+    }
+    fprintf(stream, "the program is that of stage %d (%s, %s)\n", stage, device_name(), options->backend);
+    fclose(stream);
+    replicas_check_same_text(pg, text, "the ranks were started differently",
+                             "give every rank the same program and flags");
+    free(text);
+}
+
+enum { IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
+
+/* note: one-gpu-each
+ * Ranks compare the UUIDs of their GPUs. The number of GPUs does not tell: a launcher may show each rank only one GPU,
+ * its own or the same to all, and both are called GPU 0. Two ranks on one GPU train correctly over MPI (NCCL refuses
+ * them), but each at half the speed, so this must be asked for. */
+void options_check_devices(const Options *options, ProcessGroup *pg)
+{
+    char mine[IDENTITY_SIZE] = "";
+    char *all = alloc_or_fault((size_t)pg_world_size(pg) * IDENTITY_SIZE);
+    snprintf(mine, sizeof mine, "%s", device_identity());
+    pg_all_gather(pg, mine, all, IDENTITY_SIZE / sizeof(int32_t), DTYPE_I32, "devices");
+    for (int rank = 1; rank < pg_world_size(pg) && !options->share_gpu; rank++) {
+        const char *device = all + (size_t)rank * IDENTITY_SIZE;
+        for (int other = 0; other < rank; other++)
+            if (device[0] != '\0' && strcmp(device, all + (size_t)other * IDENTITY_SIZE) == 0)
+                die("ranks %d and %d have the same GPU (UUID %s): start one rank per GPU, or let them share it with "
+                    "--share-gpu (with --backend mpi, because NCCL refuses this)", other, rank, device);
+    }
+    free(all);
 }

@@ -40,7 +40,7 @@ static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
 /* name, argument, choices, default, low, high, stage, feature, help, per_rank
  *
  * note: per-rank
- * Ranks compare all flags except those marked per_rank (options_agree.c): hosts may keep data and checkpoints in
+ * Ranks compare all flags except those marked per_rank (options_check.c): hosts may keep data and checkpoints in
  * different places, so ranks compare what the files hold. A new flag is compared unless its row says otherwise. */
 const Flag flags[FLAG_COUNT] = {
     [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},

@@ -78,15 +78,6 @@ typedef struct FlagValues {
 const char *stage_directory(int stage); /* "stage1_naive" */
 const char *stage_name(int stage);      /* "naive" */
 
-/* options_values.c: convert a flag's text to a value. If that is not possible, they die() and name the flag. */
-long whole_number(const FlagValues *values, FlagId flag); /* 0 if the flag has no value */
-double real_number(const FlagValues *values, FlagId flag);
-void whole_number_pair(const FlagValues *values, FlagId flag, long *first, long *second);
-/* Numbers with commas between them, at most `room`. Returns how many there are: 0 if the flag has no value. */
-int whole_number_list(const FlagValues *values, FlagId flag, int64_t *numbers, int room);
-void real_number_pair(const FlagValues *values, FlagId flag, double *first, double *second);
-const Choice *choice(const FlagValues *values, FlagId flag);
-
 /* options_help.c */
 void options_print_help(int stage);
 
