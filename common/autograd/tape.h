@@ -14,7 +14,7 @@
 #ifndef LOCKSTEP_AUTOGRAD_TAPE_H
 #define LOCKSTEP_AUTOGRAD_TAPE_H
 
-#include "autograd/parameter.h"
+#include "autograd/tensor.h"
 #include "device/device.h" /* Gradient */
 #include "device/arena.h"
 

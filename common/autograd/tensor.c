@@ -1,9 +1,15 @@
-/* tensor.c: shapes and their description. */
+/* tensor.c: shapes and their description; the list of a model's weights. */
 #include "autograd/tensor.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
+#include "base/hash.h"
+#include "device/device.h"
+
+/* ---- tensors ---- */
 
 Tensor tensor_view(void *data, DType dtype, int ndim, const int64_t *shape)
 {
@@ -41,4 +47,137 @@ void tensor_describe(const Tensor *tensor, char *text, size_t size)
         used += snprintf(text + used, size - (size_t)used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
     if (used >= 0 && (size_t)used < size)
         snprintf(text + used, size - (size_t)used, "]");
+}
+
+/* ---- parameters ---- */
+
+Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const int64_t *shape)
+{
+    if (list->count == list->capacity) {
+        list->capacity = list->capacity ? 2 * list->capacity : 16;
+        list->items = realloc(list->items, (size_t)list->capacity * sizeof *list->items);
+        CHECK(list->items != NULL, "out of memory for the list of parameters");
+    }
+    Parameter *parameter = alloc_or_fault(sizeof *parameter);
+    CHECK(strlen(name) < sizeof parameter->name, "the parameter name %s is too long", name);
+    snprintf(parameter->name, sizeof parameter->name, "%s", name);
+    parameter->index = list->count;
+    parameter->tensor = tensor_view(NULL, DTYPE_F32, ndim, shape);
+    parameter->tensor.data = device_alloc((size_t)tensor_count(&parameter->tensor) * sizeof(float));
+    parameter->tensor.requires_grad = true;
+    parameter->tensor.parameter = parameter;
+    list->items[list->count++] = parameter;
+    return parameter;
+}
+
+void parameters_free(ParameterList *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        device_free(list->items[i]->tensor.data);
+        device_free(list->items[i]->rounded.values);
+        free(list->items[i]);
+    }
+    free(list->items);
+    *list = (ParameterList){0};
+}
+
+int64_t parameters_total(const ParameterList *list)
+{
+    int64_t total = 0;
+    for (int i = 0; i < list->count; i++)
+        total += tensor_count(&list->items[i]->tensor);
+    return total;
+}
+
+Parameter *parameters_find(const ParameterList *list, const char *name)
+{
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i]->name, name) == 0)
+            return list->items[i];
+    return NULL;
+}
+
+size_t parameter_gradient_bytes(const Parameter *parameter)
+{
+    size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
+    return (bytes + device_alignment() - 1) / device_alignment() * device_alignment();
+}
+
+void parameter_changed(Parameter *parameter)
+{
+    parameter->version++;
+}
+
+void parameters_changed(ParameterList *list)
+{
+    for (int i = 0; i < list->count; i++)
+        parameter_changed(list->items[i]);
+}
+
+/* ---- gradients ---- */
+
+size_t parameters_gradient_bytes(const ParameterList *list)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->items[i]->tensor.requires_grad)
+            bytes += parameter_gradient_bytes(list->items[i]);
+    return bytes;
+}
+
+void parameters_place_gradients(ParameterList *list, void *block)
+{
+    unsigned char *next = block;
+    for (int i = 0; i < list->count; i++) {
+        if (!list->items[i]->tensor.requires_grad)
+            continue;
+        list->items[i]->tensor.grad = next;
+        next += parameter_gradient_bytes(list->items[i]);
+    }
+}
+
+void *parameters_allocate_gradients(ParameterList *list)
+{
+    void *block = device_alloc(parameters_gradient_bytes(list));
+    parameters_place_gradients(list, block);
+    return block;
+}
+
+void parameters_zero_gradients(ParameterList *list)
+{
+    for (int i = 0; i < list->count; i++) {
+        Parameter *parameter = list->items[i];
+        parameter->has_gradient = false;
+        if (parameter->tensor.grad != NULL)
+            device_zero(parameter->tensor.grad, (size_t)tensor_count(&parameter->tensor) * sizeof(float));
+    }
+}
+
+void parameters_to_host(const ParameterList *list, float *values)
+{
+    for (int i = 0; i < list->count; i++) {
+        const Tensor *tensor = &list->items[i]->tensor;
+        device_to_host(values, tensor->data, (size_t)tensor_count(tensor) * sizeof(float));
+        values += tensor_count(tensor);
+    }
+}
+
+void parameters_from_host(ParameterList *list, const float *values)
+{
+    for (int i = 0; i < list->count; i++) {
+        const Tensor *tensor = &list->items[i]->tensor;
+        device_from_host(tensor->data, values, (size_t)tensor_count(tensor) * sizeof(float));
+        values += tensor_count(tensor);
+    }
+    parameters_changed(list);
+}
+
+uint64_t parameters_hash(const ParameterList *list)
+{
+    size_t count = (size_t)parameters_total(list);
+    float *values = alloc_or_fault(count * sizeof *values);
+    parameters_to_host(list, values);
+    uint64_t hash = fnv1a(FNV1A_START, values, count * sizeof *values);
+    free(values);
+    return hash;
 }

@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_DDP_BUCKETS_H
 #define LOCKSTEP_DDP_BUCKETS_H
 
-#include "autograd/parameter.h"
+#include "autograd/tensor.h"
 #include "comm/process_group.h"
 
 typedef struct Bucket {

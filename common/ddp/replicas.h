@@ -2,7 +2,7 @@
 #ifndef LOCKSTEP_DDP_REPLICAS_H
 #define LOCKSTEP_DDP_REPLICAS_H
 
-#include "autograd/parameter.h"
+#include "autograd/tensor.h"
 #include "comm/process_group.h"
 
 /* Compares a text of lines "NAME is VALUE" on all ranks. If the texts differ, the run ends with one message (status 2):

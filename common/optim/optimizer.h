@@ -6,7 +6,7 @@
 #ifndef LOCKSTEP_OPTIM_OPTIMIZER_H
 #define LOCKSTEP_OPTIM_OPTIMIZER_H
 
-#include "autograd/parameter.h"
+#include "autograd/tensor.h"
 
 /* ---- optimizer and clipping ---- */
 
