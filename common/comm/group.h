@@ -1,8 +1,7 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
- *   collectives.c    creating a group; the blocking collectives: numbering, order
+ *   group.c          creating a group; the blocking collectives: numbering, order; calling the observers
  *   work.c           runs one collective and counts it; the communication thread and its queue; the emulated link
- *   observer.c       calls the functions that are registered to look on at each collective
  *   pg_mpi.c         the backend: runs one collective over MPI
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
  *   messages.c       sending, receiving and waiting for them
@@ -43,10 +42,7 @@ struct ProcessGroup {
     CommCounters counters;
 };
 
-/* Adds to the time that the training thread has waited for communication. */
-void group_add_exposed(ProcessGroup *pg, double seconds);
-
-/* ---- each calls all observers: see observer.h ---- */
+/* ---- group.c: each calls all observers: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
 void group_tell_carried(ProcessGroup *pg, const Collective *collective);
@@ -55,6 +51,9 @@ void group_tell_leaving(ProcessGroup *pg);
 void group_tell_closing(ProcessGroup *pg);
 
 /* ---- work.c ---- */
+
+/* Adds to the time that the training thread has waited for communication. */
+void group_add_exposed(ProcessGroup *pg, double seconds);
 
 /* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
 void group_carry_out(ProcessGroup *pg, const Collective *collective);
