@@ -1,6 +1,6 @@
 /* clock.h: what time it is, and the timeline: what this rank did, and when.
  *
- * Interface of the timeline: call timeline_enable() once, then timeline_add() from any thread. Before timeline_enable(),
+ * Interface of the timeline: call timeline_enable() once, then timeline_add() from any thread. Before that call,
  * timeline_add() costs only one test. Events stay in memory; train/report/trace.c gathers the ranks' timelines and
  * writes them as a Chrome trace.
  */

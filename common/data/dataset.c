@@ -1,5 +1,5 @@
-/* dataset.c: reads files, opens texts and random numbers, and turns sample numbers into inputs and targets for all three
- * kinds of data. idx.c opens images. */
+/* dataset.c: reads files, opens texts and random numbers, and turns sample numbers into inputs and targets, for all
+ * three kinds of data. idx.c opens images. */
 #include "data/dataset.h"
 
 #include <errno.h>

@@ -56,7 +56,7 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
 uint32_t dataset_checksum(const Dataset *dataset);
 void dataset_close(Dataset *dataset);
 
-/* Inside data/ only. Reads a whole file into memory, unpacked if it is gzipped, and stores the number of bytes in *size.
+/* Inside data/ only. Reads a whole file into memory, unpacked if it is gzipped; stores the number of bytes in *size.
  * The caller owns the memory; free() it. A file that cannot be read, or a gzip file that is truncated, damaged, or far
  * larger than plausible when unpacked, ends the program with die(). */
 unsigned char *read_file_or_die(const char *path, int64_t *size);

@@ -1,5 +1,5 @@
-/* parts.h: inside guard/ only: what the guard consists of. ending.c ends the ranks of a job together, watchdog.c detects
- * that they hang, supervise.c runs each rank as the child of a process that sees it die. guard.c puts them together. */
+/* parts.h: inside guard/ only: the guard's parts. ending.c ends the ranks of a job together, watchdog.c detects that
+ * they hang, supervise.c runs each rank as the child of a process that sees it die. guard.c puts them together. */
 #ifndef LOCKSTEP_TRAIN_GUARD_PARTS_H
 #define LOCKSTEP_TRAIN_GUARD_PARTS_H
 
