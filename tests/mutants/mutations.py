@@ -134,12 +134,12 @@ def places(root, path):
     return by_line
 
 
-def draw(root, seed):
+def draw(root, seed, rooms):
     """Mutations without end, none twice: a random file (by its number of lines that can be changed), a random one of
-    these lines, a random change of it."""
+    these lines, a random change of it. The rooms are directories of the tree."""
     root = Path(root)
     lines = []
-    for file in sorted(file for room in ("common", "train") for file in root.glob(f"{room}/**/*.[ch]")):
+    for file in sorted(file for room in rooms for file in root.glob(f"{room}/**/*.[ch]")):
         path = str(file.relative_to(root))
         if not NOT_ON_A_CPU.search(path):
             lines += [mutations for _, mutations in sorted(places(root, path).items())]

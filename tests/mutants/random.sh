@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # random.sh: tries random mistakes in common/ and train/, and says how many the tests notice. See README.md.
 #
-# usage: tests/mutants/random.sh [--seed N] [--count N] [--again] [--check N]     --help: what these mean
+# usage: tests/mutants/random.sh [--seed N] [--room NAME] [--count N] [--again] [--check N]     --help: what these mean
 # Works in build-random-mutants/, or in $RANDOM_MUTANTS. The files there make the next run begin faster, and let an
 # interrupted one continue. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
 set -u

@@ -24,6 +24,7 @@ import mutations
 from mutant_builds import Build, Stopped, Worker, running
 
 WORKERS = 2
+ROOMS = ["common", "train"]
 # What is neither communication nor buckets does the same on 3 ranks and more as on 2, and in stages 2 and 3 as in 1 or 4.
 ABOUT_RANKS = ("common/comm/", "common/ddp/")
 MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*|bits")
@@ -216,9 +217,9 @@ def row_of(work, mutation, verdict, test, seconds):
     return [verdict, f"{mutation.path}:{line}", mutation.operator, test, f"{seconds:.1f}", before, after]
 
 
-def try_mutants(trial, work, seed, count, results):
+def try_mutants(trial, work, seed, rooms, count, results):
     def wanted():
-        for index, mutation in enumerate(mutations.draw(work / "tree", seed)):
+        for index, mutation in enumerate(mutations.draw(work / "tree", seed, rooms)):
             if index not in results.rows:
                 if results.tried() >= count:
                     return
@@ -237,10 +238,10 @@ def try_mutants(trial, work, seed, count, results):
     in_parallel(trial.workers, wanted(), one)
 
 
-def report(seed, results):
+def report(seed, rooms, results):
     tally = Counter(row[0] for row in results.rows.values())
     tried = results.tried()
-    print(f"\nseed {seed}: {tried} mutants, {100 * (tried - tally['SURVIVED']) / max(tried, 1):.1f} % killed")
+    print(f"\nseed {seed}, {' and '.join(rooms)}: {tried} mutants, {100 * (tried - tally['SURVIVED']) / max(tried, 1):.1f} % killed")
     for verdict, text in SHOWN.items():
         print(f"{tally[verdict]:6} {text}")
     for row in results.rows.values():
@@ -268,6 +269,7 @@ def main():
                                      "notice? README.md says what is tried.")
     parser.add_argument("--work", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=1, help="which mutants (default: 1)")
+    parser.add_argument("--room", choices=ROOMS, help="only mistakes in this directory (default: in both)")
     parser.add_argument("--count", type=int, default=300, help="how many (default: 300)")
     parser.add_argument("--again", action="store_true", help="try those again that survived: the tests have changed")
     parser.add_argument("--check", type=int, metavar="N", help="run the tests N times without any change instead: what "
@@ -275,14 +277,15 @@ def main():
     arguments = parser.parse_args()
     work = Path(arguments.work).resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    results = Results(work / f"results-{arguments.seed}.tsv", arguments.again)
+    rooms = [arguments.room] if arguments.room else ROOMS
+    results = Results(work / f"results-{'-'.join(rooms)}-{arguments.seed}.tsv", arguments.again)
 
     def run():
         trial = Trial(work)
         if arguments.check:
             check(trial, arguments.check)
         else:
-            try_mutants(trial, work, arguments.seed, arguments.count, results)
+            try_mutants(trial, work, arguments.seed, rooms, arguments.count, results)
 
     outcome = []
     thread = threading.Thread(target=lambda: outcome.append(attempt(run)))
@@ -294,7 +297,7 @@ def main():
         thread.join()
         print("\nstopped; the same command goes on from here", file=sys.stderr)
     if not arguments.check:
-        report(arguments.seed, results)
+        report(arguments.seed, rooms, results)
     return 130 if running.stopped else outcome[0]
 
 
