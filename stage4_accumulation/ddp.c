@@ -37,8 +37,8 @@ static void create_buckets(Ddp *ddp, const int *order)
 {
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
                    ddp->options.bucket_cap_bytes);
-    for (int b = 0; b < ddp->buckets.count && ddp->options.grad_dtype != DTYPE_F32; b++)
-        ddp->buckets.items[b].half = pg_alloc_shared(ddp->pg, ddp->buckets.items[b].elements * sizeof(uint16_t));
+    if (ddp->options.grad_dtype != DTYPE_F32)
+        buckets_add_halves(&ddp->buckets);
 }
 
 /* note: stage4-create

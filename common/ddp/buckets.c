@@ -35,16 +35,21 @@ static int reverse_order(const ParameterList *parameters, int *order)
 /* note: bucket-slices
  * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). Every
  * gradient then has the same alignment in every bucket, and kernels compute the same bits. */
-static void place_gradients(Bucket *bucket, ProcessGroup *pg)
+static void place_gradients(Bucket *bucket, float *slice)
 {
-    for (int i = 0; i < bucket->count; i++)
-        bucket->elements += parameter_gradient_bytes(bucket->parameters[i]) / sizeof(float);
-    bucket->data = pg_alloc_shared(pg, bucket->elements * sizeof(float));
-    float *slice = bucket->data;
+    bucket->data = slice;
     for (int i = 0; i < bucket->count; i++) {
         bucket->parameters[i]->tensor.grad = slice;
         slice += parameter_gradient_bytes(bucket->parameters[i]) / sizeof(float);
     }
+}
+
+static size_t all_elements(const Buckets *buckets)
+{
+    size_t elements = 0;
+    for (int b = 0; b < buckets->count; b++)
+        elements += buckets->items[b].elements;
+    return elements;
 }
 
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
@@ -70,24 +75,38 @@ void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameter
         if (bucket->parameters == NULL)
             bucket->parameters = alloc_or_fault(room * sizeof(Parameter *));
         bucket->parameters[bucket->count++] = parameters->items[order[i]];
+        bucket->elements += parameter_gradient_bytes(parameters->items[order[i]]) / sizeof(float);
         buckets->of_parameter[order[i]] = bucket_of[i];
     }
+    /* One allocation for all buckets: with shared memory, ranks meet for each one. */
+    buckets->block = pg_alloc_shared(pg, all_elements(buckets) * sizeof(float));
+    float *data = buckets->block;
     for (int b = 0; b < buckets->count; b++) {
         snprintf(buckets->items[b].name, sizeof buckets->items[b].name, "bucket %d", b);
-        place_gradients(&buckets->items[b], pg);
+        place_gradients(&buckets->items[b], data);
+        data += buckets->items[b].elements;
     }
     free(reverse);
     free(bucket_of);
     free(sizes);
 }
 
+void buckets_add_halves(Buckets *buckets)
+{
+    buckets->half_block = pg_alloc_shared(buckets->pg, all_elements(buckets) * sizeof(uint16_t));
+    uint16_t *half = buckets->half_block;
+    for (int b = 0; b < buckets->count; b++) {
+        buckets->items[b].half = half;
+        half += buckets->items[b].elements;
+    }
+}
+
 void buckets_free(Buckets *buckets)
 {
-    for (int b = 0; b < buckets->count; b++) {
+    for (int b = 0; b < buckets->count; b++)
         free(buckets->items[b].parameters);
-        pg_free_shared(buckets->pg, buckets->items[b].data);
-        pg_free_shared(buckets->pg, buckets->items[b].half);
-    }
+    pg_free_shared(buckets->pg, buckets->block);
+    pg_free_shared(buckets->pg, buckets->half_block);
     free(buckets->items);
     free(buckets->of_parameter);
     *buckets = (Buckets){0};
