@@ -44,6 +44,7 @@ int main(int argc, char **argv)
         device_allow_tf32(options.tf32);
         options_check_agreement(&options, pg, ddp_stage_number);
         pg_set_options(pg, &options.group);
+        options.group.algorithm = pg_algorithm(pg);
         options_check_world(&options, pg_world_size(pg));
         options_check_devices(&options, pg);
         gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);

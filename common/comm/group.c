@@ -62,6 +62,11 @@ void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm)
     pg_set_options(pg, &options);
 }
 
+AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg)
+{
+    return pg->options.algorithm;
+}
+
 /* ---- blocking collectives ---- */
 
 /* A blocking collective runs on the caller's thread, after all collectives in the queue of the communication thread. So

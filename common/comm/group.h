@@ -32,6 +32,7 @@ struct ProcessGroup {
     const Backend *backend;
     void *state;     /* the backend's own */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
+    bool windows_if_room; /* a window that does not fit becomes ordinary memory; false: it is an error */
     Worker *worker;  /* NULL until the first asynchronous collective */
     atomic_bool training_waits; /* the training thread is waiting for the communication thread */
     GroupObserver observers[MOST_OBSERVERS];

@@ -85,6 +85,7 @@ typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
 
 /* A new algorithm is a file and a row. Fields that a row leaves out are false, 0 or NULL. */
 static const struct {
+    const char *name;
     Algorithm run;
     Algorithm run_small; /* for up to small_bytes: fewer messages, more bytes; may be NULL */
     size_t small_bytes;
@@ -92,14 +93,15 @@ static const struct {
     bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
     bool passes_sums_on; /* ranks send partial sums, so not for 16-bit types: half-precision-sums, below */
 } algorithms[] = {
-    [ALLREDUCE_MPI] = {.run = all_reduce_mpi, .passes_sums_on = true},
-    [ALLREDUCE_ROOT] = {.run = all_reduce_root, .segments = true, .rank_order = true},
-    [ALLREDUCE_RING] = {.run = all_reduce_ring, .passes_sums_on = true},
-    [ALLREDUCE_DOUBLING] = {.run = all_reduce_halving_doubling, .run_small = all_reduce_recursive_doubling,
-                            .small_bytes = (size_t)16 << 10, .segments = true, .passes_sums_on = true},
-    [ALLREDUCE_ORDERED] = {.run = all_reduce_ordered, .run_small = all_reduce_ordered_small,
+    [ALLREDUCE_MPI] = {"mpi", .run = all_reduce_mpi, .passes_sums_on = true},
+    [ALLREDUCE_ROOT] = {"root", .run = all_reduce_root, .segments = true, .rank_order = true},
+    [ALLREDUCE_RING] = {"ring", .run = all_reduce_ring, .passes_sums_on = true},
+    [ALLREDUCE_DOUBLING] = {"recursive-doubling", .run = all_reduce_halving_doubling,
+                            .run_small = all_reduce_recursive_doubling, .small_bytes = (size_t)16 << 10,
+                            .segments = true, .passes_sums_on = true},
+    [ALLREDUCE_ORDERED] = {"ordered", .run = all_reduce_ordered, .run_small = all_reduce_ordered_small,
                            .small_bytes = (size_t)4 << 10, .segments = true, .rank_order = true},
-    [ALLREDUCE_SHM] = {.run = all_reduce_shm, .rank_order = true},
+    [ALLREDUCE_SHM] = {"shm", .run = all_reduce_shm, .rank_order = true},
 };
 
 /* note: half-precision-sums
@@ -110,6 +112,11 @@ static const struct {
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
     return is_half(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+}
+
+const char *all_reduce_name(AllReduceAlgorithm algorithm)
+{
+    return algorithms[algorithm].name;
 }
 
 bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype)
@@ -183,12 +190,20 @@ void pg_mpi_open(ProcessGroup *pg)
     pg_mpi_prepare(pg);
 }
 
+/* note: allreduce-auto
+ * Ranks of one host add fastest in memory that they share. They add in rank order there, so all stages compute the same
+ * bits. For a network, or if the host has no room for shared memory, the choice is left to the MPI library. */
 void pg_mpi_prepare(ProcessGroup *pg)
 {
     const MpiState *state = pg->state;
-    if (pg->options.algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
+    AllReduceAlgorithm *algorithm = &pg->options.algorithm;
+    pg->windows_if_room = *algorithm == ALLREDUCE_AUTO;
+    if (*algorithm == ALLREDUCE_AUTO)
+        *algorithm = state->one_host ? ALLREDUCE_SHM : ALLREDUCE_MPI;
+    if (*algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
         return;
     if (!state->one_host)
         die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
-    shared_memory_open(pg);
+    if (!shared_memory_open(pg))
+        *algorithm = ALLREDUCE_MPI;
 }

@@ -13,19 +13,21 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* The algorithm of all_reduce. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must be on one host. The others:
- * see comm/allreduce.h. */
+/* The algorithm of all_reduce. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must be on one host. AUTO: SHM if
+ * they are, and if the host has room for it; else MPI. The others: see comm/allreduce.h. */
 typedef enum AllReduceAlgorithm {
     ALLREDUCE_MPI,
     ALLREDUCE_ORDERED,
     ALLREDUCE_RING,
     ALLREDUCE_DOUBLING,
     ALLREDUCE_ROOT,
-    ALLREDUCE_SHM
+    ALLREDUCE_SHM,
+    ALLREDUCE_AUTO
 } AllReduceAlgorithm;
 
 /* The algorithm that all_reduce uses over MPI if `wanted` is requested: `wanted`, but not always for 16-bit types. */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype);
+const char *all_reduce_name(AllReduceAlgorithm algorithm); /* "ring": as --allreduce calls it; not for AUTO */
 /* True if that algorithm adds each element in rank order, so that its result has the same bits for all message
  * sizes. */
 bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype);
@@ -63,13 +65,15 @@ int pg_world_size(const ProcessGroup *pg);
 int pg_local_rank(const ProcessGroup *pg); /* index among the ranks of this host */
 const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
 
-/* Replaces the options. Collective. */
+/* Replaces the options. ALLREDUCE_AUTO becomes what it stands for: see pg_algorithm(). Collective. */
 void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
 /* Replaces the algorithm only, to compare algorithms. Collective. */
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
+AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO */
 
 /* Zeroed device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
- * otherwise, and if pg is NULL, it comes from device_alloc(). Free with pg_free_shared(). Both are collective, with the
+ * otherwise, and if pg is NULL, it comes from device_alloc(). If AUTO has chosen SHM and the host has no room for this
+ * piece, it comes from there as well: the all-reduce then copies it through the room that is there. Free with pg_free_shared(). Both are collective, with the
  * same `bytes` on all ranks. pg_free_shared() faults if a pg_all_reduce_async() has not had its work_wait(), because
  * the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);

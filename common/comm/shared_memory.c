@@ -62,33 +62,27 @@ static void end_meeting(ProcessGroup *pg, const Collective *collective, double s
  * A window is a file in /dev/shm that all ranks map. The system allocates a page at the first write to it. If no page
  * is left, this write ends the process (SIGBUS). MPI does not check this, and a container's /dev/shm often has only 64
  * MB. */
-static void check_room(const ProcessGroup *pg, size_t bytes_per_rank)
+static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
     const size_t mebibyte = (size_t)1 << 20;
     struct statvfs system;
     size_t needed = bytes_per_rank * (size_t)pg->world_size;
     if (statvfs("/dev/shm", &system) != 0 || system.f_blocks == 0)
-        return; /* size unknown, or unlimited */
+        return true; /* size unknown, or unlimited */
     size_t there = system.f_bavail * system.f_frsize;
-    if (needed > there)
+    if (needed > there && !pg->windows_if_room)
         die("all-reduce in shared memory (shm): the next %zu MiB do not fit into /dev/shm, which has %zu MiB left, and "
             "more may follow; make it larger (docker: --shm-size) or choose ordered",
             (needed + mebibyte - 1) / mebibyte, there / mebibyte);
+    return needed <= there;
 }
 
-/* Makes a window with `bytes` bytes for each rank, zeroed. Collective. */
-static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
+/* Allocates the window's memory, one page more than needed, because Open MPI's parts may begin anywhere. All processes
+ * map whole pages, so the offset of a part within its page, and of the next 64-byte boundary, is the same in all of
+ * them. */
+static void map_window(ProcessGroup *pg, SharedWindow *window)
 {
-    SharedWindow *window = alloc_or_fault(sizeof *window);
     void *mine = NULL;
-    window->bytes = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
-    window->number = pg->shared->windows_made++;
-    window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
-    /* One page more than needed, because Open MPI's parts may begin anywhere. All processes map whole pages, so the
-     * offset of a part within its page, and of the next 64-byte boundary, is the same in all of them. */
-    check_room(pg, window->bytes + PAGE_BYTES);
-    const double start = now_seconds();
-    const Collective meeting = begin_meeting(pg, "making shared memory");
     CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
                                       &mine, &window->window));
     for (int rank = 0; rank < pg->world_size; rank++) {
@@ -99,8 +93,29 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
         window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
     memset(window->parts[pg->rank], 0, window->bytes); /* the first write places the pages near this core */
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* the next check_room() of any rank must see this memory as used */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* the next has_room() of any rank must see this memory as used */
+}
+
+/* Makes a window with `bytes` bytes for each rank, zeroed. NULL: there is no room, and pg->windows_if_room is set.
+ * Collective. Rank 0 decides for all, because other programs may take and free room between two ranks' looks. */
+static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
+{
+    const size_t whole_pages = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
+    const double start = now_seconds();
+    const Collective meeting = begin_meeting(pg, "making shared memory");
+    int fits = has_room(pg, whole_pages + PAGE_BYTES);
+    CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, group_communicator(pg)));
+    SharedWindow *window = NULL;
+    if (fits) {
+        window = alloc_or_fault(sizeof *window);
+        window->bytes = whole_pages;
+        window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
+        map_window(pg, window);
+    }
     end_meeting(pg, &meeting, start);
+    if (window == NULL)
+        return NULL;
+    window->number = pg->shared->windows_made++;
     window->next = pg->shared->windows;
     pg->shared->windows = window;
     return window;
@@ -113,15 +128,21 @@ static void window_free(SharedWindow *window)
     free(window);
 }
 
-void shared_memory_open(ProcessGroup *pg)
+bool shared_memory_open(ProcessGroup *pg)
 {
     pg->shared = alloc_or_fault(sizeof *pg->shared);
     const SharedWindow *window = window_create(pg, sizeof(Mailbox));
+    if (window == NULL) {
+        free(pg->shared);
+        pg->shared = NULL;
+        return false;
+    }
     pg->shared->mailboxes = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->mailboxes);
     pg->shared->parts = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->parts);
     pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
+    return true;
 }
 
 void shared_memory_close(ProcessGroup *pg)
@@ -145,7 +166,8 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
     if (pg == NULL || pg->shared == NULL || bytes == 0)
         return device_alloc(bytes);
     worker_drain(pg); /* the communication thread must not read the list of windows now */
-    return window_create(pg, bytes)->parts[pg->rank];
+    const SharedWindow *window = window_create(pg, bytes);
+    return window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
 }
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
@@ -160,7 +182,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     while (*link != NULL && (*link)->parts[pg->rank] != memory)
         link = &(*link)->next;
     SharedWindow *window = *link;
-    if (window == NULL) { /* memory of 0 bytes comes from device_alloc() */
+    if (window == NULL) { /* memory of 0 bytes, or without room for a window, comes from device_alloc() */
         device_free(memory);
         return;
     }
@@ -169,7 +191,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     const Collective give_back = begin_meeting(pg, "freeing shared memory");
     shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
     window_free(window);
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* no rank maps it any more: check_room() counts free memory */
+    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* no rank maps it any more: has_room() counts free memory */
     end_meeting(pg, &give_back, start);
 }
 

@@ -56,8 +56,9 @@ typedef struct SharedMemory {
     long pieces;           /* pieces that this rank has staged so far */
 } SharedMemory;
 
-/* Makes the mailboxes (pg->shared); frees all windows. Both are collective. */
-void shared_memory_open(ProcessGroup *pg);
+/* Makes the mailboxes (pg->shared); frees all windows. Both are collective. False: the host has no room for them, and
+ * pg->windows_if_room is set. */
+bool shared_memory_open(ProcessGroup *pg);
 void shared_memory_close(ProcessGroup *pg);
 
 /* The window that holds these bytes in this rank's part; NULL if there is none. The mailboxes' window does not

@@ -39,7 +39,7 @@ says() {
 
 run 2 --steps 6 --batch-size 20 --accumulate 2 --optimizer adamw --wire 10,50 --first-bucket-mb 0.0009765625 \
     --bucket-cap-mb 2 --allreduce ring --verify
-begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
+begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sums by ring, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 5 of 20 samples in 2 micro-batch(es) per rank' \
     'link: emulated, 10 Gbit/s and 50 us'
 says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' \
@@ -51,7 +51,7 @@ says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accu
 
 run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --grad-dtype bf16 --momentum 0 \
     --verify exact --allreduce ordered
-begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, cpu' \
+begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sums by ordered, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
     'own data: samples 205, 77 on ranks 0 to 1; steps per epoch 11, 4; a rank without data '"\
 goes on with empty batches, sums are divided by the step's samples" \

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# test_small_shm.sh TRAIN MPIEXEC...: --allreduce shm where /dev/shm is small, as in a container: a line says how much
-# is needed and how much is free, with status 2, instead of a bus error. With enough room, it trains. The test needs a
-# /dev/shm of its own, and so a mount namespace. Exit status 77 (skipped) if this user cannot get one, or if this MPI
+# test_small_shm.sh TRAIN MPIEXEC...: runs where /dev/shm is small, as in a container. --allreduce shm: a line says how
+# much is needed and how much is free, with status 2, instead of a bus error. The default, auto, does without what does
+# not fit, and computes the same bits. With enough room, both train. The test needs a /dev/shm of its own, and so a mount
+# namespace. Exit status 77 (skipped) if this user cannot get one, or if this MPI
 # keeps shared memory elsewhere.
 set -u
 train=$1
@@ -48,6 +49,24 @@ fi
 [ "$status" -eq 2 ] || fail "with 24 MB, less than the gradients of 2 ranks need: expected status 2, got $status"
 grep -Eq '^train: error: .*\(shm\): the next [0-9]+ MiB do not fit into /dev/shm, which has [0-9]+ MiB left.*ordered$' \
     "$work/err" || fail "with 24 MB: no line says how much is needed, and how much there is"
+# The default. With 24 MB, the mailboxes fit, and the gradients do not. The smallest size, in whole MB, with which MPI
+# itself starts has less than 2 MB left, which the mailboxes need.
+trains() { # SIZE ALGORITHM: sets hash
+    with "$1" --json "$work/json"
+    hash=$(grep '"weights_hash"' "$work/json")
+    [ "$status" -eq 0 ] || fail "with $1, at the defaults: ended with status $status"
+    grep -q "sums by $2," "$work/out" || fail "with $1, at the defaults: the sums are not made by $2"
+}
+trains 400m shm
+with_windows=$hash
+trains 24m shm
+{ [ -n "$hash" ] && [ "$hash" = "$with_windows" ]; } ||
+    fail "gradients in ordinary memory give other weights: $hash, not $with_windows"
+for size in $(seq 1 24); do
+    with "${size}m" && [ "$status" -eq 0 ] && break
+done
+trains "${size}m" mpi
+
 with 24m --allreduce ordered
 [ "$status" -eq 0 ] || fail "with 24 MB, and --allreduce ordered, as the line advises: ended with status $status"
 

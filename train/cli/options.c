@@ -290,8 +290,9 @@ static void fill_communication(Options *options, const FlagValues *values)
     options->share_gpu = values->given[FLAG_SHARE_GPU];
     options->threads = (int)whole_number(values, FLAG_THREADS);
     options->backend = choice(values, FLAG_BACKEND)->name;
-    options->allreduce = strcmp(options->backend, "nccl") == 0 ? "nccl" : choice(values, FLAG_ALLREDUCE)->name;
     options->group.algorithm = (AllReduceAlgorithm)choice(values, FLAG_ALLREDUCE)->value;
+    if (options->group.algorithm == ALLREDUCE_AUTO && strcmp(device_name(), "cpu") != 0)
+        options->group.algorithm = ALLREDUCE_MPI; /* ranks cannot share a GPU's memory */
     options->group.timeout = real_number(values, FLAG_TIMEOUT);
     options->group.debug_collectives = values->given[FLAG_DEBUG_COLLECTIVES];
     options->on_nan = (OnNan)choice(values, FLAG_ON_NAN)->value;

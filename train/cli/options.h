@@ -46,7 +46,6 @@ typedef struct Options {
     bool share_gpu;        /* several ranks may compute on one GPU */
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
-    const char *allreduce; /* the algorithm's name, for the summary; "nccl": NCCL chooses */
     DdpOptions ddp;
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     bool tf32;             /* CUDA: float32 matrix products may round their operands to TF32 */

@@ -31,8 +31,8 @@ static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSI
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
 static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
 static const Choice algorithms[] = {
-    {"mpi", ALLREDUCE_MPI},   {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
-    {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT}, {"shm", ALLREDUCE_SHM}, {NULL, 0}};
+    {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
+    {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING}, {NULL, 0}};
 static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
 static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
@@ -93,8 +93,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
                       "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
-    [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "mpi", 0, 0, 1, NULL,
-                        "ordered, shm (one host), root: sums in rank order, the same bits in every stage"},
+    [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "auto", 0, 0, 1, NULL,
+                        "auto: shm on one host, else mpi; shm, ordered, root: the same bits in every stage"},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,

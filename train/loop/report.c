@@ -53,23 +53,22 @@ static void print_own_data(const Options *options, const Sampler *sampler)
 /* The algorithm that adds the gradients. Over MPI it is not always that of --allreduce. */
 static const char *gradients_algorithm(const Options *options)
 {
-    AllReduceAlgorithm wanted = options->group.algorithm;
     if (strcmp(options->backend, "nccl") == 0)
         return "nccl";
-    return all_reduce_algorithm(wanted, options->ddp.grad_dtype) == wanted ? options->allreduce : "ordered";
+    return all_reduce_name(all_reduce_algorithm(options->group.algorithm, options->ddp.grad_dtype));
 }
 
 /* One line about gradients that are sent in 16 bits. */
 static void print_gradients(const Options *options)
 {
-    const char *algorithm = gradients_algorithm(options);
+    const char *algorithm = gradients_algorithm(options), *wanted = all_reduce_name(options->group.algorithm);
     printf("gradients: sent in %s, ", precision_name(options->ddp.grad_dtype));
     if (strcmp(algorithm, "nccl") == 0)
         printf("added by NCCL");
     else
         printf("added in float32 and in rank order by %s", algorithm);
-    if (strcmp(algorithm, options->allreduce) != 0 && strcmp(algorithm, "nccl") != 0)
-        printf(", because %s cannot", options->allreduce);
+    if (strcmp(algorithm, wanted) != 0 && strcmp(algorithm, "nccl") != 0)
+        printf(", because %s cannot", wanted);
     printf("\n");
 }
 
@@ -78,9 +77,9 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 {
     if (pg_rank(pg) != 0)
         return;
-    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, %s\n", ddp_stage_number, ddp_stage_name,
+    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
            options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
-           pg_backend(pg), device_description());
+           pg_backend(pg), gradients_algorithm(options), device_description());
     printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
            (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
            options->accumulate);
