@@ -57,6 +57,11 @@ void check_cublas(cublasStatus_t status, const char *call, const char *file, int
                  hint_for_cublas(status));
 }
 
+void device_choose_kernels(char **argv)
+{
+    (void)argv;
+}
+
 void device_init(int local_rank, int threads)
 {
     (void)threads; /* only the CPU has BLAS threads */

@@ -27,6 +27,7 @@ int main(int argc, char **argv)
 {
     Options options;
     int status = 0;
+    device_choose_kernels(argv);
     fill_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, instead of ending the process */
     job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");

@@ -12,6 +12,9 @@
 
 /* ---- the device ---- */
 
+/* Call first in main(). CPU: if OpenBLAS is older than this processor and does not know it, starts the program anew with
+ * the fastest kernels that the processor has. CUDA: does nothing. */
+void device_choose_kernels(char **argv);
 /* Call once, before training. local_rank: this process's number on its host. CUDA: takes device number local_rank %
  * (devices that this process sees), and does not check whether another rank has the same: compare device_identity().
  * CPU: uses `threads` BLAS threads; prints advice if the environment forces a slow BLAS kernel. */

@@ -26,16 +26,24 @@ extern char *openblas_get_config(void) __attribute__((weak));
 static char description[128] = "cpu";
 
 #if defined(__x86_64__)
-static bool cpu_has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f");
-}
+#define CPU_HAS(FEATURE) __builtin_cpu_supports(FEATURE)
 #else
-static bool cpu_has_avx512(void)
-{
-    return false;
-}
+#define CPU_HAS(FEATURE) false
 #endif
+
+/* note: unknown-processor
+ * OpenBLAS chooses its kernels from a list of processors while it is loaded. A newer processor gets the kernels for any
+ * processor at all, which are several times slower. Only the environment can change this, so the program is started
+ * anew. (If that fails, it goes on as it is.) */
+void device_choose_kernels(char **argv)
+{
+    const char *better = CPU_HAS("avx512bw") ? "SkylakeX" : CPU_HAS("avx2") && CPU_HAS("fma") ? "Haswell" : NULL;
+    if (getenv("OPENBLAS_CORETYPE") != NULL || openblas_get_corename == NULL || better == NULL ||
+        strcmp(openblas_get_corename(), "Prescott") != 0)
+        return;
+    setenv("OPENBLAS_CORETYPE", better, 1);
+    execv("/proc/self/exe", argv);
+}
 
 /* OPENBLAS_CORETYPE overrides OpenBLAS's own choice of kernels. 256-bit kernels on a CPU with AVX-512 run at half the
  * speed, and no other message would show it. */
@@ -43,7 +51,7 @@ static void advise_if_kernels_are_slow(const char *kernels)
 {
     const char *forced = getenv("OPENBLAS_CORETYPE");
     const char *slow[] = {"Prescott", "Nehalem", "Sandybridge", "Barcelona", "Haswell", "Excavator", "Zen"};
-    if (forced == NULL || !cpu_has_avx512())
+    if (forced == NULL || !CPU_HAS("avx512f"))
         return;
     for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++)
         if (strcmp(kernels, slow[i]) == 0)
