@@ -31,9 +31,8 @@ static char description[128] = "cpu";
 #define CPU_HAS(FEATURE) false
 #endif
 
-/* note: unknown-processor
- * OpenBLAS chooses its kernels from a list of processors while it is loaded. A newer processor gets the kernels for any
- * processor at all, which are several times slower. Only the environment can change this, so the program is started
+/* OpenBLAS chooses its kernels from a list of processors while it is loaded. A newer processor gets the kernels that run
+ * on every processor, which are several times slower. Only the environment can change this, so the program is started
  * anew. (If that fails, it goes on as it is.) */
 void device_choose_kernels(char **argv)
 {
