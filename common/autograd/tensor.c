@@ -143,6 +143,15 @@ void *parameters_allocate_gradients(ParameterList *list)
     return block;
 }
 
+void parameters_free_gradients(ParameterList *list, void *block)
+{
+    for (int i = 0; i < list->count; i++) {
+        list->items[i]->tensor.grad = NULL;
+        list->items[i]->has_gradient = false;
+    }
+    device_free(block);
+}
+
 void parameters_zero_gradients(ParameterList *list)
 {
     for (int i = 0; i < list->count; i++) {

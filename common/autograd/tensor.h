@@ -79,6 +79,9 @@ void parameters_place_gradients(ParameterList *list, void *block);
 /* Allocates such a block and places the gradients in it. The caller frees it with device_free(). */
 void *parameters_allocate_gradients(ParameterList *list);
 
+/* Frees what parameters_allocate_gradients() gave: the parameters have no gradients then. */
+void parameters_free_gradients(ParameterList *list, void *block);
+
 /* grad = 0 and has_gradient = false, for all. Call between the optimizer's step and the next forward pass. */
 void parameters_zero_gradients(ParameterList *list);
 

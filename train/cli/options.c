@@ -191,6 +191,17 @@ static void real_number_pair(const FlagValues *values, FlagId id, double *first,
             flag->argument, flag->low, flag->high);
 }
 
+/* True: the flag's value is the word "auto". False: it is a number. */
+static bool number_is_auto(const FlagValues *values, FlagId id, double *number)
+{
+    const Flag *flag = &flags[id];
+    const char *text = values->text[id], *rest = NULL;
+    bool is_auto = strcmp(text, "auto") == 0;
+    if (!is_auto && !read_real(flag, text, '\0', number, &rest))
+        die("--%s: '%s' is not a number from %g to %g, nor auto", flag->name, text, flag->low, flag->high);
+    return is_auto;
+}
+
 static const Choice *choice(const FlagValues *values, FlagId id)
 {
     char list[128] = "";
@@ -301,8 +312,12 @@ static void fill_communication(Options *options, const FlagValues *values)
         real_number_pair(values, FLAG_WIRE, &options->group.wire_gbps, &microseconds);
         options->group.wire_latency = microseconds * 1e-6;
     }
-    options->ddp.bucket_cap_bytes = (size_t)(real_number(values, FLAG_BUCKET_CAP_MB) * mebibyte);
-    options->ddp.first_bucket_cap_bytes = (size_t)(real_number(values, FLAG_FIRST_BUCKET_MB) * mebibyte);
+    double cap = 25, first_cap = 1; /* PyTorch's, in MiB */
+    bool auto_cap = number_is_auto(values, FLAG_BUCKET_CAP_MB, &cap);
+    bool auto_first = number_is_auto(values, FLAG_FIRST_BUCKET_MB, &first_cap);
+    options->auto_bucket_caps = auto_cap && auto_first;
+    options->ddp.bucket_cap_bytes = (size_t)(cap * mebibyte);
+    options->ddp.first_bucket_cap_bytes = (size_t)(first_cap * mebibyte);
     options->ddp.rebuild_buckets = values->given[FLAG_REBUILD_BUCKETS];
     options->ddp.find_unused_parameters = values->given[FLAG_FIND_UNUSED_PARAMETERS];
     options->ddp.grad_dtype = (DType)choice(values, FLAG_GRAD_DTYPE)->value;

@@ -97,6 +97,21 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     fflush(stdout);
 }
 
+void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps, const Link *link, double backward_seconds)
+{
+    const double mebibyte = 1 << 20;
+    if (pg_rank(pg) != 0)
+        return;
+    printf("buckets: %d", caps->buckets);
+    if (caps->buckets > 1)
+        printf(", the first closed at %.3g MiB, the others at %.3g MiB", (double)caps->first / mebibyte,
+               (double)caps->others / mebibyte);
+    printf("; expected: %.0f %% of %.3g ms hidden (backward takes %.3g ms; the link %.3g us, then %.3g GB/s)\n",
+           100 * caps->hidden / (caps->hidden + caps->exposed), 1e3 * (caps->hidden + caps->exposed),
+           1e3 * backward_seconds, 1e6 * link->latency, 1e-9 * link->bytes_per_second);
+    fflush(stdout);
+}
+
 /* ---- at the end ---- */
 
 static void add_own_data(cJSON *summary, const Options *options)

@@ -3,6 +3,7 @@
 #define LOCKSTEP_TRAIN_REPORT_H
 
 #include "data/sampler.h"
+#include "ddp/bucket_caps.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/replica.h"
 #include "train/report/stats.h"
@@ -30,6 +31,9 @@ double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank
 /* Rank 0 prints what the run will train; the other ranks do nothing. */
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
                   const Sampler *sampler, long first_step);
+
+/* Rank 0 prints the caps that were chosen for the buckets, and why; the other ranks do nothing. */
+void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps, const Link *link, double backward_seconds);
 
 /* Rank 0 prints the summary and writes it to the file of --json; the other ranks do nothing. */
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "data/loader.h"
 #include "device/device.h"
+#include "ddp/bucket_caps.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
 #include "train/report/progress.h"
@@ -29,6 +30,9 @@ typedef struct Trainer {
     Sampler sampler;
     Loader *loader;
     Replica replica;
+    BucketCaps caps; /* these three: if the options leave the caps to be chosen */
+    Link link;
+    double backward_seconds;
     Ddp *ddp;
     Progress progress;
     Stats stats;
@@ -252,11 +256,36 @@ static void check_same_files(const Trainer *trainer)
                              "give every rank the same data and checkpoint");
 }
 
+/* Measures two backward passes before DDP exists, and what the link takes, and chooses the buckets' caps by them. The
+ * second pass counts: in the first, all memory is new. The gradients are thrown away. Collective. */
+static void choose_bucket_caps(Trainer *trainer, Options *options)
+{
+    Replica *replica = &trainer->replica;
+    ParameterList *parameters = &replica->model.parameters;
+    Loader *loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
+                                  trainer->record.first_step);
+    void *gradients = parameters_allocate_gradients(parameters);
+    BackwardTimes times = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        const Batch *batch = loader_next(loader);
+        Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+        backward_times_start(&times, &replica->tape, parameters);
+        replica_backward(replica, loss);
+        backward_times_stop(&times, &replica->tape);
+    }
+    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &times, ddp_stage_number >= 3, &trainer->link);
+    options->ddp.first_bucket_cap_bytes = trainer->caps.first;
+    options->ddp.bucket_cap_bytes = trainer->caps.others;
+    trainer->backward_seconds = times.seconds;
+    backward_times_free(&times);
+    parameters_free_gradients(parameters, gradients);
+    loader_stop(loader);
+}
+
 /* note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
-static void set_up(Trainer *trainer)
+static void set_up(Trainer *trainer, Options *options)
 {
-    const Options *options = trainer->options;
     int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
     open_datasets(trainer);
     trainer->record.base_rss_mb = report_resident_mb();
@@ -279,6 +308,10 @@ static void set_up(Trainer *trainer)
     if (trainer->record.first_step >= total_steps)
         die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
+    options->auto_bucket_caps = options->auto_bucket_caps && ddp_stage_number >= 2 && world_size > 1 &&
+                                strcmp(device_name(), "cpu") == 0; /* a GPU's events come before its gradients */
+    if (options->auto_bucket_caps)
+        choose_bucket_caps(trainer, options);
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
                                    trainer->record.first_step);
@@ -305,13 +338,15 @@ static void tear_down(Trainer *trainer)
     free(trainer->initial_weights);
 }
 
-int train(const Options *options, ProcessGroup *pg)
+int train(Options *options, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .pg = pg};
     RunRecord *record = &trainer.record;
-    set_up(&trainer);
+    set_up(&trainer, options);
     keep_initial_weights(&trainer);
     report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
+    if (options->auto_bucket_caps)
+        report_bucket_caps(pg, &trainer.caps, &trainer.link, trainer.backward_seconds);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,

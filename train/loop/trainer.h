@@ -6,6 +6,6 @@
 
 /* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns neither argument. Returns
  * the exit status: 0, or 1 if --verify failed. Mistakes of the user die(); faults at run time end all ranks. */
-int train(const Options *options, ProcessGroup *pg);
+int train(Options *options, ProcessGroup *pg);
 
 #endif
