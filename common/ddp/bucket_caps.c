@@ -82,7 +82,7 @@ static Link measure_link(ProcessGroup *pg, size_t model_bytes)
 BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int count, double backward, Link link,
                                size_t first_cap, size_t cap)
 {
-    BucketCaps caps = {.first = first_cap, .others = cap};
+    BucketCaps caps = {.first = first_cap, .others = cap, .backward = backward, .link = link};
     int *bucket_of = alloc_or_fault((size_t)count * sizeof *bucket_of);
     double end = 0, all = 0;
     caps.buckets = buckets_plan(sizes, count, first_cap, cap, bucket_of);
@@ -124,8 +124,7 @@ BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count,
     return best;
 }
 
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap,
-                              Link *link)
+BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap)
 {
     size_t *sizes = alloc_or_fault((size_t)parameters->count * sizeof *sizes), total = 0;
     double *ready = alloc_or_fault((size_t)parameters->count * sizeof *ready);
@@ -139,8 +138,7 @@ BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters,
             ready[count] = overlap ? times->ready[i] : times->seconds;
             total += sizes[count++];
         }
-    *link = measure_link(pg, total);
-    BucketCaps best = bucket_caps_best(sizes, ready, count, times->seconds, *link);
+    BucketCaps best = bucket_caps_best(sizes, ready, count, times->seconds, measure_link(pg, total));
     free(sizes);
     free(ready);
     return best;

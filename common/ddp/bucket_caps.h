@@ -24,6 +24,8 @@ typedef struct BucketCaps {
     size_t first, others;   /* bytes, as buckets_plan() takes them */
     int buckets;            /* that they make */
     double exposed, hidden; /* predicted seconds of communication after backward, and behind it */
+    double backward;        /* seconds; this and the link are what the prediction is for */
+    Link link;
 } BucketCaps;
 
 /* Listens to the tape's gradient-ready events, until backward_times_stop(). *times may be used again, or {0}. */
@@ -39,9 +41,8 @@ BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int cou
 /* The caps with the fewest buckets, of all that leave about the least communication exposed. */
 BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count, double backward, Link link);
 
-/* The same for this model. Measures *link with all-reduces of its own. overlap: false: no all-reduce begins before the
- * end of backward (stage 2). All ranks get the same result. Collective. */
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap,
-                              Link *link);
+/* The same for this model, and a link that is measured with all-reduces. overlap: false: no all-reduce begins before
+ * the end of backward (stage 2). All ranks get the same result. Collective. */
+BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap);
 
 #endif

@@ -97,9 +97,9 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     fflush(stdout);
 }
 
-void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps, const Link *link, double backward_seconds)
+void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps)
 {
-    const double mebibyte = 1 << 20;
+    const double mebibyte = 1 << 20, all = caps->hidden + caps->exposed;
     if (pg_rank(pg) != 0)
         return;
     printf("buckets: %d", caps->buckets);
@@ -107,8 +107,8 @@ void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps, const Link *li
         printf(", the first closed at %.3g MiB, the others at %.3g MiB", (double)caps->first / mebibyte,
                (double)caps->others / mebibyte);
     printf("; expected: %.0f %% of %.3g ms hidden (backward takes %.3g ms; the link %.3g us, then %.3g GB/s)\n",
-           100 * caps->hidden / (caps->hidden + caps->exposed), 1e3 * (caps->hidden + caps->exposed),
-           1e3 * backward_seconds, 1e6 * link->latency, 1e-9 * link->bytes_per_second);
+           100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
+           1e-9 * caps->link.bytes_per_second);
     fflush(stdout);
 }
 

@@ -33,7 +33,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
                   const Sampler *sampler, long first_step);
 
 /* Rank 0 prints the caps that were chosen for the buckets, and why; the other ranks do nothing. */
-void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps, const Link *link, double backward_seconds);
+void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps);
 
 /* Rank 0 prints the summary and writes it to the file of --json; the other ranks do nothing. */
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,

@@ -30,9 +30,7 @@ typedef struct Trainer {
     Sampler sampler;
     Loader *loader;
     Replica replica;
-    BucketCaps caps; /* these three: if the options leave the caps to be chosen */
-    Link link;
-    double backward_seconds;
+    BucketCaps caps; /* if the options leave them to be chosen */
     Ddp *ddp;
     Progress progress;
     Stats stats;
@@ -273,10 +271,9 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
         replica_backward(replica, loss);
         backward_times_stop(&times, &replica->tape);
     }
-    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &times, ddp_stage_number >= 3, &trainer->link);
+    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &times, ddp_stage_number >= 3);
     options->ddp.first_bucket_cap_bytes = trainer->caps.first;
     options->ddp.bucket_cap_bytes = trainer->caps.others;
-    trainer->backward_seconds = times.seconds;
     backward_times_free(&times);
     parameters_free_gradients(parameters, gradients);
     loader_stop(loader);
@@ -346,7 +343,7 @@ int train(Options *options, ProcessGroup *pg)
     keep_initial_weights(&trainer);
     report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->auto_bucket_caps)
-        report_bucket_caps(pg, &trainer.caps, &trainer.link, trainer.backward_seconds);
+        report_bucket_caps(pg, &trainer.caps);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
