@@ -5,8 +5,11 @@
  * then waits, it hides nothing. So a thread of our own carries each collective out while the training thread computes.
  * It takes the collectives from the queue in order, one at a time, so that all ranks carry out the same sequence.
  *
- * Ownership of a Work: the training thread fills it and queues it under the lock. The communication thread then owns it
- * until it sets `done` under the lock. After that the training thread owns it again.
+ * A training thread that has to wait does the same: if no collective is under way, it carries out the first of the queue
+ * itself. The all-reduces of a small model take some microseconds, and waking another thread takes longer than that.
+ *
+ * Ownership of a Work: the training thread fills it and queues it under the lock. The thread that carries it out then
+ * owns it until it sets `done` under the lock. After that the training thread owns it again.
  */
 #include <stdlib.h>
 
@@ -28,7 +31,8 @@ struct Worker {
     pthread_mutex_t lock;        /* guards all below */
     pthread_cond_t work_arrived; /* for the communication thread */
     pthread_cond_t work_done;    /* for the training thread */
-    Work *first, *last;          /* queue; the first may be under way */
+    Work *first, *last;          /* queue */
+    bool first_under_way;        /* a thread is carrying the first out */
     Work *spare;                 /* kept for later all-reduces, so that a second work_wait() finds a valid Work */
     long not_waited_for;         /* works without a work_wait() so far */
     bool stop;
@@ -138,6 +142,26 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
 
 /* ---- the communication thread ---- */
 
+/* Carries out the first of the queue. Called with the lock held, if no thread is carrying it out already; the lock is
+ * free meanwhile. */
+static void carry_first_out(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    Work *work = worker->first;
+    worker->first_under_way = true;
+    pthread_mutex_unlock(&worker->lock);
+    group_carry_out(pg, &work->collective);
+    pthread_mutex_lock(&worker->lock);
+    worker->first_under_way = false;
+    worker->first = work->next;
+    work->done = true;
+}
+
+static bool can_carry_out(const Worker *worker)
+{
+    return worker->first != NULL && !worker->first_under_way;
+}
+
 static void *communicate(void *argument)
 {
     ProcessGroup *pg = argument;
@@ -145,17 +169,12 @@ static void *communicate(void *argument)
     device_init_thread();
     pthread_mutex_lock(&worker->lock);
     for (;;) {
-        while (worker->first == NULL && !worker->stop)
+        while (!can_carry_out(worker) && !worker->stop)
             pthread_cond_wait(&worker->work_arrived, &worker->lock);
-        if (worker->first == NULL)
+        if (worker->stop)
             break;
-        Work *work = worker->first;
-        pthread_mutex_unlock(&worker->lock);
-        group_carry_out(pg, &work->collective);
-        pthread_mutex_lock(&worker->lock);
-        worker->first = work->next;
-        work->done = true;
-        pthread_cond_broadcast(&worker->work_done);
+        carry_first_out(pg);
+        pthread_cond_signal(&worker->work_done);
     }
     pthread_mutex_unlock(&worker->lock);
     return NULL;
@@ -210,6 +229,19 @@ static void check_started(const Work *work, const char *function)
           "call work_wait() exactly once for each pg_all_reduce_async()", function, work->collective.sequence);
 }
 
+/* One turn of the training thread's waiting. The lock is held. */
+static void carry_out_or_wait(ProcessGroup *pg)
+{
+    Worker *worker = pg->worker;
+    if (!can_carry_out(worker)) {
+        pthread_cond_wait(&worker->work_done, &worker->lock);
+        return;
+    }
+    carry_first_out(pg);
+    if (worker->first != NULL)
+        pthread_cond_signal(&worker->work_arrived); /* it may have found the first under way, and sleep */
+}
+
 bool work_test(Work *work)
 {
     check_started(work, "work_test");
@@ -227,7 +259,7 @@ void work_wait(Work *work)
     atomic_store(&work->pg->training_waits, true); /* its core is free, so the communication thread need not sleep */
     pthread_mutex_lock(&worker->lock);
     while (!work->done)
-        pthread_cond_wait(&worker->work_done, &worker->lock);
+        carry_out_or_wait(work->pg);
     worker->not_waited_for--;
     work->waited_for = true;
     work->next = worker->spare;
@@ -244,7 +276,7 @@ void worker_drain(ProcessGroup *pg)
         return;
     pthread_mutex_lock(&worker->lock);
     while (worker->first != NULL)
-        pthread_cond_wait(&worker->work_done, &worker->lock);
+        carry_out_or_wait(pg);
     pthread_mutex_unlock(&worker->lock);
 }
 
