@@ -105,6 +105,7 @@ static void check_three_images(DatasetSplit split)
     int32_t targets[2];
     dataset_open_images(&dataset, directory, split, 6, 10);
     assert_int_equal(dataset.size, 3);
+    assert_int_equal(dataset.byte_count, sizeof pixels); /* the checksum covers so many */
     dataset_get(&dataset, 0, (int64_t[]){2, 0}, 2, inputs, targets);
     float expected[12];
     for (int i = 0; i < 12; i++) {

@@ -1,11 +1,14 @@
-/* test_observer.c: what an observer of a group is told around each collective, and in which order. Run on 1 to 3 ranks. */
+/* test_observer.c: what an observer of a group is told around each collective, and in which order. Run on 1 to 3
+ * ranks. The group has no other observer, not even the watchdog, so no one is told instead of it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "comm/observer.h"
+#include "device/device.h"
 #include "mpi_main.h"
+#include "train/guard/guard.h"
 
 static ProcessGroup *pg;
 static char told[4096]; /* one word for each event */
@@ -101,7 +104,11 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_shared_memory),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
-    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = tests_timeout()});
+    pg_initialize(&argc, &argv);
+    guard_job();
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM});
+    device_init(pg_local_rank(pg), 1);
+    tests_run_as_rank(pg_rank(pg));
     pg_observe(pg, &(GroupObserver){.self = told, .called = called, .ready = ready, .carried = carried, .done = done});
     told[0] = '\0';
     int failures = cmocka_run_group_tests(tests, NULL, NULL);

@@ -318,6 +318,22 @@ static void drop_last_must_leave_samples(void **state)
     expect_dies(drop_all_samples, NULL, 2, "error: --drop-last: 2 samples on 3 ranks leave none");
 }
 
+static void ask_for_rank_two_of_two(void *argument)
+{
+    Sampler sampler;
+    int64_t indices[8];
+    (void)argument;
+    sampler_create(&sampler, 8, 2, 4, 0, true, false);
+    sampler_set_epoch(&sampler, 0);
+    sampler_indices(&sampler, 0, 2, 0, 1, indices);
+}
+
+static void there_is_no_such_rank(void **state)
+{
+    (void)state;
+    expect_dies(ask_for_rank_two_of_two, NULL, 1, "rank 2 of 2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,6 +347,7 @@ int main(void)
         cmocka_unit_test(own_data_is_seen_once_an_epoch),
         cmocka_unit_test(drop_last_stops_all_ranks_together),
         cmocka_unit_test(own_data_must_be_there),
+        cmocka_unit_test(there_is_no_such_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -240,6 +240,18 @@ static void test_gradients_accumulate_until_zeroed(void **state)
     setup_free(&setup);
 }
 
+static void view_without_dimensions(void *argument)
+{
+    (void)argument;
+    tensor_view(NULL, DTYPE_F32, 0, NULL);
+}
+
+static void test_tensors_have_dimensions(void **state)
+{
+    (void)state;
+    expect_dies(view_without_dimensions, NULL, 1, "a tensor has 1 to");
+}
+
 static void go_back_twice(void *argument)
 {
     Setup *setup = argument;
@@ -310,6 +322,7 @@ static void test_dead_branch_is_passed_over(void **state)
     Branches branches;
     branches_create(&branches);
     tape_backward(&branches.tape, branches_forward(&branches), 1);
+    assert_null(branches.tape.running);
     assert_int_equal(branches.events.count, 1);
     assert_ptr_equal(branches.events.parameter[0], branches.shared);
     assert_true(branches.shared->has_gradient);
@@ -337,6 +350,13 @@ static void test_mark_used_finds_what_the_loss_depends_on(void **state)
     tape_mark_used(&branches.tape, loss, used);
     assert_true(used[branches.shared->index]);
     assert_false(used[branches.dead->index]);
+
+    used[branches.shared->index] = false; /* now as an operation's first input */
+    tape_begin(&branches.tape, true);
+    Tensor *x = tape_input(&branches.tape, branches.x, DTYPE_F32, 2, (int64_t[]){3, 3});
+    loss = op_mse(&branches.tape, op_add(&branches.tape, &branches.shared->tensor, x), branches.x);
+    tape_mark_used(&branches.tape, loss, used);
+    assert_true(used[branches.shared->index]);
     branches_free(&branches);
 
     Setup setup;
@@ -388,6 +408,7 @@ int main(void)
         cmocka_unit_test(test_zero_samples_raise_all_events),
         cmocka_unit_test(test_frozen_parameters_get_nothing),
         cmocka_unit_test(test_gradients_accumulate_until_zeroed),
+        cmocka_unit_test(test_tensors_have_dimensions),
         cmocka_unit_test(test_backward_twice_is_a_fault),
         cmocka_unit_test(test_dead_branch_is_passed_over),
         cmocka_unit_test(test_mark_used_finds_what_the_loss_depends_on),
