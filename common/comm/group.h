@@ -39,8 +39,9 @@ struct ProcessGroup {
     int observer_count;
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
-    pthread_mutex_t lock; /* guards counters */
+    pthread_mutex_t lock; /* guards all below */
     CommCounters counters;
+    struct Block *blocks; /* what pg_alloc_shared() gave, to check counts; owned */
 };
 
 /* ---- group.c: each calls all observers: see observer.h ---- */
@@ -65,6 +66,11 @@ void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and noth
  * result does not differ from run to run. */
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
+
+/* ---- shared_memory.c ---- */
+
+/* Faults if a buffer begins in memory of pg_alloc_shared() and ends beyond it. */
+void group_check_room(ProcessGroup *pg, const Collective *collective);
 
 /* ---- pg_mpi.c ---- */
 void pg_mpi_open(ProcessGroup *pg);

@@ -161,19 +161,77 @@ void shared_memory_close(ProcessGroup *pg)
     pg->shared = NULL;
 }
 
+/* ---- memory for gradients, in windows or not ---- */
+
+typedef struct Block {
+    uintptr_t begin;
+    size_t bytes;
+    struct Block *next;
+} Block;
+
+static void add_block(ProcessGroup *pg, const void *memory, size_t bytes)
+{
+    Block *block = alloc_or_fault(sizeof *block);
+    pthread_mutex_lock(&pg->lock);
+    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
+    pg->blocks = block;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+static void remove_block(ProcessGroup *pg, const void *memory)
+{
+    pthread_mutex_lock(&pg->lock);
+    Block **link = &pg->blocks;
+    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
+        link = &(*link)->next;
+    Block *block = *link;
+    if (block != NULL)
+        *link = block->next;
+    pthread_mutex_unlock(&pg->lock);
+    free(block);
+}
+
+/* Bytes from `buffer` to the end of its block; SIZE_MAX if it lies in none. */
+static size_t room_of(ProcessGroup *pg, const void *buffer)
+{
+    size_t room = SIZE_MAX, offset;
+    pthread_mutex_lock(&pg->lock);
+    for (const Block *block = pg->blocks; block != NULL && room == SIZE_MAX; block = block->next) /* newest first */
+        if ((offset = (uintptr_t)buffer - block->begin) < block->bytes) /* unsigned: huge if it lies before the block */
+            room = block->bytes - offset;
+    pthread_mutex_unlock(&pg->lock);
+    return room;
+}
+
+void group_check_room(ProcessGroup *pg, const Collective *c)
+{
+    size_t send = room_of(pg, c->send), receive = room_of(pg, c->receive);
+    size_t most = (send < receive ? send : receive) / dtype_size(c->dtype);
+    CHECK(c->count <= most,
+          "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
+          "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
+          dtype_name(c->dtype), most);
+}
+
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 {
-    if (pg == NULL || pg->shared == NULL || bytes == 0)
+    if (pg == NULL)
         return device_alloc(bytes);
+    const SharedWindow *window = NULL;
     worker_drain(pg); /* the communication thread must not read the list of windows now */
-    const SharedWindow *window = window_create(pg, bytes);
-    return window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
+    if (pg->shared != NULL && bytes > 0)
+        window = window_create(pg, bytes);
+    void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
+    add_block(pg, memory, bytes);
+    return memory;
 }
 
 void pg_free_shared(ProcessGroup *pg, void *memory)
 {
-    if (pg != NULL)
+    if (pg != NULL) {
         worker_check_all_waited_for(pg, "this rank frees memory");
+        remove_block(pg, memory);
+    }
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);
         return;

@@ -126,6 +126,8 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
           "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
           operation_name(collective->operation), collective->sequence, collective->carries);
+    if (collective->operation == OP_ALL_REDUCE)
+        group_check_room(pg, collective);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);

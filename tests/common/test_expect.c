@@ -4,12 +4,16 @@
  * message. */
 #include "expect.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
+#include "mpi_main.h"
 
 static const float REFERENCE[4] = {1.0f, -2.0f, 0.0f, 4.0f};
 
@@ -51,6 +55,30 @@ static void test_close_names_first_and_worst(void **state)
     expect_test_fails(inner_close_off, "worst [3]: expected 4, got 5, difference 1");
     expect_test_fails(inner_close_off, "usual cause: gradients are summed, not averaged");
     expect_test_fails(inner_close_off, "test_expect.c:");
+}
+
+/* Where two ranks print at once, only what one write() holds stays together. A pipe with O_DIRECT keeps writes apart. */
+static void test_report_is_one_write(void **state)
+{
+    (void)state;
+    int ends[2];
+    char first[4096];
+    assert_int_equal(pipe2(ends, O_DIRECT), 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct CMUnitTest inner = {.name = "inner", .test_func = inner_close_off};
+        dup2(ends[1], STDERR_FILENO);
+        run_one_test(&inner);
+    }
+    close(ends[1]);
+    ssize_t size = read(ends[0], first, sizeof first - 1);
+    close(ends[0]);
+    waitpid(child, NULL, 0);
+    assert_true(size > 0);
+    first[size] = '\0';
+    assert_non_null(strstr(first, "2 of 4 elements are off"));
+    assert_non_null(strstr(first, "usual cause: gradients are summed, not averaged\n"));
 }
 
 static void inner_close_worst_is_later(void **state)
@@ -212,17 +240,33 @@ static void test_dies(void **state)
     expect_test_fails(inner_dies_with_other_text, "said: train: error: --lr: no number");
 }
 
+static void hang(void *argument)
+{
+    (void)argument;
+    tests_end_if_idle(1);
+    for (;;)
+        sleep(1);
+}
+
+static void test_end_if_idle(void **state)
+{
+    (void)state;
+    expect_dies(hang, NULL, 1, "fault: rank 0: it has called no collective for 1 s");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_close_accepts_what_is_allowed),
         cmocka_unit_test(test_close_names_first_and_worst),
+        cmocka_unit_test(test_report_is_one_write),
         cmocka_unit_test(test_close_finds_a_later_worst),
         cmocka_unit_test(test_close_never_accepts_nan_or_infinity),
         cmocka_unit_test(test_comparisons_that_prove_nothing_fail),
         cmocka_unit_test(test_bits_equal),
         cmocka_unit_test(test_dies),
         cmocka_unit_test(test_messages_come_in_order),
+        cmocka_unit_test(test_end_if_idle),
     };
     return cmocka_run_group_tests_name("expect", tests, NULL, NULL);
 }

@@ -12,11 +12,9 @@
 #include "base/check.h"
 #include "data/loader.h"
 #include "ddp/replicas.h"
-#include "device/device.h"
 #include "comm/group.h" /* to change the algorithm */
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/guard/guard.h"
 #include "train/loop/verify.h"
 
 enum { SAMPLES = 120, STEPS = 5, CAPS = 5 };
@@ -136,12 +134,8 @@ int main(int argc, char **argv)
 {
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
     job_set_program("bits");
-    pg_initialize(&argc, &argv);
-    guard_job();
-    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(),
-                                           .debug_collectives = true}); /* a stage under test may make any calls */
-    guard_group(pg);
-    device_init(pg_local_rank(pg), 1);
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){
+        .algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(), .debug_collectives = true}); /* any calls may come */
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
     FILE *file = writes ? fopen(argv[1], "w") : NULL;
     if (writes && file == NULL)
