@@ -193,6 +193,9 @@ while read -r worth program ranks cases idea; do
     if [ -n "$message" ]; then got=0 verdict=FAILED; fi
     total=$((total + got)) of=$((of + worth))
     printf '%3d/%3d  %-6s  %s\n' "$got" "$worth" $verdict "$idea"
+    where="$program on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
+    where=${where/ on - ranks/}
+    printf '%17s%s\n' "" "(${where%: -})"
     if [ -n "$message" ] && [ $built = true ]; then printf '%17s%s\n' "" "$message"; fi
     jq -n --argjson points "$got" --argjson of "$worth" --arg idea "$idea" --arg message "$message" \
         '{$points, $of, $idea, passed: ($message == ""), $message}' >>"$work/items"

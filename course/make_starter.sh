@@ -129,12 +129,25 @@ script=$(sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b
     sed -E -i "$skip"$'\n'"$script" "$file" || exit 1
 done || stop 1 "could not say what is missing"
 
+# The lines of the points file as rows of a table. "1:" before a case: it runs on one rank.
+table_of_points() {
+    local worth program ranks cases idea where
+    printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
+    grep -v -E '^ *(#|$)' "$here/$stage.points" | while read -r worth program ranks cases idea; do
+        where=${program#address:}
+        [ "$ranks" = - ] || where+=" on $ranks ranks"
+        [[ $program != address:* ]] || where+=", address sanitizer"
+        [ "$cases" = - ] ||
+            where+=": $(sed -E 's/test_[a-z_0-9]+/`&`/g; s/([0-9]):(`[^`]*`)/\2 (\1 rank)/g; s/\+/, /g' <<<"$cases")"
+        echo "| $worth | $idea | $where |"
+    done
+}
+
 # The task, how to work on it, and what is graded.
 {
     cat "$here/$stage.assignment.md" &&
         fill_in assignment.md &&
-        printf '\n| points | what must be true |\n|---|---|\n' &&
-        sed -nE 's/^ *([0-9]+) +[^ ]+ +[^ ]+ +[^ ]+ +(.*)/| \1 | \2 |/p' "$here/$stage.points" &&
+        printf '\n' && table_of_points &&
         printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
 trap - EXIT

@@ -90,6 +90,11 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" ||
         fail "$stage: CMakeLists.txt does not name the graded tests"
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
+    while read -r worth _ _ cases _; do # each line of the table names its cases
+        names=$(grep -o 'test_[a-z_0-9]*' <<<"$cases" | sed 's/.*/`&`.*/' | tr -d '\n')
+        grep -q "^| $worth | [A-Z].* | [a-z].*$names|$" "$starter/ASSIGNMENT.md" ||
+            fail "$stage: the table of points does not name $cases"
+    done < <(grep -v '^#' "$root/course/$stage.points")
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done

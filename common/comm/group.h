@@ -24,7 +24,7 @@ typedef struct Backend {
 } Backend;
 
 typedef struct Worker Worker; /* work.c */
-enum { MOST_OBSERVERS = 4 };
+enum { MOST_OBSERVERS = 5 };
 
 struct ProcessGroup {
     int rank, world_size, local_rank;

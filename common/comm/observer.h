@@ -43,7 +43,7 @@ typedef struct GroupObserver {
 } GroupObserver;
 
 /* Adds an observer for the rest of the group's life. Call it before the group's first collective, or between two
- * collectives. A group has at most 4 observers. */
+ * collectives. A group has at most 5 observers. */
 void pg_observe(ProcessGroup *pg, const GroupObserver *observer);
 
 /* False while collectives do not belong to a step: see pg_set_measuring(). */
