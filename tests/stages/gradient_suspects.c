@@ -83,6 +83,13 @@ static double first_micro_batch_averaged(const Shares *shares, int rank, int k)
     return k == 0 ? shares->gradient_scale : rank == shares->own_rank;
 }
 
+/* The sums of earlier micro-batches go elsewhere, but what accumulates on the rank is multiplied each time. */
+static double scaled_again_and_again(const Shares *shares, int rank, int k)
+{
+    (void)rank;
+    return pow(shares->gradient_scale, shares->micro_batches - 1 - k);
+}
+
 /* In place, so that each later all-reduce multiplies the earlier sum by the number of ranks. */
 static double summed_again_and_again(const Shares *shares, int rank, int k)
 {
@@ -122,6 +129,8 @@ static const Suspect suspects[] = {
     {last_micro_batch_only, "that of the last micro-batch alone: what had accumulated before it is lost"},
     {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
                                  "no_sync is for all micro-batches but the LAST"},
+    {scaled_again_and_again, "multiplied by gradient_scale after EVERY micro-batch, so that the earlier ones are divided "
+                             "several times: gradients are sums until the LAST micro-batch"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
                              "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after "
                              "the LAST micro-batch, or put the earlier sums elsewhere"},
@@ -195,6 +204,9 @@ static const char *name_factor(double factor, double terms, double wrong_divisor
     for (size_t i = 0; i < sizeof causes / sizeof *causes; i++)
         if (fabs(factor / causes[i].factor - 1) < 1e-3 && fabs(causes[i].factor - 1) > 1e-3)
             return causes[i].cause;
+    double times = -log(factor) / log(terms);
+    if (times > 1.5 && fabs(times - round(times)) < 1e-3)
+        return "it was multiplied by gradient_scale several times: once for each bucket or parameter, perhaps";
     return "a constant factor: look for a wrong divisor";
 }
 

@@ -60,6 +60,8 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
 {
     Pair *pair = pair_create(pg, &options, samples, frozen);
     double worst = 0;
+    compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so that "
+                                                    "all ranks start with its weights");
     for (long step = 0; step < options.steps; step++) {
         char when[40];
         snprintf(when, sizeof when, "after step %ld", step + 1);

@@ -185,7 +185,8 @@ static void compare(const ToyKind *kind, const Toy *ranks, const Toy *whole, con
             expect_bits_equal(name, got->tensor.data, initial, count,
                               "it is frozen: it is broadcast before the first step, and must not change after that");
         else
-            expect_close(name, got->tensor.data, want->tensor.data, count, 1e-5, 0,
+            expect_close(name, got->tensor.data, want->tensor.data, count, 1e-5, 0, step == 0 ?
+                         "ddp_create() must broadcast EVERY parameter from rank 0, frozen ones, too" :
                          "its gradient must be the sum over ALL ranks, divided by the samples of the global batch, "
                          "once. A weight that two layers share has two contributions, and is sent after the second");
         initial += count;
