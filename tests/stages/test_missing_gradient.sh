@@ -7,6 +7,8 @@
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/processes.sh"
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/messages.sh"
 program=$1
 shift
 limit=60
@@ -19,6 +21,17 @@ fail()
     failures=$((failures + 1))
     echo "FAIL: $ranks rank(s), branch 3 missing on ${culprit/-1/all}: $*"
     sed 's/^/     stderr: /' "$scratch/err" | head -10
+}
+
+# what_came PATTERN CAUSE...: the run's first message. CAUSE explains it only if the message matches PATTERN, or is
+# missing: a crash, a sanitizer's report, or another fault has a cause of its own.
+what_came()
+{
+    local pattern=$1 message
+    shift
+    message=$(first_message "$scratch/err")
+    printf 'what came: %s' "${message:-no message}"
+    [[ -n $message && ! $message =~ $pattern ]] || printf '; usual cause: %s' "$*"
 }
 
 check()
@@ -34,9 +47,9 @@ check()
     elif [ "$status" -eq 0 ]; then
         fail "the run went on: a gradient that never came was not noticed"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
-        fail "the run ended, but not by a fault in step 2 that names branch3.weight and branch3.bias, on" \
-            "rank ${culprit/-1/0 or another}; usual cause: nothing checks after backward that every trained parameter" \
-            "has its gradient; what came: $(grep -a -m 1 'fault:\|error:' "$scratch/err")"
+        fail "the run ended, but not by a fault in step 2 that names branch3.weight and branch3.bias, on rank" \
+            "${culprit/-1/0 or another}; $(what_came 'work_wait\(NULL\)' "nothing checks after backward that every trained" \
+            "parameter has its gradient")"
     elif [ "$culprit" -ge 0 ] && [ "$faults" -ne 1 ]; then
         fail "expected one fault, from the rank that lacks the gradient, got $faults"
     elif grep -a -q 'has done step [34]' "$scratch/out" || ! grep -a -q 'has done step 1' "$scratch/out"; then
@@ -57,8 +70,8 @@ check_other_model()
     if ! grep -a -q '^missing_gradient: error: the ranks have different models: parameter 3 is branch1.bias' "$scratch/err"
     then
         echo "FAIL: $ranks ranks, of which rank $culprit has frozen branch1.bias: nothing says so" \
-            "(status $status, 124 means that it hung); usual cause: ddp_create() does not begin with" \
-            "replicas_check_same_model()"
+            "(status $status, 124 means that it hung); $(what_came '^rank [0-9]' "ddp_create() does not begin with" \
+            "replicas_check_same_model()")"
         failures=$((failures + 1))
     elif [ "$status" -eq 0 ]; then
         echo "FAIL: $ranks ranks, of which rank $culprit has frozen branch1.bias: the status is 0"
