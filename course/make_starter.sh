@@ -91,7 +91,7 @@ section() {
 { printf '# Tests: what their messages mean\n\n' &&
     section tests/README.md "What you see, and what usually causes it"; } >"$starter/tests/README.md"
 
-# Links to files that were not copied become plain text.
+# Links to files that were not copied become plain text, and pictures a remark.
 unlink_missing() { # FILE
     awk -v directory="$(dirname "$1")" '
         function is_there(target) {
@@ -100,10 +100,13 @@ unlink_missing() { # FILE
         }
         { text = text $0 "\n" }
         END {
-            while (match(text, /\[[^][]*\]\([^()]*\)/)) {
+            while (match(text, /!?\[[^][]*\]\([^()]*\)/)) {
                 link = substr(text, RSTART, RLENGTH)
                 split(link, parts, /\]\(|\)/)
-                printf "%s%s", substr(text, 1, RSTART - 1), is_there(parts[2]) ? link : substr(parts[1], 2)
+                plain = parts[1]
+                if (!sub(/^!\[/, "(A picture of the whole project: ", plain)) sub(/^\[/, "", plain)
+                else plain = plain ".)"
+                printf "%s%s", substr(text, 1, RSTART - 1), is_there(parts[2]) ? link : plain
                 text = substr(text, RSTART + RLENGTH)
             }
             printf "%s", text
