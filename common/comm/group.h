@@ -69,7 +69,7 @@ void worker_stop(ProcessGroup *pg);
 
 /* ---- shared_memory.c ---- */
 
-/* Faults if a buffer begins in memory of pg_alloc_shared() and ends beyond it. */
+/* Faults if `send` begins in memory of pg_alloc_shared() and ends beyond it. */
 void group_check_room(ProcessGroup *pg, const Collective *collective);
 
 /* ---- pg_mpi.c ---- */

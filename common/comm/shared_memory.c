@@ -191,22 +191,15 @@ static void remove_block(ProcessGroup *pg, const void *memory)
     free(block);
 }
 
-/* Bytes from `buffer` to the end of its block; SIZE_MAX if it lies in none. */
-static size_t room_of(ProcessGroup *pg, const void *buffer)
-{
-    size_t room = SIZE_MAX, offset;
-    pthread_mutex_lock(&pg->lock);
-    for (const Block *block = pg->blocks; block != NULL && room == SIZE_MAX; block = block->next) /* newest first */
-        if ((offset = (uintptr_t)buffer - block->begin) < block->bytes) /* unsigned: huge if it lies before the block */
-            room = block->bytes - offset;
-    pthread_mutex_unlock(&pg->lock);
-    return room;
-}
-
 void group_check_room(ProcessGroup *pg, const Collective *c)
 {
-    size_t send = room_of(pg, c->send), receive = room_of(pg, c->receive);
-    size_t most = (send < receive ? send : receive) / dtype_size(c->dtype);
+    const uintptr_t send = (uintptr_t)c->send;
+    size_t most = SIZE_MAX;
+    pthread_mutex_lock(&pg->lock);
+    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
+        if (send - block->begin < block->bytes) /* unsigned: huge if `send` lies before the block */
+            most = (block->begin + block->bytes - send) / dtype_size(c->dtype);
+    pthread_mutex_unlock(&pg->lock);
     CHECK(c->count <= most,
           "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
           "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,

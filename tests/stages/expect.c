@@ -22,43 +22,24 @@ int __lsan_is_turned_off(void)
     return in_child;
 }
 
-/* ---- reports ---- */
-
-/* A message of several lines. It is printed with one write(), because those of other ranks would come between. */
-typedef struct Report {
-    char text[PIPE_BUF]; /* the system keeps a write() of so many bytes together */
-    size_t length;
-} Report;
-
-static void __attribute__((format(printf, 2, 3))) report_add(Report *report, const char *format, ...)
+/* Fails the test with a message of several lines, the last one being the hint, if there is one. It is printed with one
+ * write(), because those of other ranks would come between. */
+static void __attribute__((format(printf, 4, 5))) fail_with(const char *file, int line, const char *hint,
+                                                             const char *format, ...)
 {
-    size_t room = sizeof report->text - report->length;
+    char text[PIPE_BUF]; /* the system keeps a write() of so many bytes together */
     va_list arguments;
     va_start(arguments, format);
-    int wanted = vsnprintf(report->text + report->length, room, format, arguments);
+    size_t length = (size_t)vsnprintf(text, sizeof text / 2, format, arguments);
     va_end(arguments);
-    if (wanted > 0)
-        report->length += (size_t)wanted < room ? (size_t)wanted : room - 1; /* what does not fit is cut off */
-}
-
-static void report_element(Report *report, const char *which, int64_t index, float actual, float expected)
-{
-    report_add(report, "  %s [%lld]: expected %.9g, got %.9g, difference %.3g\n", which, (long long)index,
-               (double)expected, (double)actual, fabs((double)actual - (double)expected));
-}
-
-/* Prints the report, with the hint if there is one, and fails the test. */
-static void report_failure(Report *report, const char *hint, const char *file, int line)
-{
+    length = length < sizeof text / 2 ? length : sizeof text / 2 - 1; /* what does not fit is cut off */
     if (hint != NULL && hint[0] != '\0')
-        report_add(report, "  usual cause: %s\n", hint);
+        length += (size_t)snprintf(text + length, sizeof text - length, "  usual cause: %.1500s\n", hint);
     fflush(stdout); /* earlier output must come first */
-    ssize_t written = write(STDERR_FILENO, report->text, report->length);
+    ssize_t written = write(STDERR_FILENO, text, length);
     (void)written; /* this error cannot be reported */
     _fail(file, line);
 }
-
-/* ---- comparisons ---- */
 
 /* Fails a test that would pass for any result of the code under test. */
 static void check_comparison(const char *file, int line, const char *name, const float *actual, const float *expected,
@@ -66,10 +47,8 @@ static void check_comparison(const char *file, int line, const char *name, const
 {
     if (actual != NULL && expected != NULL && actual != expected && count > 0)
         return;
-    Report report = {.length = 0};
-    report_add(&report, "ERROR: %s: this comparison proves nothing: actual %p, expected %p, %lld elements\n", name,
-               (const void *)actual, (const void *)expected, (long long)count);
-    report_failure(&report, NULL, file, line);
+    fail_with(file, line, NULL, "ERROR: %s: this comparison proves nothing: actual %p, expected %p, %lld elements\n", name,
+              (const void *)actual, (const void *)expected, (long long)count);
 }
 
 /* 0 if an element passes, else its difference divided by the allowed one. Infinite for NaN and infinity. */
@@ -86,11 +65,8 @@ void expect_close_at(const char *file, int line, const char *name, const float *
                      int64_t count, double atol, double rtol, const char *hint)
 {
     check_comparison(file, line, name, actual, expected, count);
-    Report report = {.length = 0};
-    if (!(isfinite(atol) && isfinite(rtol) && atol >= 0.0 && rtol >= 0.0)) {
-        report_add(&report, "ERROR: %s: the tolerances %g and %g are not numbers >= 0\n", name, atol, rtol);
-        report_failure(&report, NULL, file, line);
-    }
+    if (!(isfinite(atol) && isfinite(rtol) && atol >= 0.0 && rtol >= 0.0))
+        fail_with(file, line, NULL, "ERROR: %s: the tolerances %g and %g are not numbers >= 0\n", name, atol, rtol);
     int64_t wrong = 0, first = -1, worst = -1;
     double worst_excess = 0.0;
     for (int64_t i = 0; i < count; i++) {
@@ -106,11 +82,12 @@ void expect_close_at(const char *file, int line, const char *name, const float *
     }
     if (wrong == 0)
         return;
-    report_add(&report, "ERROR: %s: %lld of %lld elements are off (allowed: %g + %g * |expected|)\n", name,
-               (long long)wrong, (long long)count, atol, rtol);
-    report_element(&report, "first", first, actual[first], expected[first]);
-    report_element(&report, "worst", worst, actual[worst], expected[worst]);
-    report_failure(&report, hint, file, line);
+    fail_with(file, line, hint, "ERROR: %s: %lld of %lld elements are off (allowed: %g + %g * |expected|)\n"
+              "  first [%lld]: expected %.9g, got %.9g, difference %.3g\n"
+              "  worst [%lld]: expected %.9g, got %.9g, difference %.3g\n", name, (long long)wrong, (long long)count, atol,
+              rtol, (long long)first, (double)expected[first], (double)actual[first],
+              fabs((double)actual[first] - (double)expected[first]), (long long)worst, (double)expected[worst],
+              (double)actual[worst], fabs((double)actual[worst] - (double)expected[worst]));
 }
 
 static uint32_t bits_of(float value)
@@ -130,12 +107,10 @@ void expect_bits_equal_at(const char *file, int line, const char *name, const fl
     for (int64_t i = 0; i < count; i++)
         if (bits_of(actual[i]) != bits_of(expected[i]) && wrong++ == 0)
             first = i;
-    Report report = {.length = 0};
-    report_add(&report, "ERROR: %s: %lld of %lld elements differ in their bits\n", name, (long long)wrong,
-               (long long)count);
-    report_add(&report, "  first [%lld]: expected %.9g (0x%08x), got %.9g (0x%08x)\n", (long long)first,
-               (double)expected[first], bits_of(expected[first]), (double)actual[first], bits_of(actual[first]));
-    report_failure(&report, hint, file, line);
+    fail_with(file, line, hint, "ERROR: %s: %lld of %lld elements differ in their bits\n"
+              "  first [%lld]: expected %.9g (0x%08x), got %.9g (0x%08x)\n", name, (long long)wrong, (long long)count,
+              (long long)first, (double)expected[first], bits_of(expected[first]), (double)actual[first],
+              bits_of(actual[first]));
 }
 
 /* Runs in the child. From now on its stderr is the pipe. Never returns. */
@@ -204,8 +179,6 @@ void expect_dies_at(const char *file, int line, void (*function)(void *argument)
     if (right_status && right_text)
         return;
     describe_end(wait_status, end, sizeof end);
-    Report report = {.length = 0};
-    report_add(&report, "ERROR: expected the process to end with status %d and to say \"%s\"\n", status, text ? text : "");
-    report_add(&report, "  it %s and said: %.600s\n", end, output[0] != '\0' ? output : "(nothing)");
-    report_failure(&report, NULL, file, line);
+    fail_with(file, line, NULL, "ERROR: expected the process to end with status %d and to say \"%s\"\n"
+              "  it %s and said: %.600s\n", status, text ? text : "", end, output[0] != '\0' ? output : "(nothing)");
 }
