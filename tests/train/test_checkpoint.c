@@ -259,7 +259,7 @@ static void test_the_checksum_cannot_be_left_out(void **unused)
     assert_non_null(place);
     memcpy(place, "\"chicksum\"", 10);
     write_file(test_path("without"), bytes, count);
-    expect_dies(load, test_path("without"), 2, "has no \"checksum\"");
+    expect_dies(load, test_path("without"), 2, "has no checksum: an older version of this program has written it");
     free(bytes);
 }
 

@@ -34,6 +34,7 @@ static const HandMade lies[] = {
     {"{\"__metadata__\":{},\"__metadata__\":{}," WEIGHT "," BIAS "}", 36, "twice"},
     {"{\"__metadata__\": {\"checksum\": \"0123456789abcdef\"}, " WEIGHT ", " BIAS "}", 36, "its checksum is"},
     {"{" WEIGHT "}", 24, "has no tensor \"fc1.bias\""},
+    {"{\"__metadata__\": {\"checksum\": \"0123456789abcdef\"}, " WEIGHT "}", 24, "has no tensor \"fc1.bias\""},
     {"{" WEIGHT "," BIAS "}", 32, "24 to 36, which are not 12 of the file's 32 bytes"},
     {"{" WEIGHT "," BIAS "}", 40, "holds 40 bytes of data, but its tensors have 36"},
     {"{" WEIGHT "," WEIGHT "," BIAS "}", 36, "twice"},

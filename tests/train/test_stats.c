@@ -161,6 +161,7 @@ static void test_values_survive(void **unused)
     summary_add_number(summary, "bytes_per_step", 12.5e9); /* more than 32 bits hold */
     summary_add_number(summary, "first_loss", NAN);
     summary_add_number(summary, "final_loss", INFINITY);
+    assert_true(isinf(value_of(summary, "final_loss")->valuedouble)); /* people read inf; JSON has no word for it */
     cJSON *object = written_and_parsed(summary);
     assert_string_equal(cJSON_GetStringValue(value_of(object, "model")), "gpt \"quoted\"\n");
     expect_key(object, "bytes_per_step", 12.5e9);

@@ -180,8 +180,10 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
 
 static void check_origin(const SafetensorsFile *file, const CheckpointState *state)
 {
+    if (safetensors_metadata(file, "checksum") == NULL) /* it is compared after the header; it must not be left out */
+        die("%s: holds an optimizer's state, but has no checksum: an older version of this program has written it, or "
+            "another program has changed it; its weights can be used if the optimizer's state is left out", file->path);
     const char *model = metadata_text(file, "model");
-    metadata_text(file, "checksum"); /* was compared when the file was opened; must not be left out */
     if (strcmp(model, state->model) != 0)
         die("%s: was saved from a run with %s, this one has %s: the same numbers would mean something else", file->path,
             safetensors_printable(model), state->model);

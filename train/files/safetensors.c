@@ -61,16 +61,15 @@ static uint64_t hash_of_data(const SafetensorsFile *file)
     return hash;
 }
 
-/* text: the header, with more zero bytes behind it than a checksum has digits. The checksum is found by its digits,
- * because another program may write spaces behind the key. */
-static void check_sum(SafetensorsFile *file, char *text, size_t length)
+/* The checksum is found in the header by its digits, because another program may write spaces behind the key. */
+static void check_sum(SafetensorsFile *file)
 {
     char actual[sizeof NO_CHECKSUM];
     const char *stated = safetensors_metadata(file, CHECKSUM);
-    char *place = stated != NULL ? strstr(text, stated) : NULL;
+    char *place = stated != NULL ? strstr(file->text, stated) : NULL;
     if (place != NULL)
         memcpy(place, NO_CHECKSUM, strlen(NO_CHECKSUM));
-    file->hash = fnv1a(hash_of_data(file), text, length);
+    file->hash = fnv1a(hash_of_data(file), file->text, (size_t)file->data_start - LENGTH_BYTES);
     format_checksum(file->hash, actual);
     if (stated != NULL && strcmp(stated, actual) != 0)
         die("%s: its checksum is \"%s\", but its contents have \"%s\": the file is damaged; a program that changes "
@@ -106,20 +105,19 @@ void safetensors_open(SafetensorsFile *file, const char *path)
 {
     *file = (SafetensorsFile){.path = path};
     size_t length = read_header_length(file);
-    char *text = alloc_or_fault(length + 64);
-    if (fread(text, 1, length, file->stream) != length)
+    file->text = alloc_or_fault(length + 64); /* more zero bytes behind it than a checksum has digits */
+    if (fread(file->text, 1, length, file->stream) != length)
         die("%s: its header cannot be read", path);
-    file->header = cJSON_ParseWithOpts(text, NULL, true);
+    file->header = cJSON_ParseWithOpts(file->text, NULL, true);
     if (!cJSON_IsObject(file->header))
         die("%s: its header is not a JSON object: the file is damaged, or is no safetensors file", path);
-    check_sum(file, text, length);
-    free(text);
 }
 
 void safetensors_close(SafetensorsFile *file)
 {
     fclose(file->stream);
     cJSON_Delete(file->header);
+    free(file->text);
 }
 
 bool safetensors_holds(const SafetensorsFile *file, const char *name)
@@ -175,7 +173,7 @@ static bool is_expected(const char *name, const SafetensorsEntry *entries, int c
     return strcmp(name, METADATA) == 0;
 }
 
-void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *entries, int count)
+void safetensors_expect(SafetensorsFile *file, const SafetensorsEntry *entries, int count)
 {
     int64_t *begins = alloc_or_fault((size_t)count * sizeof *begins), bytes = 0;
     const cJSON *item;
@@ -198,6 +196,7 @@ void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *ent
     if (bytes != file->data_bytes)
         die("%s: holds %lld bytes of data, but its tensors have %lld", file->path, (long long)file->data_bytes,
             (long long)bytes);
+    check_sum(file); /* last: a huge wrong file need not be read */
 }
 
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory)

@@ -33,21 +33,22 @@ typedef struct SafetensorsFile {
     const char *path; /* not copied */
     FILE *stream;
     cJSON *header;
+    char *text; /* the header as it stands in the file; owned */
     int64_t data_start; /* bytes from the start of the file */
     int64_t data_bytes;
-    uint64_t hash; /* of the whole file; equal to the checksum, if there is one */
+    uint64_t hash; /* of the whole file, once safetensors_expect() has read it; the checksum, if there is one */
 } SafetensorsFile;
 
-/* Reads the whole file once. die()s if it has a checksum that does not fit its contents. Free with
- * safetensors_close(). */
+/* Reads the header. Free with safetensors_close(). */
 void safetensors_open(SafetensorsFile *file, const char *path);
 void safetensors_close(SafetensorsFile *file);
 
 bool safetensors_holds(const SafetensorsFile *file, const char *name); /* the file has a tensor of this name */
 const char *safetensors_metadata(const SafetensorsFile *file, const char *key); /* NULL: none; owned by the file */
 
-/* die()s unless the file holds exactly these tensors, with these dtypes and shapes, and no two of them overlap. */
-void safetensors_expect(const SafetensorsFile *file, const SafetensorsEntry *entries, int count);
+/* die()s unless the file holds exactly these tensors, with these dtypes and shapes, and no two of them overlap. Then
+ * reads the whole file once, and die()s if it has a checksum that does not fit its contents. */
+void safetensors_expect(SafetensorsFile *file, const SafetensorsEntry *entries, int count);
 /* Copies the numbers of one of these tensors to `memory` (host, entry->bytes). */
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory);
 

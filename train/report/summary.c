@@ -12,7 +12,7 @@
 
 void summary_add_number(cJSON *object, const char *key, double value)
 {
-    cJSON_AddItemToObject(object, key, isfinite(value) ? cJSON_CreateNumber(value) : cJSON_CreateNull());
+    cJSON_AddItemToObject(object, key, isnan(value) ? cJSON_CreateNull() : cJSON_CreateNumber(value));
 }
 
 void summary_add_text(cJSON *object, const char *key, const char *text)
