@@ -57,6 +57,15 @@ plant() {
     check "$words" "$status" "$@"
 }
 
+# plant_late WORDS PATTERN...: the same, where a time-out ends the run. The seconds in the messages ("has been waiting
+# for 3.0 s") must be plausible: one rank has waited for the time-out, and the others began at nearly the same time.
+plant_late() {
+    plant "$@"
+    grep -oE '[0-9.]+ s\b' "$work/err" | awk -v low="$timeout" -v high="$soon" '
+        { most = $1 > most ? $1 : most; bad = bad || $1 < low - 2 || $1 > high }
+        END { exit bad || most < low - 0.1 }' || fail "$1: the seconds in the messages are not $timeout to $soon"
+}
+
 # finalize HOW STATUS: an MPI_Finalize that never returns, at the end of HOW. All work is done by then, so the ranks end
 # without it, with the status that they would have had. (Open MPI's launcher reports such a rank as failed, and that of
 # 4.1 sometimes hangs or crashes then, so only the ranks are checked there. Its MPI_Finalize is not known to hang.)
@@ -208,30 +217,30 @@ suspend_all() {
 # ---- a rank that does not come: the time-out ----
 
 waits() {
-    plant sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
+    plant_late sleep 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 4; its last one'
-    plant device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
+    plant_late device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' \
         'rank 2, step 2: has not reached collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
     ! grep -Eq 'rank 2, step 2: has been waiting' "$work/err" || fail "device: rank 2, which is late itself, blames the others"
-    plant backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
+    plant_late backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
         'rank 1, step 2: has been waiting' \
         'rank 2, step 2: has not reached collective number 5; its last one, all_reduce number 4 \(fc2.weight'
-    plant late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(freeing shared memory' \
+    plant_late late_free 'fault: rank 0.*has been waiting for [0-9.]+ s in barrier number [0-9]+ \(freeing shared memory' \
         'rank 1.*has been waiting for [0-9.]+ s in barrier' 'rank 2.*has not reached collective number'
     plant leave 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .*rank 2 has left the group after 4' \
         'rank 1, step 2: .*rank 2 has left the group'
-    plant "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
+    plant_late "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
     plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
-    plant wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
+    plant_late wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
 
     # A broadcast follows a tree: one rank is missing, one waits for it, and the others do not notice. (Open MPI's tree
     # has another shape.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then
         ranks=4
-        plant broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
+        plant_late broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
             'rank 1, step 2: has done its part' 'rank 2, step 2: has not reached collective number 4' \
             'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
         ranks=3
