@@ -44,6 +44,9 @@ struct ProcessGroup {
     struct Block *blocks; /* what pg_alloc_shared() gave, to check counts; owned */
 };
 
+/* shared_memory.c: faults if `send` begins in memory of pg_alloc_shared() and ends beyond it. */
+void group_check_room(ProcessGroup *pg, const Collective *collective);
+
 /* ---- group.c: each calls all observers: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
@@ -66,11 +69,6 @@ void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and noth
  * result does not differ from run to run. */
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
-
-/* ---- shared_memory.c ---- */
-
-/* Faults if `send` begins in memory of pg_alloc_shared() and ends beyond it. */
-void group_check_room(ProcessGroup *pg, const Collective *collective);
 
 /* ---- pg_mpi.c ---- */
 void pg_mpi_open(ProcessGroup *pg);

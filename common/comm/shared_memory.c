@@ -169,15 +169,6 @@ typedef struct Block {
     struct Block *next;
 } Block;
 
-static void add_block(ProcessGroup *pg, const void *memory, size_t bytes)
-{
-    Block *block = alloc_or_fault(sizeof *block);
-    pthread_mutex_lock(&pg->lock);
-    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
-    pg->blocks = block;
-    pthread_mutex_unlock(&pg->lock);
-}
-
 static void remove_block(ProcessGroup *pg, const void *memory)
 {
     pthread_mutex_lock(&pg->lock);
@@ -215,7 +206,11 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
     if (pg->shared != NULL && bytes > 0)
         window = window_create(pg, bytes);
     void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
-    add_block(pg, memory, bytes);
+    Block *block = alloc_or_fault(sizeof *block);
+    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
+    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only this thread changes it */
+    pg->blocks = block;
+    pthread_mutex_unlock(&pg->lock);
     return memory;
 }
 

@@ -72,18 +72,17 @@ void tests_run_as_rank(int rank)
 
 /* ---- a rank that hangs outside collectives ---- */
 
-static char idle_line[300];
+static char idle_line[280];
 static unsigned idle_seconds;
 
 static void end_idle(int signal_number)
 {
     (void)signal_number;
     ssize_t written = write(STDERR_FILENO, idle_line, strlen(idle_line));
-    (void)written;
-    _exit(1);
+    _exit(written > 0 ? 1 : 2);
 }
 
-static void collective_called(void *self, const Collective *collective)
+static void start_count_again(void *self, const Collective *collective)
 {
     (void)self, (void)collective;
     alarm(idle_seconds);
@@ -91,10 +90,9 @@ static void collective_called(void *self, const Collective *collective)
 
 void tests_end_if_idle(unsigned seconds)
 {
-    snprintf(idle_line, sizeof idle_line, "test: fault: rank %d: it has called no collective for %u s, and is not done\n"
-             "  usual cause: a loop in ddp.c that never ends; or memory that was overwritten, for example by a count of "
-             "bytes where elements are expected\n", job_rank(), seconds);
     idle_seconds = seconds;
+    snprintf(idle_line, sizeof idle_line, "test: fault: rank %d: it has called no collective for %u s, and still runs\n"
+             "  usual cause: a loop in ddp.c that never ends, or memory that was overwritten\n", job_rank(), seconds);
     signal(SIGALRM, end_idle);
     alarm(seconds);
 }
@@ -108,6 +106,6 @@ ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptio
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     tests_end_if_idle((unsigned)(2 * options->timeout)); /* the watchdog reports a rank that waits in a collective */
-    pg_observe(pg, &(GroupObserver){.called = collective_called});
+    pg_observe(pg, &(GroupObserver){.called = start_count_again});
     return pg;
 }
