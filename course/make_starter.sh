@@ -92,10 +92,11 @@ section() {
 # Messages that this stage cannot cause are left out.
 foreign='GPU'
 [ "$number" -ge 4 ] || foreign+='|\(stage 4\)'
-[ "$number" -ge 3 ] || foreign+='|readiness_|gradient_ready|gradient-ready|launch_ready|next_bucket|work_wait|pending|as unused'
-[ "$number" -ge 3 ] || foreign+='|rebuilt|not marked|under way|middle of backward|were full|100000|ddp_before_backward'
+[ "$number" -ge 3 ] || foreign+='|readiness_|gradient.ready|next_bucket|work_wait|pending|before_backward|rebuilt'
+[ "$number" -ge 3 ] || foreign+='|frozen`|unused parameters are|under way|middle of backward'
 { printf '# Tests: what their messages mean\n\n' &&
-    section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } >"$starter/tests/README.md"
+    section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
+    >"$starter/tests/README.md"
 
 # Links to files that were not copied become plain text, and pictures a remark.
 unlink_missing() { # FILE

@@ -57,7 +57,8 @@ static void test_close_names_first_and_worst(void **state)
     expect_test_fails(inner_close_off, "test_expect.c:");
 }
 
-/* Where two ranks print at once, only what one write() holds stays together. A pipe with O_DIRECT keeps writes apart. */
+/* Where two ranks print at once, only what one write() holds stays together. A pipe with O_DIRECT keeps writes
+ * apart. */
 static void test_report_is_one_write(void **state)
 {
     (void)state;

@@ -153,7 +153,8 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
     else if (strcmp(how, "count") == 0)
         pg_all_reduce(pg, gradient, gradient, ELEMENTS / 2, DTYPE_F32, REDUCE_SUM, "bucket 0");
     else if (strcmp(how, "bytes") == 0)
-        pg_all_reduce(pg, gradient + ELEMENTS, gradient + ELEMENTS, ELEMENTS * sizeof *gradient, DTYPE_F32, REDUCE_SUM, "bucket 0");
+        pg_all_reduce(pg, gradient + ELEMENTS, gradient + ELEMENTS, ELEMENTS * sizeof *gradient, DTYPE_F32, REDUCE_SUM,
+                      "bucket 0");
     else if (strcmp(how, "negative") == 0)
         pg_all_reduce(pg, gradient, gradient, (size_t)-ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
     else if (strcmp(how, "unstarted") == 0)

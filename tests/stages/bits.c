@@ -135,7 +135,7 @@ int main(int argc, char **argv)
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
     job_set_program("bits");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){
-        .algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(), .debug_collectives = true}); /* any calls may come */
+        .algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(), .debug_collectives = true});
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
     FILE *file = writes ? fopen(argv[1], "w") : NULL;
     if (writes && file == NULL)

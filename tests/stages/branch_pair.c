@@ -167,7 +167,7 @@ void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, cons
                  pg_world_size(pair->pg));
         expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
                      "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
-                     "not agree on which parameters were used; or an earlier micro-batch's part is lost, or scaled twice");
+                     "not agree on which parameters were used; or an earlier micro-batch is lost, or scaled twice");
     }
     replicas_check_equal(pair->pg, &pair->ranks.parameters);
 }

@@ -47,8 +47,8 @@ static void check_comparison(const char *file, int line, const char *name, const
 {
     if (actual != NULL && expected != NULL && actual != expected && count > 0)
         return;
-    fail_with(file, line, NULL, "ERROR: %s: this comparison proves nothing: actual %p, expected %p, %lld elements\n", name,
-              (const void *)actual, (const void *)expected, (long long)count);
+    fail_with(file, line, NULL, "ERROR: %s: this comparison proves nothing: actual %p, expected %p, %lld elements\n",
+              name, (const void *)actual, (const void *)expected, (long long)count);
 }
 
 /* 0 if an element passes, else its difference divided by the allowed one. Infinite for NaN and infinity. */
@@ -84,8 +84,8 @@ void expect_close_at(const char *file, int line, const char *name, const float *
         return;
     fail_with(file, line, hint, "ERROR: %s: %lld of %lld elements are off (allowed: %g + %g * |expected|)\n"
               "  first [%lld]: expected %.9g, got %.9g, difference %.3g\n"
-              "  worst [%lld]: expected %.9g, got %.9g, difference %.3g\n", name, (long long)wrong, (long long)count, atol,
-              rtol, (long long)first, (double)expected[first], (double)actual[first],
+              "  worst [%lld]: expected %.9g, got %.9g, difference %.3g\n", name, (long long)wrong, (long long)count,
+              atol, rtol, (long long)first, (double)expected[first], (double)actual[first],
               fabs((double)actual[first] - (double)expected[first]), (long long)worst, (double)expected[worst],
               (double)actual[worst], fabs((double)actual[worst] - (double)expected[worst]));
 }

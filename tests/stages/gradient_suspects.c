@@ -129,8 +129,8 @@ static const Suspect suspects[] = {
     {last_micro_batch_only, "that of the last micro-batch alone: what had accumulated before it is lost"},
     {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
                                  "no_sync is for all micro-batches but the LAST"},
-    {scaled_again_and_again, "multiplied by gradient_scale after EVERY micro-batch, so that the earlier ones are divided "
-                             "several times: gradients are sums until the LAST micro-batch"},
+    {scaled_again_and_again, "multiplied by gradient_scale after EVERY micro-batch, so that the earlier ones are "
+                             "divided several times: gradients are sums until the LAST micro-batch"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
                              "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after "
                              "the LAST micro-batch, or put the earlier sums elsewhere"},

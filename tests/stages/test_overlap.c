@@ -59,8 +59,8 @@ static void test_tied_weight(void **state)
             fail_msg("%s raised a second event: a tied weight is ready once, after its last contribution",
                      parameter->name);
         expect_bits_equal(parameter->name, pair->watch.gradient[i], parameter->tensor.grad,
-                          tensor_count(&parameter->tensor), "the event came before the last contribution; or ddp_after_backward() "
-                          "has changed the gradient, which may be scaled, or replaced by the sum over ranks, only after "
+                          tensor_count(&parameter->tensor), "the event came before the last contribution; or "
+                          "ddp_after_backward() has scaled the gradient, or replaced it by the sum over ranks, before "
                           "the LAST micro-batch");
     }
     if (pair->watch.count != PARAMETERS)
