@@ -3,10 +3,9 @@
 # lacks the gradient. The fault names the parameter and ends all ranks. So does a rank with a different model.
 #
 # usage: test_missing_gradient.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from missing_gradient.c
+# shellcheck source-path=SCRIPTDIR
 set -u
-# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/processes.sh"
-# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/messages.sh"
 program=$1
 shift
