@@ -127,8 +127,8 @@ static const Suspect suspects[] = {
     {mean_of_each_rank, "a mean of per-rank means: each rank divided by its OWN number of samples. The batch is uneven "
                         "here; divide the sum by the GLOBAL number"},
     {last_micro_batch_only, "that of the last micro-batch alone: what had accumulated before it is lost"},
-    {scaled_again_and_again, "multiplied by gradient_scale after EVERY micro-batch: gradients are sums until the step's "
-                             "end (stage 4: no_sync is for all micro-batches but the LAST)"},
+    {scaled_again_and_again, "multiplied by gradient_scale after EVERY micro-batch: gradients are sums until the end "
+                             "of the step (stage 4: no_sync is for all micro-batches but the LAST)"},
     {first_micro_batch_averaged, "summed over the ranks after the FIRST micro-batch only; the later ones stayed local: "
                                  "no_sync is for all micro-batches but the LAST"},
     {summed_again_and_again, "a sum over the ranks that was summed again: the sum of a micro-batch was left in the "
