@@ -2,7 +2,6 @@
 #include "ddp/bucket_caps.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -17,31 +16,31 @@
 
 /* ---- the backward pass ---- */
 
+typedef struct Backward {
+    double *ready; /* by parameter index: seconds from its beginning; 0 without an event: unused or frozen; owned */
+    double start, seconds;
+} Backward;
+
 static void note_ready(void *listener, Parameter *parameter)
 {
-    BackwardTimes *times = listener;
-    times->ready[parameter->index] = now_seconds() - times->start;
+    Backward *backward = listener;
+    backward->ready[parameter->index] = now_seconds() - backward->start;
 }
 
-void backward_times_start(BackwardTimes *times, Tape *tape, const ParameterList *parameters)
+/* The slowest rank's times, so that all ranks choose the same. */
+static Backward measure_backward(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed)
 {
-    free(times->ready);
-    times->ready = alloc_or_fault((size_t)parameters->count * sizeof *times->ready);
+    const size_t count = (size_t)parameters->count;
+    Backward backward = {.ready = alloc_or_fault(count * sizeof *backward.ready)};
     tape->on_gradient_ready = note_ready;
-    tape->listener = times;
-    times->start = now_seconds();
-}
-
-void backward_times_stop(BackwardTimes *times, Tape *tape)
-{
-    times->seconds = now_seconds() - times->start;
+    tape->listener = &backward;
+    backward.start = now_seconds();
+    tape_backward(tape, loss, seed);
+    backward.seconds = now_seconds() - backward.start;
     tape->on_gradient_ready = NULL;
-}
-
-void backward_times_free(BackwardTimes *times)
-{
-    free(times->ready);
-    *times = (BackwardTimes){0};
+    pg_all_reduce(pg, backward.ready, backward.ready, count, DTYPE_F64, REDUCE_MAX, "times of backward");
+    pg_all_reduce(pg, &backward.seconds, &backward.seconds, 1, DTYPE_F64, REDUCE_MAX, "time of backward");
+    return backward;
 }
 
 /* ---- the link ---- */
@@ -124,21 +123,21 @@ BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count,
     return best;
 }
 
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap)
+BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed,
+                              bool overlap)
 {
+    Backward backward = measure_backward(pg, parameters, tape, loss, seed);
     size_t *sizes = alloc_or_fault((size_t)parameters->count * sizeof *sizes), total = 0;
     double *ready = alloc_or_fault((size_t)parameters->count * sizeof *ready);
     int count = 0;
-    /* The slowest rank's times, so that all ranks choose the same. */
-    pg_all_reduce(pg, times->ready, times->ready, (size_t)parameters->count, DTYPE_F64, REDUCE_MAX, "times of backward");
-    pg_all_reduce(pg, &times->seconds, &times->seconds, 1, DTYPE_F64, REDUCE_MAX, "time of backward");
     for (int i = parameters->count - 1; i >= 0; i--) /* in the order in which buckets are filled */
         if (parameters->items[i]->tensor.requires_grad) {
             sizes[count] = (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
-            ready[count] = overlap ? times->ready[i] : times->seconds;
+            ready[count] = overlap ? backward.ready[i] : backward.seconds;
             total += sizes[count++];
         }
-    BucketCaps best = bucket_caps_best(sizes, ready, count, times->seconds, measure_link(pg, total));
+    BucketCaps best = bucket_caps_best(sizes, ready, count, backward.seconds, measure_link(pg, total));
+    free(backward.ready);
     free(sizes);
     free(ready);
     return best;

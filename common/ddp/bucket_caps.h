@@ -1,19 +1,12 @@
 /* bucket_caps.h: how large buckets must be to hide most of the communication, from what backward and the link take.
  *
- * Interface, before ddp_create(): backward_times_start(), a backward pass, backward_times_stop(); then
- * bucket_caps_choose(), on all ranks. The memory of the times is freed with backward_times_free().
+ * Interface: bucket_caps_choose() before ddp_create(), on all ranks; the other two are its parts.
  */
 #ifndef LOCKSTEP_DDP_BUCKET_CAPS_H
 #define LOCKSTEP_DDP_BUCKET_CAPS_H
 
 #include "autograd/tape.h"
 #include "comm/process_group.h"
-
-/* When each gradient becomes ready, in seconds from the beginning of backward. */
-typedef struct BackwardTimes {
-    double *ready;  /* by parameter index; 0 for a parameter without an event: it is unused or frozen; owned */
-    double start, seconds; /* of the whole pass */
-} BackwardTimes;
 
 /* An all-reduce of n bytes takes latency + n / bytes_per_second. */
 typedef struct Link {
@@ -28,11 +21,6 @@ typedef struct BucketCaps {
     Link link;
 } BucketCaps;
 
-/* Listens to the tape's gradient-ready events, until backward_times_stop(). *times may be used again, or {0}. */
-void backward_times_start(BackwardTimes *times, Tape *tape, const ParameterList *parameters);
-void backward_times_stop(BackwardTimes *times, Tape *tape);
-void backward_times_free(BackwardTimes *times);
-
 /* What buckets with these caps cost. sizes (bytes), ready (seconds): of `count` gradients, in the order in which
  * buckets are filled. backward: seconds of the whole pass. */
 BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int count, double backward, Link link,
@@ -41,8 +29,10 @@ BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int cou
 /* The caps with the fewest buckets, of all that leave about the least communication exposed. */
 BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count, double backward, Link link);
 
-/* The same for this model, and a link that is measured with all-reduces. overlap: false: no all-reduce begins before
- * the end of backward (stage 2). All ranks get the same result. Collective. */
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, BackwardTimes *times, bool overlap);
+/* The same for this model. Runs tape_backward(tape, loss, seed), whose gradients are of no use afterwards, and times it;
+ * then measures the link with all-reduces. overlap: false: no all-reduce begins before the end of backward (stage 2).
+ * All ranks get the same result. Collective. */
+BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed,
+                              bool overlap);
 
 #endif

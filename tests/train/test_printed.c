@@ -6,8 +6,7 @@
 
 #include "base/check.h"
 #include "expect.h"
-#include "train/report/progress.h"
-#include "train/report/summary.h"
+#include "train/report/output.h"
 
 /* ---- a clock that the test sets ---- */
 

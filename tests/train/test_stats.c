@@ -9,7 +9,7 @@
 #include <cjson/cJSON.h>
 
 #include "expect.h"
-#include "train/report/summary.h"
+#include "train/report/output.h"
 
 /* ---- stats ---- */
 

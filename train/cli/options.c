@@ -155,15 +155,6 @@ static double real_number(const FlagValues *values, FlagId id)
     return number;
 }
 
-static void whole_number_pair(const FlagValues *values, FlagId id, long *first, long *second)
-{
-    const Flag *flag = &flags[id];
-    const char *text = values->text[id], *rest = NULL;
-    if (!read_whole(flag, text, ',', first, &rest) || !read_whole(flag, rest + 1, '\0', second, &rest))
-        die("--%s: '%s' is not %s: two whole numbers from %.0f to %.0f with a comma between them", flag->name, text,
-            flag->argument, flag->low, flag->high);
-}
-
 /* Numbers with commas between them, at most `room`. Returns how many there are: 0 if the flag has no value. */
 static int whole_number_list(const FlagValues *values, FlagId id, int64_t *numbers, int room)
 {
@@ -247,10 +238,11 @@ static void fill_model(Options *options, const FlagValues *values)
     options->data = values->text[FLAG_DATA];
 
     if (values->given[FLAG_HIDDEN]) {
-        long hidden1 = 0, hidden2 = 0;
-        whole_number_pair(values, FLAG_HIDDEN, &hidden1, &hidden2);
-        options->model.mlp.hidden1 = (int)hidden1;
-        options->model.mlp.hidden2 = (int)hidden2;
+        int64_t hidden[2];
+        if (whole_number_list(values, FLAG_HIDDEN, hidden, 2) < 2)
+            die("--hidden: '%s' is one number; give two, with a comma between them", values->text[FLAG_HIDDEN]);
+        options->model.mlp.hidden1 = (int)hidden[0];
+        options->model.mlp.hidden2 = (int)hidden[1];
     }
     options->model.mlp.activation = (Activation)choice(values, FLAG_ACTIVATION)->value;
     if (values->given[FLAG_LAYERS])

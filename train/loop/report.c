@@ -11,7 +11,7 @@
 #include "autograd/rounding.h"
 #include "base/check.h"
 #include "device/device.h"
-#include "train/report/summary.h"
+#include "train/report/output.h"
 
 double report_resident_mb(void)
 {
@@ -102,11 +102,8 @@ void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps)
     const double mebibyte = 1 << 20, all = caps->hidden + caps->exposed;
     if (pg_rank(pg) != 0)
         return;
-    printf("buckets: %d", caps->buckets);
-    if (caps->buckets > 1)
-        printf(", the first closed at %.3g MiB, the others at %.3g MiB", (double)caps->first / mebibyte,
-               (double)caps->others / mebibyte);
-    printf("; expected: %.0f %% of %.3g ms hidden (backward takes %.3g ms; the link %.3g us, then %.3g GB/s)\n",
+    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link %.3g us, "
+           "then %.3g GB/s)\n", caps->buckets, (double)caps->first / mebibyte, (double)caps->others / mebibyte,
            100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
            1e-9 * caps->link.bytes_per_second);
     fflush(stdout);

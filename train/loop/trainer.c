@@ -13,7 +13,7 @@
 #include "ddp/bucket_caps.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
-#include "train/report/progress.h"
+#include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
 #include "train/report/stats.h"
@@ -254,8 +254,8 @@ static void check_same_files(const Trainer *trainer)
                              "give every rank the same data and checkpoint");
 }
 
-/* Measures two backward passes before DDP exists, and what the link takes, and chooses the buckets' caps by them. The
- * second pass counts: in the first, all memory is new. The gradients are thrown away. Collective. */
+/* Before DDP exists: measures a backward pass and the link, and chooses the buckets' caps by them. It is the second pass
+ * that counts, because in the first all memory is new. Their gradients are thrown away. Collective. */
 static void choose_bucket_caps(Trainer *trainer, Options *options)
 {
     Replica *replica = &trainer->replica;
@@ -263,18 +263,13 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
     Loader *loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                   trainer->record.first_step);
     void *gradients = parameters_allocate_gradients(parameters);
-    BackwardTimes times = {0};
-    for (int pass = 0; pass < 2; pass++) {
-        const Batch *batch = loader_next(loader);
-        Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-        backward_times_start(&times, &replica->tape, parameters);
-        replica_backward(replica, loss);
-        backward_times_stop(&times, &replica->tape);
-    }
-    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &times, ddp_stage_number >= 3);
+    const Batch *batch = loader_next(loader);
+    replica_backward(replica, replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples));
+    Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &replica->tape, loss, replica->scaler.scale,
+                                       ddp_stage_number >= 3);
     options->ddp.first_bucket_cap_bytes = trainer->caps.first;
     options->ddp.bucket_cap_bytes = trainer->caps.others;
-    backward_times_free(&times);
     parameters_free_gradients(parameters, gradients);
     loader_stop(loader);
 }
