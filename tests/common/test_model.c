@@ -84,21 +84,22 @@ static void test_parameters_are_found_by_name(void **state)
 
 /* ---- initial weights ---- */
 
-/* The mean, the root of the mean square and the largest size of a parameter's numbers. */
+/* The mean, the root of the mean square, the largest and the smallest size of a parameter's numbers. */
 typedef struct Moments {
-    double mean, rms, largest;
+    double mean, rms, largest, smallest;
 } Moments;
 
 static Moments moments_of(const Parameter *parameter)
 {
     int64_t count = tensor_count(&parameter->tensor);
     float *values = alloc_or_fault((size_t)count * sizeof *values);
-    Moments moments = {0};
+    Moments moments = {.smallest = INFINITY};
     device_to_host(values, parameter->tensor.data, (size_t)count * sizeof *values);
     for (int64_t i = 0; i < count; i++) {
         moments.mean += (double)values[i] / (double)count;
         moments.rms += (double)values[i] * (double)values[i] / (double)count;
         moments.largest = fmax(moments.largest, fabs((double)values[i]));
+        moments.smallest = fmin(moments.smallest, fabs((double)values[i]));
     }
     moments.rms = sqrt(moments.rms);
     free(values);
@@ -117,6 +118,7 @@ static void expect_normal(const Parameter *parameter, double deviation)
     Moments moments = moments_of(parameter);
     expect_about(parameter->name, "a deviation", moments.rms, deviation, 0.05 * deviation);
     expect_about(parameter->name, "a mean", moments.mean, 0, 0.08 * deviation);
+    assert_true(moments.smallest > 0); /* every number was drawn */
     expect_about(parameter->name, "a largest number", moments.largest, 4.2 * deviation, 1.2 * deviation);
 }
 
@@ -165,6 +167,7 @@ static void test_first_weights_of_mlp(void **state)
         Moments weight = moments_of(model.fc_weight[layer]), bias = moments_of(model.fc_bias[layer]);
         expect_about(model.fc_weight[layer]->name, "a mean", weight.mean, 0, 0.05 * limit);
         expect_about(model.fc_weight[layer]->name, "a deviation", weight.rms, limit / sqrt(3), 0.02 * limit);
+        assert_true(weight.smallest > 0);
         expect_about(model.fc_weight[layer]->name, "a largest number", weight.largest, limit, 0.01 * limit);
         expect_about(model.fc_bias[layer]->name, "a largest number", bias.largest, 0.75 * limit, 0.25 * limit);
     }

@@ -318,6 +318,19 @@ static void drop_last_must_leave_samples(void **state)
     expect_dies(drop_all_samples, NULL, 2, "error: --drop-last: 2 samples on 3 ranks leave none");
 }
 
+static void sample_nothing(void *argument)
+{
+    Sampler sampler;
+    (void)argument;
+    sampler_create(&sampler, 0, 2, 4, 0, true, false);
+}
+
+static void there_must_be_samples(void **state)
+{
+    (void)state;
+    expect_dies(sample_nothing, NULL, 1, "a sampler of 0 samples");
+}
+
 static void ask_for_rank_two_of_two(void *argument)
 {
     Sampler sampler;
@@ -347,6 +360,7 @@ int main(void)
         cmocka_unit_test(own_data_is_seen_once_an_epoch),
         cmocka_unit_test(drop_last_stops_all_ranks_together),
         cmocka_unit_test(own_data_must_be_there),
+        cmocka_unit_test(there_must_be_samples),
         cmocka_unit_test(there_is_no_such_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
