@@ -39,6 +39,7 @@ struct Worker {
 };
 
 #define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
+#define QUICK_BYTES 8192  /* in shared memory, a sum of so many takes about a microsecond */
 
 /* ---- counting ---- */
 
@@ -144,24 +145,26 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
 
 /* ---- the communication thread ---- */
 
-/* Carries out the first of the queue. Called with the lock held, if no thread is carrying it out already; the lock is
- * free meanwhile. */
-static void carry_first_out(ProcessGroup *pg)
-{
-    Worker *worker = pg->worker;
-    Work *work = worker->first;
-    worker->first_under_way = true;
-    pthread_mutex_unlock(&worker->lock);
-    group_carry_out(pg, &work->collective);
-    pthread_mutex_lock(&worker->lock);
-    worker->first_under_way = false;
-    worker->first = work->next;
-    work->done = true;
-}
-
 static bool can_carry_out(const Worker *worker)
 {
     return worker->first != NULL && !worker->first_under_way;
+}
+
+/* A thread that holds the lock carries the first of the queue out between these two calls. The lock is free meanwhile. */
+static Work *begin_first(Worker *worker)
+{
+    Work *first = worker->first;
+    worker->first_under_way = true;
+    pthread_mutex_unlock(&worker->lock);
+    return first;
+}
+
+static void end_first(Worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    worker->first->done = true;
+    worker->first = worker->first->next;
+    worker->first_under_way = false;
 }
 
 static void *communicate(void *argument)
@@ -175,7 +178,8 @@ static void *communicate(void *argument)
             pthread_cond_wait(&worker->work_arrived, &worker->lock);
         if (worker->stop)
             break;
-        carry_first_out(pg);
+        group_carry_out(pg, &begin_first(worker)->collective);
+        end_first(worker);
         pthread_cond_signal(&worker->work_done);
     }
     pthread_mutex_unlock(&worker->lock);
@@ -190,6 +194,13 @@ static void start_worker(ProcessGroup *pg)
     pthread_cond_init(&worker->work_done, NULL);
     pg->worker = worker;
     CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
+}
+
+/* To wake the communication thread would take longer than the collective itself. It stays in the queue until a longer one
+ * wakes the thread, or until training asks for it. */
+static bool is_quick(const ProcessGroup *pg, const Collective *collective)
+{
+    return pg->shared != NULL && pg->options.wire_gbps <= 0 && collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
@@ -217,7 +228,8 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
     else
         worker->last->next = work;
     worker->last = work;
-    pthread_cond_signal(&worker->work_arrived);
+    if (!is_quick(pg, &collective))
+        pthread_cond_signal(&worker->work_arrived);
     pthread_mutex_unlock(&worker->lock);
     return work;
 }
@@ -239,7 +251,8 @@ static void carry_out_or_wait(ProcessGroup *pg)
         pthread_cond_wait(&worker->work_done, &worker->lock);
         return;
     }
-    carry_first_out(pg);
+    group_carry_out(pg, &begin_first(worker)->collective);
+    end_first(worker);
     if (worker->first != NULL)
         pthread_cond_signal(&worker->work_arrived); /* it may have found the first under way, and sleep */
 }
@@ -249,6 +262,7 @@ bool work_test(Work *work)
     check_started(work, "work_test");
     pthread_mutex_lock(&work->pg->worker->lock);
     bool done = work->done;
+    pthread_cond_signal(&work->pg->worker->work_arrived); /* nobody may have woken the thread for it */
     pthread_mutex_unlock(&work->pg->worker->lock);
     return done;
 }
