@@ -16,7 +16,7 @@
  * gradient_scale also divides by it.) ddp.c is the only place where gradients are scaled.
  *
  * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
- * From stage 2 on, an all-reduce carries a bucket, planned by buckets_plan() (ddp/buckets.h), and is named "bucket N".
+ * From stage 2 on, an all-reduce carries a bucket (buckets_plan(), ddp/bucket_plan.h), and is named "bucket N".
  * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
  * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
  * in an event or in ddp_before_backward().

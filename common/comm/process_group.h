@@ -72,10 +72,9 @@ void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO */
 
 /* Zeroed device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
- * otherwise, and if pg is NULL, it comes from device_alloc(). If AUTO has chosen SHM and the host has no room for this
- * piece, it comes from there as well: the all-reduce then copies it through the room that is there. Free with pg_free_shared(). Both are collective, with the
- * same `bytes` on all ranks. pg_free_shared() faults if a pg_all_reduce_async() has not had its work_wait(), because
- * the communication thread may still use the memory. */
+ * otherwise, if pg is NULL, or if AUTO has chosen SHM and the host has no room left, it comes from device_alloc(). Free
+ * with pg_free_shared(). Both are collective, with the same `bytes` on all ranks. pg_free_shared() faults if a
+ * pg_all_reduce_async() has not had its work_wait(), because the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
 

@@ -5,8 +5,8 @@
  * then waits, it hides nothing. So a thread of our own carries each collective out while the training thread computes.
  * It takes the collectives from the queue in order, one at a time, so that all ranks carry out the same sequence.
  *
- * A training thread that has to wait does the same: if no collective is under way, it carries out the first of the queue
- * itself. The all-reduces of a small model take some microseconds, and waking another thread takes longer than that.
+ * A training thread that has to wait does the same: if no collective is under way, it carries out the first of the
+ * queue itself. The all-reduces of a small model take some microseconds, and waking another thread takes longer.
  *
  * Ownership of a Work: the training thread fills it and queues it under the lock. The thread that carries it out then
  * owns it until it sets `done` under the lock. After that the training thread owns it again.
@@ -150,7 +150,7 @@ static bool can_carry_out(const Worker *worker)
     return worker->first != NULL && !worker->first_under_way;
 }
 
-/* A thread that holds the lock carries the first of the queue out between these two calls. The lock is free meanwhile. */
+/* A thread that holds the lock carries the first of the queue out between these calls. The lock is free meanwhile. */
 static Work *begin_first(Worker *worker)
 {
     Work *first = worker->first;
@@ -196,8 +196,8 @@ static void start_worker(ProcessGroup *pg)
     CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
 }
 
-/* To wake the communication thread would take longer than the collective itself. It stays in the queue until a longer one
- * wakes the thread, or until training asks for it. */
+/* To wake the communication thread would take longer than the collective itself. It stays in the queue until a longer
+ * one wakes the thread, or until training asks for it. */
 static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
     return pg->shared != NULL && pg->options.wire_gbps <= 0 && collective_bytes(pg, collective) <= QUICK_BYTES;
@@ -247,7 +247,8 @@ static void check_started(const Work *work, const char *function)
 static void carry_out_or_wait(ProcessGroup *pg)
 {
     Worker *worker = pg->worker;
-    if (!can_carry_out(worker)) {
+    /* What comes after an event of the device is left to the communication thread, whose stream is empty. */
+    if (!can_carry_out(worker) || worker->first->collective.ready != NULL) {
         pthread_cond_wait(&worker->work_done, &worker->lock);
         return;
     }

@@ -8,6 +8,7 @@
 
 #include "autograd/tensor.h"
 #include "comm/process_group.h"
+#include "ddp/bucket_plan.h"
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */
@@ -29,11 +30,6 @@ typedef struct Buckets {
     uint16_t *half_block; /* all buckets' halves, in the same way; owned, or NULL */
     ProcessGroup *pg;   /* allocated the gradients' memory; not owned */
 } Buckets;
-
-/* Writes the bucket number of each of `count` sizes (bytes, in the order given) to bucket_of (count), and returns the
- * number of buckets. A bucket is closed as soon as it holds at least its cap: first_cap for bucket 0, cap for all
- * others. Source: the rule of PyTorch's compute_bucket_assignment_by_size. */
-int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* Places the gradient of every trained parameter in a bucket, zeroed. order: the indices of all trained parameters, in
  * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.

@@ -17,7 +17,7 @@
 void device_choose_kernels(char **argv);
 /* Call once, before training. local_rank: this process's number on its host. CUDA: takes device number local_rank %
  * (devices that this process sees), and does not check whether another rank has the same: compare device_identity().
- * CPU: uses `threads` BLAS threads; prints advice if the environment forces a slow BLAS kernel. */
+ * CPU: uses `threads` BLAS threads. */
 void device_init(int local_rank, int threads);
 /* Call in every other thread before it uses the device. (CUDA: each new thread starts with device 0.) */
 void device_init_thread(void);

@@ -44,20 +44,6 @@ void device_choose_kernels(char **argv)
     execv("/proc/self/exe", argv);
 }
 
-/* OPENBLAS_CORETYPE overrides OpenBLAS's own choice of kernels. 256-bit kernels on a CPU with AVX-512 run at half the
- * speed, and no other message would show it. */
-static void advise_if_kernels_are_slow(const char *kernels)
-{
-    const char *forced = getenv("OPENBLAS_CORETYPE");
-    const char *slow[] = {"Prescott", "Nehalem", "Sandybridge", "Barcelona", "Haswell", "Excavator", "Zen"};
-    if (forced == NULL || !CPU_HAS("avx512f"))
-        return;
-    for (size_t i = 0; i < sizeof slow / sizeof slow[0]; i++)
-        if (strcmp(kernels, slow[i]) == 0)
-            advise("OPENBLAS_CORETYPE=%s makes OpenBLAS use its %s kernels, without this CPU's AVX-512; unset it to "
-                   "let OpenBLAS choose", forced, kernels);
-}
-
 /* Blocks of at least this many bytes go back to the system as soon as they are freed. By default the C library raises
  * this limit while the program runs, and the process would keep the memory that the first step's arena freed. */
 #define RETURNED_WHEN_FREED (256 * 1024)
@@ -90,12 +76,10 @@ void device_init(int local_rank, int threads)
     }
     check_blas_has_memory(threads);
     openblas_set_num_threads(threads);
-    const char *kernels = openblas_get_corename();
     char version[32] = "";
     sscanf(openblas_get_config(), "OpenBLAS %31s", version);
-    snprintf(description, sizeof description, "cpu, OpenBLAS %s %s kernels, %d thread%s", version, kernels, threads,
-             plural);
-    advise_if_kernels_are_slow(kernels);
+    snprintf(description, sizeof description, "cpu, OpenBLAS %s %s kernels, %d thread%s", version,
+             openblas_get_corename(), threads, plural);
 }
 
 void device_init_thread(void)

@@ -102,8 +102,8 @@ void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps)
     const double mebibyte = 1 << 20, all = caps->hidden + caps->exposed;
     if (pg_rank(pg) != 0)
         return;
-    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link %.3g us, "
-           "then %.3g GB/s)\n", caps->buckets, (double)caps->first / mebibyte, (double)caps->others / mebibyte,
+    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
+           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / mebibyte, (double)caps->others / mebibyte,
            100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
            1e-9 * caps->link.bytes_per_second);
     fflush(stdout);

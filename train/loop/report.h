@@ -3,7 +3,7 @@
 #define LOCKSTEP_TRAIN_REPORT_H
 
 #include "data/sampler.h"
-#include "ddp/bucket_caps.h"
+#include "ddp/bucket_plan.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/replica.h"
 #include "train/report/stats.h"

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "ddp/bucket_caps.h"
+#include "ddp/bucket_plan.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
 #include "train/report/output.h"
@@ -264,8 +264,9 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
                                   trainer->record.first_step);
     void *gradients = parameters_allocate_gradients(parameters);
     const Batch *batch = loader_next(loader);
-    replica_backward(replica, replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples));
     Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+    replica_backward(replica, loss);
+    loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     trainer->caps = bucket_caps_choose(trainer->pg, parameters, &replica->tape, loss, replica->scaler.scale,
                                        ddp_stage_number >= 3);
     options->ddp.first_bucket_cap_bytes = trainer->caps.first;

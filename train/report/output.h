@@ -1,12 +1,7 @@
-/* output.h: what a run prints about its steps, and the summary of its settings and results.
+/* output.h: what rank 0 prints about a run's steps, and the summary of its settings and results.
  *
- * Interface, steps: progress_start(); progress_step() after every step; progress_end(), before anything else is printed.
- * On a terminal, one line is rewritten in place. To a file or a pipe, lines are printed for the first and the last step,
- * and for every 5 % of the run or every 10 seconds. Only rank 0 prints.
- *
- * Interface, summary: add values to a cJSON object that you own (report.c lists all keys); then call summary_print() and
- * summary_write() on rank 0. A value that this run does not have is null.
- */
+ * Interface: progress_start(); progress_step() after every step; progress_end(), before anything else is printed. Then
+ * add values to a cJSON object that you own (report.c lists all keys), and call summary_print() and summary_write(). */
 #ifndef LOCKSTEP_TRAIN_OUTPUT_H
 #define LOCKSTEP_TRAIN_OUTPUT_H
 
@@ -14,7 +9,8 @@
 
 #include "train/report/stats.h"
 
-/* ---- steps ---- */
+/* ---- steps: on a terminal, one line that is rewritten. Otherwise, lines for the first and the last step, and for every
+ * 5 % of the run or every 10 seconds. ---- */
 
 typedef struct Progress {
     bool terminal;
@@ -35,7 +31,7 @@ void progress_start(Progress *progress, long first_step, long steps, const char 
 void progress_step(Progress *progress, long step, double loss, double units, double exposed);
 void progress_end(Progress *progress);
 
-/* ---- summary ---- */
+/* ---- summary: a value that this run does not have is null ---- */
 
 /* Numbers that JSON cannot write (NAN, infinity) become null; so does a text that is NULL. Both are copied. */
 void summary_add_number(cJSON *object, const char *key, double value);

@@ -20,7 +20,6 @@ fi
 train=$(realpath "$1")
 mpiexec=$(command -v "${2:-mpiexec}")
 program=${program:-train}
-unset OPENBLAS_CORETYPE # otherwise the program would print advice
 ranks_list=${CLI_RANKS:-1 2}
 limit=20
 cases=0

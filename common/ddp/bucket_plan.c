@@ -1,18 +1,36 @@
-/* bucket_caps.c: measures a backward pass and the link, and looks for the caps that fit them. */
-#include "ddp/bucket_caps.h"
+/* bucket_plan.c: divides gradients into buckets; measures backward and the link, and looks for the caps that fit. */
+#include "ddp/bucket_plan.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "ddp/buckets.h"
 
 #define SMALLEST_CAP ((size_t)16 << 10) /* bytes */
 #define SMALL_MESSAGE 64                /* elements; long and short enough to show the latency */
 #define LARGE_MESSAGE ((size_t)1 << 20) /* elements; at most: long enough to show the bandwidth */
 #define LINK_TRIALS 5
 #define HIGHEST_BANDWIDTH 1e11          /* bytes per second; more is a mistake of the measurement */
-#define NEARLY_BEST 0.005 /* of backward: a difference that no clock would show */
+#define BUCKET_PRICE 100e-6             /* seconds of the processor; measured with the GPT on 2 cores */
+
+/* ---- the plan ---- */
+
+/* note: bucket-plan */
+int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
+{
+    int bucket = 0;
+    size_t filled = 0;
+    for (int i = 0; i < count; i++) {
+        bucket_of[i] = bucket;
+        filled += sizes[i];
+        if (filled >= (bucket == 0 ? first_cap : cap)) {
+            bucket++;
+            filled = 0;
+        }
+    }
+    return count > 0 ? bucket_of[count - 1] + 1 : 0; /* the last bucket may stay below its cap */
+}
 
 /* ---- the backward pass ---- */
 
@@ -28,7 +46,8 @@ static void note_ready(void *listener, Parameter *parameter)
 }
 
 /* The slowest rank's times, so that all ranks choose the same. */
-static Backward measure_backward(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed)
+static Backward measure_backward(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss,
+                                 float seed)
 {
     const size_t count = (size_t)parameters->count;
     Backward backward = {.ready = alloc_or_fault(count * sizeof *backward.ready)};
@@ -49,12 +68,11 @@ static Backward measure_backward(ProcessGroup *pg, const ParameterList *paramete
  * all-reduces, so the communication thread's wake-up counts. */
 static double all_reduce_seconds(ProcessGroup *pg, float *buffer, size_t count)
 {
-    double best = 0;
+    double best = INFINITY;
     for (int trial = 0; trial < LINK_TRIALS; trial++) {
         double start = now_seconds();
         work_wait(pg_all_reduce_async(pg, buffer, buffer, count, DTYPE_F32, REDUCE_SUM, "a trial of the link"));
-        double seconds = now_seconds() - start;
-        best = trial == 0 || seconds < best ? seconds : best;
+        best = fmin(best, now_seconds() - start);
     }
     return best;
 }
@@ -68,9 +86,8 @@ static Link measure_link(ProcessGroup *pg, size_t model_bytes)
     double seconds[2] = {all_reduce_seconds(pg, buffer, SMALL_MESSAGE), all_reduce_seconds(pg, buffer, large)};
     pg_free_shared(pg, buffer);
     pg_all_reduce(pg, seconds, seconds, 2, DTYPE_F64, REDUCE_MAX, "what the link takes");
-    double bytes = (double)((large - SMALL_MESSAGE) * sizeof *buffer), difference = seconds[1] - seconds[0];
-    bool plausible = difference > bytes / HIGHEST_BANDWIDTH;
-    return (Link){.latency = seconds[0], .bytes_per_second = plausible ? bytes / difference : HIGHEST_BANDWIDTH};
+    double bytes = (double)((large - SMALL_MESSAGE) * sizeof *buffer);
+    return (Link){seconds[0], bytes / fmax(seconds[1] - seconds[0], bytes / HIGHEST_BANDWIDTH)};
 }
 
 /* ---- the choice ---- */
@@ -88,38 +105,33 @@ BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int cou
     for (int i = 0, bucket = 0; bucket < caps.buckets; bucket++) {
         double bucket_ready = 0, seconds = link.latency;
         for (; i < count && bucket_of[i] == bucket; i++) {
-            bucket_ready = ready[i] > bucket_ready ? ready[i] : bucket_ready;
+            bucket_ready = fmax(bucket_ready, ready[i]);
             seconds += (double)sizes[i] / link.bytes_per_second;
         }
-        end = (bucket_ready > end ? bucket_ready : end) + seconds;
+        end = fmax(end, bucket_ready) + seconds;
         all += seconds;
     }
     free(bucket_of);
-    caps.exposed = end > backward ? end - backward : 0;
-    caps.hidden = all > caps.exposed ? all - caps.exposed : 0;
+    caps.exposed = fmax(end - backward, 0);
+    caps.hidden = fmax(all - caps.exposed, 0);
     return caps;
 }
 
 /* note: bucket-choice
- * Tries all pairs of a first cap and one for the others, in powers of two. Many pairs are nearly equally good, and each
- * bucket costs the processor something that the model does not know, so the fewest buckets win. */
+ * Tries all pairs of a first cap and one for the others, in powers of two. Each bucket has a price, so that of two plans
+ * that are nearly equally good the one with fewer buckets wins. */
 BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count, double backward, Link link)
 {
     size_t total = 0;
     for (int i = 0; i < count; i++)
         total += sizes[i];
-    BucketCaps best = bucket_caps_predict(sizes, ready, count, backward, link, total, total), least = best;
-    for (int pass = 0; pass < 2; pass++) /* first the least exposed time, then the fewest buckets that nearly reach it */
-        for (size_t first = SMALLEST_CAP; first < 2 * total; first *= 2)
-            for (size_t cap = SMALLEST_CAP; cap < 2 * total; cap *= 2) {
-                BucketCaps caps = bucket_caps_predict(sizes, ready, count, backward, link, first, cap);
-                if (pass == 0 && caps.exposed < least.exposed)
-                    least = best = caps;
-                bool fewer = caps.buckets < best.buckets;
-                bool as_few = caps.buckets == best.buckets && caps.exposed < best.exposed;
-                if (pass == 1 && caps.exposed <= least.exposed + NEARLY_BEST * backward && (fewer || as_few))
-                    best = caps;
-            }
+    BucketCaps best = bucket_caps_predict(sizes, ready, count, backward, link, total, total);
+    for (size_t first = SMALLEST_CAP; first < 2 * total; first *= 2)
+        for (size_t cap = SMALLEST_CAP; cap < 2 * total; cap *= 2) {
+            BucketCaps caps = bucket_caps_predict(sizes, ready, count, backward, link, first, cap);
+            if (caps.exposed + BUCKET_PRICE * caps.buckets < best.exposed + BUCKET_PRICE * best.buckets)
+                best = caps;
+        }
     return best;
 }
 

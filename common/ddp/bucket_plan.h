@@ -1,12 +1,16 @@
-/* bucket_caps.h: how large buckets must be to hide most of the communication, from what backward and the link take.
+/* bucket_plan.h: which gradient goes into which bucket, and how large buckets must be to hide most communication.
  *
- * Interface: bucket_caps_choose() before ddp_create(), on all ranks; the other two are its parts.
- */
-#ifndef LOCKSTEP_DDP_BUCKET_CAPS_H
-#define LOCKSTEP_DDP_BUCKET_CAPS_H
+ * Interface: buckets_plan() is the rule. bucket_caps_choose() comes before ddp_create(); the other two are its parts. */
+#ifndef LOCKSTEP_DDP_BUCKET_PLAN_H
+#define LOCKSTEP_DDP_BUCKET_PLAN_H
 
 #include "autograd/tape.h"
 #include "comm/process_group.h"
+
+/* Writes the bucket number of each of `count` sizes (bytes, in the order given) to bucket_of (count), and returns the
+ * number of buckets. A bucket is closed as soon as it holds at least its cap: first_cap for bucket 0, cap for all
+ * others. Source: the rule of PyTorch's compute_bucket_assignment_by_size. */
+int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* An all-reduce of n bytes takes latency + n / bytes_per_second. */
 typedef struct Link {
@@ -26,12 +30,12 @@ typedef struct BucketCaps {
 BucketCaps bucket_caps_predict(const size_t *sizes, const double *ready, int count, double backward, Link link,
                                size_t first_cap, size_t cap);
 
-/* The caps with the fewest buckets, of all that leave about the least communication exposed. */
+/* The caps that leave the least communication exposed, with as few buckets as that takes. */
 BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count, double backward, Link link);
 
-/* The same for this model. Runs tape_backward(tape, loss, seed), whose gradients are of no use afterwards, and times it;
- * then measures the link with all-reduces. overlap: false: no all-reduce begins before the end of backward (stage 2).
- * All ranks get the same result. Collective. */
+/* The same for this model. Times tape_backward(tape, loss, seed), whose gradients are of no use afterwards, and some
+ * all-reduces. overlap: false: no all-reduce begins before the end of backward (stage 2). All ranks get the same
+ * result. Collective. */
 BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed,
                               bool overlap);
 
