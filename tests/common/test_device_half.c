@@ -21,21 +21,35 @@ static float from_bits(uint32_t bits)
     return x;
 }
 
+/* The f16 number with these bits, and in *middle the middle between it and the next larger size. Infinity for what is
+ * larger than all numbers. */
+static float f16_of(uint32_t bits, float *middle)
+{
+    const uint32_t exponent = bits >> 10 & 31, mantissa = bits & 0x3ff;
+    const int scale = (int)(exponent > 0 ? exponent : 1) - 25;
+    const float sign = bits & 0x8000 ? -1 : 1;
+    const float integer = (float)(mantissa + (exponent > 0 ? 0x400 : 0));
+    *middle = exponent == 31 ? sign * INFINITY : sign * ldexpf(integer + 0.5f, scale);
+    return exponent == 31 ? sign * INFINITY : sign * ldexpf(integer, scale);
+}
+
 /* Numbers of the formats, the middles between two, and what lies beside those; zeros, infinities, NaN, subnormals. */
-enum { HALVES = 0x10000, CASES = 6 * HALVES };
+enum { HALVES = 0x10000, CASES = 7 * HALVES };
 
 static float *hard_to_round(void)
 {
     float *x = room_for_floats(CASES);
     for (uint32_t i = 0; i < HALVES; i++) {
-        const float f16_middle = from_bits(i << 13 | 0x1000);
-        const float six[] = {from_bits(i << 16),
-                             from_bits(i << 16 | 0x7fff),
-                             from_bits(i << 16 | 0x8000),
-                             from_bits(i << 16 | 0x8001),
-                             f16_middle,
-                             nextafterf(f16_middle, INFINITY)};
-        memcpy(x + 6 * i, six, sizeof six);
+        float f16_middle;
+        const float f16 = f16_of(i, &f16_middle);
+        const float seven[] = {from_bits(i << 16),
+                               from_bits(i << 16 | 0x7fff),
+                               from_bits(i << 16 | 0x8000),
+                               from_bits(i << 16 | 0x8001),
+                               f16,
+                               f16_middle,
+                               nextafterf(f16_middle, INFINITY)};
+        memcpy(x + 7 * i, seven, sizeof seven);
     }
     return x;
 }

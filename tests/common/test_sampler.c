@@ -291,6 +291,23 @@ static void drop_last_stops_all_ranks_together(void **state)
     sampler_free(&sampler);
 }
 
+static void a_copy_draws_the_same(void **state)
+{
+    (void)state;
+    int64_t of_own[8], of_copy[8];
+    Sampler own = own_sampler(10, 2, 4, true, false, (const int64_t[]){6, 3}), copy;
+    sampler_create_like(&copy, &own);
+    assert_int_equal(copy.length, own.length);
+    assert_int_equal(sampler_steps_per_epoch(&copy), sampler_steps_per_epoch(&own));
+    sampler_set_epoch(&own, 1);
+    sampler_set_epoch(&copy, 1);
+    int64_t count = sampler_indices(&own, 0, 1, 0, 1, of_own);
+    assert_int_equal(sampler_indices(&copy, 0, 1, 0, 1, of_copy), count);
+    assert_memory_equal(of_copy, of_own, (size_t)count * sizeof *of_own);
+    sampler_free(&own);
+    sampler_free(&copy);
+}
+
 static void want_too_many_samples(void *argument)
 {
     (void)argument;
@@ -360,6 +377,7 @@ int main(void)
         cmocka_unit_test(own_data_is_seen_once_an_epoch),
         cmocka_unit_test(drop_last_stops_all_ranks_together),
         cmocka_unit_test(own_data_must_be_there),
+        cmocka_unit_test(a_copy_draws_the_same),
         cmocka_unit_test(there_must_be_samples),
         cmocka_unit_test(there_is_no_such_rank),
     };
