@@ -1,4 +1,4 @@
-/* tensor.c: shapes and their description; the list of a model's weights. */
+/* tensor.c: shapes and their description; the list of a model's weights, and their initial values. */
 #include "autograd/tensor.h"
 
 #include <stdio.h>
@@ -189,4 +189,37 @@ uint64_t parameters_hash(const ParameterList *list)
     uint64_t hash = fnv1a(FNV1A_START, values, count * sizeof *values);
     free(values);
     return hash;
+}
+
+/* ---- initial values ---- */
+
+/* Copies the values (host) into the parameter, and frees them. */
+static void store(Parameter *parameter, float *values)
+{
+    device_from_host(parameter->tensor.data, values, (size_t)tensor_count(&parameter->tensor) * sizeof *values);
+    free(values);
+}
+
+void init_uniform(Parameter *parameter, Rng *rng, float limit)
+{
+    float *values = alloc_or_fault((size_t)tensor_count(&parameter->tensor) * sizeof *values);
+    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
+        values[i] = (2 * rng_uniform(rng) - 1) * limit;
+    store(parameter, values);
+}
+
+void init_normal(Parameter *parameter, Rng *rng, float deviation)
+{
+    float *values = alloc_or_fault((size_t)tensor_count(&parameter->tensor) * sizeof *values);
+    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
+        values[i] = deviation * rng_normal(rng);
+    store(parameter, values);
+}
+
+void init_constant(Parameter *parameter, float value)
+{
+    float *values = alloc_or_fault((size_t)tensor_count(&parameter->tensor) * sizeof *values);
+    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
+        values[i] = value;
+    store(parameter, values);
 }

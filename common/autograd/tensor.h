@@ -8,6 +8,7 @@
 #define LOCKSTEP_AUTOGRAD_TENSOR_H
 
 #include "base/dtype.h"
+#include "base/rng.h"
 
 /* ---- tensors ---- */
 
@@ -91,5 +92,10 @@ void parameters_from_host(ParameterList *list, const float *values);
 
 /* FNV-1a (64 bit) over the float32 bytes of all values in list order: the weights_hash of the summary. */
 uint64_t parameters_hash(const ParameterList *list);
+
+/* ---- initial values: numbers drawn from rng in index order, or a constant ---- */
+void init_uniform(Parameter *parameter, Rng *rng, float limit);    /* in [-limit, limit) */
+void init_normal(Parameter *parameter, Rng *rng, float deviation); /* mean 0, standard deviation `deviation` */
+void init_constant(Parameter *parameter, float value);
 
 #endif

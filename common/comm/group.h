@@ -1,7 +1,8 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
- *   group.c          creating a group; the blocking collectives: numbering, order; calling the observers
+ *   collectives.c    creating a group; the blocking collectives: numbering, order
  *   work.c           runs one collective and counts it; the communication thread and its queue; the emulated link
+ *   observer.c       calls the functions that are registered to look on at each collective
  *   pg_mpi.c         the backend: runs one collective over MPI
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
  *   messages.c       sending, receiving and waiting for them
@@ -44,10 +45,7 @@ struct ProcessGroup {
     struct Block *blocks; /* what pg_alloc_shared() gave, to check counts; owned */
 };
 
-/* shared_memory.c: faults if `send` begins in memory of pg_alloc_shared() and ends beyond it. */
-void group_check_room(ProcessGroup *pg, const Collective *collective);
-
-/* ---- group.c: each calls all observers: see observer.h ---- */
+/* ---- observer.c: each calls all observers: see observer.h ---- */
 void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
 void group_tell_carried(ProcessGroup *pg, const Collective *collective);
@@ -59,6 +57,10 @@ void group_tell_closing(ProcessGroup *pg);
 
 /* Adds to the time that the training thread has waited for communication. */
 void group_add_exposed(ProcessGroup *pg, double seconds);
+
+/* Memory that all-reduces may send: none may go beyond the end of its block. */
+void group_add_block(ProcessGroup *pg, const void *memory, size_t bytes);
+void group_remove_block(ProcessGroup *pg, const void *memory);
 
 /* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
 void group_carry_out(ProcessGroup *pg, const Collective *collective);

@@ -163,40 +163,6 @@ void shared_memory_close(ProcessGroup *pg)
 
 /* ---- memory for gradients, in windows or not ---- */
 
-typedef struct Block {
-    uintptr_t begin;
-    size_t bytes;
-    struct Block *next;
-} Block;
-
-static void remove_block(ProcessGroup *pg, const void *memory)
-{
-    pthread_mutex_lock(&pg->lock);
-    Block **link = &pg->blocks;
-    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
-        link = &(*link)->next;
-    Block *block = *link;
-    if (block != NULL)
-        *link = block->next;
-    pthread_mutex_unlock(&pg->lock);
-    free(block);
-}
-
-void group_check_room(ProcessGroup *pg, const Collective *c)
-{
-    const uintptr_t send = (uintptr_t)c->send;
-    size_t most = SIZE_MAX;
-    pthread_mutex_lock(&pg->lock);
-    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
-        if (send - block->begin < block->bytes) /* unsigned: huge if `send` lies before the block */
-            most = (block->begin + block->bytes - send) / dtype_size(c->dtype);
-    pthread_mutex_unlock(&pg->lock);
-    CHECK(c->count <= most,
-          "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
-          "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
-          dtype_name(c->dtype), most);
-}
-
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 {
     if (pg == NULL)
@@ -206,11 +172,7 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
     if (pg->shared != NULL && bytes > 0)
         window = window_create(pg, bytes);
     void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
-    Block *block = alloc_or_fault(sizeof *block);
-    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
-    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only this thread changes it */
-    pg->blocks = block;
-    pthread_mutex_unlock(&pg->lock);
+    group_add_block(pg, memory, bytes);
     return memory;
 }
 
@@ -218,7 +180,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
 {
     if (pg != NULL) {
         worker_check_all_waited_for(pg, "this rank frees memory");
-        remove_block(pg, memory);
+        group_remove_block(pg, memory);
     }
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);

@@ -92,6 +92,52 @@ bool pg_is_measuring(const ProcessGroup *pg)
     return pg->measuring;
 }
 
+/* ---- counts ---- */
+
+typedef struct Block {
+    uintptr_t begin;
+    size_t bytes;
+    struct Block *next;
+} Block;
+
+void group_add_block(ProcessGroup *pg, const void *memory, size_t bytes)
+{
+    Block *block = alloc_or_fault(sizeof *block);
+    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
+    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only the training thread changes it */
+    pg->blocks = block;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+void group_remove_block(ProcessGroup *pg, const void *memory)
+{
+    pthread_mutex_lock(&pg->lock);
+    Block **link = &pg->blocks;
+    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
+        link = &(*link)->next;
+    Block *block = *link;
+    if (block != NULL)
+        *link = block->next;
+    pthread_mutex_unlock(&pg->lock);
+    free(block);
+}
+
+/* A send buffer that begins in one of the blocks may not end beyond it. */
+static void check_count(ProcessGroup *pg, const Collective *c)
+{
+    const uintptr_t send = (uintptr_t)c->send;
+    size_t most = SIZE_MAX;
+    pthread_mutex_lock(&pg->lock);
+    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
+        if (send - block->begin < block->bytes) /* unsigned: huge if `send` lies before the block */
+            most = (block->begin + block->bytes - send) / dtype_size(c->dtype);
+    pthread_mutex_unlock(&pg->lock);
+    CHECK(c->count <= most,
+          "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
+          "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
+          dtype_name(c->dtype), most);
+}
+
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link
@@ -128,7 +174,7 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
           "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
           operation_name(collective->operation), collective->sequence, collective->carries);
     if (collective->operation == OP_ALL_REDUCE)
-        group_check_room(pg, collective);
+        check_count(pg, collective);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);

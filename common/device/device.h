@@ -12,8 +12,7 @@
 
 /* ---- the device ---- */
 
-/* Call first in main(). CPU: if OpenBLAS is older than this processor and does not know it, starts the program anew with
- * the fastest kernels that the processor has. CUDA: does nothing. */
+/* Call first in main(): may start the program anew, if OpenBLAS does not know this processor. CUDA: does nothing. */
 void device_choose_kernels(char **argv);
 /* Call once, before training. local_rank: this process's number on its host. CUDA: takes device number local_rank %
  * (devices that this process sees), and does not check whether another rank has the same: compare device_identity().

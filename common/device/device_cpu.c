@@ -25,18 +25,15 @@ extern char *openblas_get_config(void) __attribute__((weak));
 
 static char description[128] = "cpu";
 
-#if defined(__x86_64__)
-#define CPU_HAS(FEATURE) __builtin_cpu_supports(FEATURE)
-#else
-#define CPU_HAS(FEATURE) false
-#endif
-
 /* OpenBLAS chooses its kernels from a list of processors while it is loaded. A newer processor gets the kernels that run
  * on every processor, which are several times slower. Only the environment can change this, so the program is started
  * anew. (If that fails, it goes on as it is.) */
 void device_choose_kernels(char **argv)
 {
-    const char *better = CPU_HAS("avx512bw") ? "SkylakeX" : CPU_HAS("avx2") && CPU_HAS("fma") ? "Haswell" : NULL;
+    const char *better = NULL;
+#if defined(__x86_64__)
+    better = __builtin_cpu_supports("avx512bw") ? "SkylakeX" : __builtin_cpu_supports("avx2") ? "Haswell" : NULL;
+#endif
     if (getenv("OPENBLAS_CORETYPE") != NULL || openblas_get_corename == NULL || better == NULL ||
         strcmp(openblas_get_corename(), "Prescott") != 0)
         return;

@@ -1,4 +1,4 @@
-/* layers.h: private to nn/: the two models' parts, and the initial values of parameters. */
+/* layers.h: private to nn/: the two models' parts. */
 #ifndef LOCKSTEP_NN_LAYERS_H
 #define LOCKSTEP_NN_LAYERS_H
 
@@ -12,10 +12,5 @@ void gpt_create(Model *model, Rng *rng);
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time);
 /* All blocks and the last layernorm: x (B, T, C) -> (B, T, C). Two versions: nn/gpt_blocks.c, gpu/gpt_blocks.c. */
 Tensor *gpt_blocks(const Model *model, Tape *tape, Tensor *x);
-
-/* Fill a parameter, with numbers drawn from rng in index order or with a constant. */
-void init_uniform(Parameter *parameter, Rng *rng, float limit);    /* in [-limit, limit) */
-void init_normal(Parameter *parameter, Rng *rng, float deviation); /* mean 0, standard deviation `deviation` */
-void init_constant(Parameter *parameter, float value);
 
 #endif

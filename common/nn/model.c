@@ -1,8 +1,7 @@
-/* model.c: the table of models, and functions that serve both MLP and GPT; initial values of parameters. */
+/* model.c: the table of models, and functions that serve both MLP and GPT. */
 #include "nn/model.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -63,42 +62,4 @@ Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time)
 {
     return spec->kind == MODEL_GPT ? samples * time : samples;
-}
-
-/* ---- initial values ---- */
-
-/* Copies the values (host) into the parameter, and frees them. */
-static void store(Parameter *parameter, float *values)
-{
-    device_from_host(parameter->tensor.data, values, (size_t)tensor_count(&parameter->tensor) * sizeof *values);
-    free(values);
-}
-
-static float *room(const Parameter *parameter)
-{
-    return alloc_or_fault((size_t)tensor_count(&parameter->tensor) * sizeof(float));
-}
-
-void init_uniform(Parameter *parameter, Rng *rng, float limit)
-{
-    float *values = room(parameter);
-    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
-        values[i] = (2 * rng_uniform(rng) - 1) * limit;
-    store(parameter, values);
-}
-
-void init_normal(Parameter *parameter, Rng *rng, float deviation)
-{
-    float *values = room(parameter);
-    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
-        values[i] = deviation * rng_normal(rng);
-    store(parameter, values);
-}
-
-void init_constant(Parameter *parameter, float value)
-{
-    float *values = room(parameter);
-    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
-        values[i] = value;
-    store(parameter, values);
 }

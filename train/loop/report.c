@@ -13,6 +13,8 @@
 #include "device/device.h"
 #include "train/report/output.h"
 
+#define MEBIBYTE ((double)(1 << 20))
+
 double report_resident_mb(void)
 {
     long pages_total = 0, pages_resident = 0;
@@ -99,11 +101,11 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 
 void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps)
 {
-    const double mebibyte = 1 << 20, all = caps->hidden + caps->exposed;
-    if (pg_rank(pg) != 0)
+    const double all = caps->hidden + caps->exposed;
+    if (pg_rank(pg) != 0 || caps->buckets == 0)
         return;
     printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
-           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / mebibyte, (double)caps->others / mebibyte,
+           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / MEBIBYTE, (double)caps->others / MEBIBYTE,
            100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
            1e-9 * caps->link.bytes_per_second);
     fflush(stdout);
@@ -136,7 +138,6 @@ static void add_link(cJSON *summary, const ProcessGroupOptions *group)
 static void add_settings(cJSON *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
                          const Ddp *ddp)
 {
-    const double mebibyte = 1 << 20;
     const bool has_buckets = ddp_stage_number >= 2;
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
@@ -154,9 +155,9 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
     summary_add_text(summary, "allreduce", gradients_algorithm(options));
     summary_add_text(summary, "grad_dtype", precision_name(options->ddp.grad_dtype));
     summary_add_number(summary, "bucket_cap_mb",
-                       has_buckets ? (double)options->ddp.bucket_cap_bytes / mebibyte : (double)NAN);
+                       has_buckets ? (double)options->ddp.bucket_cap_bytes / MEBIBYTE : (double)NAN);
     summary_add_number(summary, "first_bucket_mb",
-                       has_buckets ? (double)options->ddp.first_bucket_cap_bytes / mebibyte : (double)NAN);
+                       has_buckets ? (double)options->ddp.first_bucket_cap_bytes / MEBIBYTE : (double)NAN);
     add_link(summary, &options->group);
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
     summary_add_number(summary, "buckets", ddp_bucket_count(ddp));

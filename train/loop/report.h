@@ -32,7 +32,7 @@ double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
                   const Sampler *sampler, long first_step);
 
-/* Rank 0 prints the caps that were chosen for the buckets, and why; the other ranks do nothing. */
+/* Rank 0 prints the caps that were chosen for the buckets, if they were, and why; the other ranks do nothing. */
 void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps);
 
 /* Rank 0 prints the summary and writes it to the file of --json; the other ranks do nothing. */

@@ -301,10 +301,8 @@ static void set_up(Trainer *trainer, Options *options)
     if (trainer->record.first_step >= total_steps)
         die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
-    options->auto_bucket_caps = options->auto_bucket_caps && ddp_stage_number >= 2 && world_size > 1 &&
-                                strcmp(device_name(), "cpu") == 0; /* a GPU's events come before its gradients */
-    if (options->auto_bucket_caps)
-        choose_bucket_caps(trainer, options);
+    if (options->auto_bucket_caps && ddp_stage_number >= 2 && world_size > 1 && strcmp(device_name(), "cpu") == 0)
+        choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
                                    trainer->record.first_step);
@@ -338,8 +336,7 @@ int train(Options *options, ProcessGroup *pg)
     set_up(&trainer, options);
     keep_initial_weights(&trainer);
     report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
-    if (options->auto_bucket_caps)
-        report_bucket_caps(pg, &trainer.caps);
+    report_bucket_caps(pg, &trainer.caps);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
