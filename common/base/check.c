@@ -134,7 +134,8 @@ void die(const char *format, ...)
 
     if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake, and rank 0 has printed it */
         job.leave();
-        exit(STATUS_WRONG_USE);
+        fflush(NULL);
+        _exit(STATUS_WRONG_USE); /* not exit(): a sanitizer would report what MPI still held */
     }
     if (job.rank != 0) {
         line_append(&line, " (rank %d)", job.rank);
