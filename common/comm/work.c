@@ -246,7 +246,8 @@ static void start_worker(ProcessGroup *pg)
  * one wakes the thread, or until training asks for it. */
 static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
-    return pg->shared != NULL && pg->options.wire_gbps <= 0 && collective_bytes(pg, collective) <= QUICK_BYTES;
+    return pg->shared != NULL && pg->options.wire_gbps <= 0 && collective->ready == NULL &&
+           collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,

@@ -10,7 +10,6 @@
 #define SMALLEST_CAP ((size_t)16 << 10) /* bytes */
 #define SMALL_MESSAGE 64                /* elements; long and short enough to show the latency */
 #define LARGE_MESSAGE ((size_t)1 << 20) /* elements; at most: long enough to show the bandwidth */
-#define LINK_TRIALS 5
 #define HIGHEST_BANDWIDTH 1e11          /* bytes per second; more is a mistake of the measurement */
 #define BUCKET_PRICE 100e-6             /* seconds of the processor; measured with the GPT on 2 cores */
 
@@ -69,7 +68,7 @@ static Backward measure_backward(ProcessGroup *pg, const ParameterList *paramete
 static double all_reduce_seconds(ProcessGroup *pg, float *buffer, size_t count)
 {
     double best = INFINITY;
-    for (int trial = 0; trial < LINK_TRIALS; trial++) {
+    for (int trial = 0; trial < 5; trial++) {
         double start = now_seconds();
         work_wait(pg_all_reduce_async(pg, buffer, buffer, count, DTYPE_F32, REDUCE_SUM, "a trial of the link"));
         best = fmin(best, now_seconds() - start);
