@@ -19,7 +19,6 @@
 #include "dtype_values.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "base/dtype.h"
 
 #ifdef LARGE
 static const size_t counts[] = {(size_t)4 << 20};
@@ -339,8 +338,8 @@ static void shared_memory_can_be_given_back(void **state)
 {
     (void)state;
     enum { COUNT = 10000 };
-    pg_set_algorithm(pg, ALLREDUCE_AUTO);
-    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM); /* all ranks of this test are on one host */
+    pg_set_algorithm(pg, ALLREDUCE_AUTO); /* all ranks of this test are on one host */
+    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
     for (int round = 0; round < 4; round++) {
         float *first = pg_alloc_shared(pg, 3 * COUNT * sizeof *first), *second = pg_alloc_shared(pg, 100);
         float *values = first + 17 * (round + 1);

@@ -1,5 +1,5 @@
-/* test_model.c: the models' sizes, their initial weights (and the random numbers behind them) and their depth. Their
- * results: test_reference.c. */
+/* test_model.c: tensors' shapes; the models' sizes, their initial weights (and the random numbers behind them) and their
+ * depth. Their results: test_reference.c. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,10 +226,23 @@ static void test_the_longest_name(void **state)
     expect_dies(add_a_parameter, name, 1, "is too long");
 }
 
+static void view_without_dimensions(void *argument)
+{
+    (void)argument;
+    tensor_view(NULL, DTYPE_F32, 0, NULL);
+}
+
+static void test_tensors_have_dimensions(void **state)
+{
+    (void)state;
+    expect_dies(view_without_dimensions, NULL, 1, "a tensor has 1 to");
+}
+
 int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tensors_have_dimensions),
         cmocka_unit_test(test_random_numbers),
         cmocka_unit_test(test_sizes), cmocka_unit_test(test_parameters_are_found_by_name),
         cmocka_unit_test(test_first_weights_of_gpt),
