@@ -310,7 +310,7 @@ bool work_test(Work *work)
     check_started(work, "work_test");
     pthread_mutex_lock(&work->pg->worker->lock);
     bool done = work->done;
-    pthread_cond_signal(&work->pg->worker->work_arrived); /* nobody may have woken the thread for it */
+    pthread_cond_signal(&work->pg->worker->work_arrived); /* a quick one has not woken the thread */
     pthread_mutex_unlock(&work->pg->worker->lock);
     return done;
 }

@@ -112,6 +112,24 @@ static void test_progress_without_waiting(void **state)
     }
 }
 
+/* A small sum in shared memory does not wake the communication thread. A caller that only asks for it gets it, too. */
+static void test_small_sums_complete_when_asked_for(void **state)
+{
+    (void)state;
+    float number = 1;
+    pg_set_algorithm(pg, ALLREDUCE_SHM);
+    Work *work = pg_all_reduce_async(pg, &number, &number, 1, DTYPE_F32, REDUCE_SUM, "test");
+    double deadline = now_seconds() + 20;
+    while (!work_test(work)) {
+        if (now_seconds() > deadline)
+            fail_msg("a sum of one number is not done, although work_test() has asked for it for 20 s");
+        sleep_seconds(1e-4);
+    }
+    work_wait(work);
+    assert_true(number == (float)pg_world_size(pg));
+    pg_set_algorithm(pg, ALLREDUCE_ORDERED);
+}
+
 /* The input of each collective is the output of the one before, blocking or not: only call order gives this result. */
 static void test_blocking_ones_keep_their_place(void **state)
 {
@@ -178,6 +196,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_many_works_waited_for_in_any_order),
         cmocka_unit_test(test_progress_without_waiting),
+        cmocka_unit_test(test_small_sums_complete_when_asked_for),
         cmocka_unit_test(test_blocking_ones_keep_their_place),
         cmocka_unit_test(test_counters_and_timeline),
     };

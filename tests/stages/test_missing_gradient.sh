@@ -35,7 +35,7 @@ run()
 }
 
 # what_came PATTERN CAUSE...: the run's first message. CAUSE explains it only if the message matches PATTERN, or is
-# missing: a crash, a sanitizer's report, or another fault has a cause of its own.
+# missing: a crash, a sanitizer's report, or another fault has another cause.
 what_came()
 {
     echo -n "what came: ${message:-no message}"
