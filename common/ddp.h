@@ -1,4 +1,4 @@
-/* ddp.h: distributed data parallel training, the interface that all four stages implement (stageN/ddp.c).
+/* ddp.h: distributed data parallel training, the interface that all stages implement (stageN/ddp.c).
  *
  * One step of training, as train/loop/trainer.c drives it:
  *
@@ -9,6 +9,7 @@
  *       tape_backward(tape, loss, seed)             raises gradient-ready events, which the stages from 3 on hear
  *       ddp_after_backward(ddp, gradient_scale)     after the last one: gradients are equal on all ranks
  *   clip, optimizer step, zero gradients
+ *   ddp_after_update(ddp)                         stage 5 alone: each rank has updated only its shard of the weights
  *
  * The loss is a SUM over the terms of this rank's samples. A sample has one term, or, for a GPT, one per token. So the
  * sum of the ranks' gradients, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over
@@ -26,18 +27,21 @@
 
 #include "autograd/tape.h"
 #include "comm/process_group.h"
+#include "optim/optimizer.h"
 
 typedef struct DdpOptions {
     size_t bucket_cap_bytes;       /* from stage 2 on */
     size_t first_bucket_cap_bytes; /* from stage 2 on */
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
-    DType grad_dtype;              /* stage 4: what travels; DTYPE_F32 otherwise */
+    DType grad_dtype;              /* from stage 4 on: what travels; DTYPE_F32 otherwise */
+    int zero;                      /* stage 5: 1, 2 or 3: the optimizer's state is divided; gradients, too; weights, too */
+    bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */
 } DdpOptions;
 
 typedef struct Ddp Ddp;
 
-extern const int ddp_stage_number;      /* 1 to 4 */
+extern const int ddp_stage_number;      /* 1 to 5 */
 extern const char *const ddp_stage_name; /* "naive", ... */
 
 /* Checks that all ranks have the same model (if not: die()), copies rank 0's weights to all ranks, and gives each
@@ -56,5 +60,21 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss);
 void ddp_after_backward(Ddp *ddp, float gradient_scale);
 
 int ddp_bucket_count(const Ddp *ddp); /* all-reduces of one backward pass; stage 1: one per parameter */
+
+/* ---- stage 5: what is divided among the ranks. In stages 1 to 4 nothing is: ddp/undivided.c has these functions ---- */
+
+/* What this rank's optimizer updates; NULL: everything. Owned by ddp, and valid until ddp_destroy(). */
+const Partition *ddp_partition(Ddp *ddp);
+/* The optimizer has updated this rank's slices: starts to send them to the other ranks. */
+void ddp_after_update(Ddp *ddp);
+/* Returns when every rank holds all weights, as evaluation and checkpoints need them: until ddp_before_forward(). */
+void ddp_gather_weights(Ddp *ddp);
+
+/* Bytes on this rank. */
+typedef struct DdpMemory {
+    size_t weights, gradients;                        /* all the time */
+    size_t most_gathered_weights, most_whole_gradients; /* at most, in addition, while they are used */
+} DdpMemory;
+DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters);
 
 #endif

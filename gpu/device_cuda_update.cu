@@ -158,26 +158,27 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
 
 /* ---- norm and clipping: the results stay on the device ---- */
 
-static __global__ void sum_of_squares_kernel(double *partial, const float *x, int64_t n)
+/* One thread block for each block of x. */
+static __global__ void sum_of_squares_kernel(double *sums, const float *x, int64_t n)
 {
+    const int64_t start = (int64_t)blockIdx.x * SQUARES_BLOCK;
+    const int64_t end = start + SQUARES_BLOCK < n ? start + SQUARES_BLOCK : n;
     double sum = 0;
-    for (int64_t i = first_of_four(); i < n; i += 4 * gridDim.x * THREADS) {
+    for (int64_t i = start + 4 * threadIdx.x; i < end; i += 4 * THREADS) {
         const Four<float> four = load_four(x, i, n);
         for (int k = 0; k < 4; k++)
             sum += (double)four.at[k] * (double)four.at[k];
     }
     sum = block_sum(sum);
     if (threadIdx.x == 0)
-        partial[blockIdx.x] = sum;
+        sums[blockIdx.x] = sum;
 }
 
-void device_sum_of_squares(double *sum, const float *x, int64_t n)
+void device_sum_of_squares(double *sums, const float *x, int64_t n)
 {
-    double *partial = (double *)cuda_scratch(SUM_BLOCKS * sizeof *partial);
-    const unsigned blocks = blocks_for_sum(blocks_of_fours(n));
-    sum_of_squares_kernel<<<blocks, THREADS, 0, cudaStreamPerThread>>>(partial, x, n);
-    CHECK_CUDA(cudaGetLastError());
-    add_up_kernel<double><<<1, THREADS, 0, cudaStreamPerThread>>>(sum, partial, blocks, 1);
+    if (n == 0)
+        return;
+    sum_of_squares_kernel<<<(unsigned)squares_blocks(n), THREADS, 0, cudaStreamPerThread>>>(sums, x, n);
     CHECK_CUDA(cudaGetLastError());
 }
 

@@ -19,17 +19,19 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear and gelu: out = gelu(x weight^T + bias) ----
- * saved[0]: x as an operand, saved[1]: weight as an operand; saved[2]: what the device's forward kernel keeps. */
+ * saved[0]: x as an operand, saved[1]: what the device's forward kernel keeps. */
 
 static void linear_gelu_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2], *out = node->output;
+    tape_needs(tape, weight, bias, NULL);
+    const void *w_operand = rounded_operand(tape, weight);
     void *dlinear = arena_alloc(&tape->arena, device_rounded_bytes(tape->precision, tensor_count(out)));
-    device_linear_gelu_backward(dlinear, out->grad, node->saved[2], bias->data, tensor_rows(out), tensor_last(out),
+    device_linear_gelu_backward(dlinear, out->grad, node->saved[1], bias->data, tensor_rows(out), tensor_last(out),
                                 tape->precision);
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
-    device_linear_backward(dx, dweight, dbias, dlinear, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
+    device_linear_backward(dx, dweight, dbias, dlinear, node->saved[0], w_operand, tensor_rows(x), tensor_last(x),
                            weight->shape[0], tape->precision);
 }
 
@@ -42,14 +44,14 @@ Tensor *op_linear_gelu(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     shape[x->ndim - 1] = n_out;
     Tensor *out = tape_rounded_tensor(tape, x->ndim, shape, need_gradient(x, weight, bias));
     float *saved = tape_floats(tape, tensor_count(out));
+    tape_needs(tape, x, weight, bias);
     const void *x_operand = rounded_operand(tape, x), *w_operand = rounded_operand(tape, weight);
     device_linear_gelu_forward(out->data, saved, x_operand, w_operand, bias->data, tensor_rows(x), n_in, n_out,
                                tape->precision);
     Node *node = tape_record(tape, "linear-gelu", linear_gelu_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = x_operand;
-        node->saved[1] = w_operand;
-        node->saved[2] = saved;
+        node->saved[1] = saved;
     }
     return out;
 }
@@ -64,6 +66,7 @@ Tensor *op_add_layernorm(Tape *tape, Tensor *a, Tensor *b, Tensor *weight, Tenso
     *sum = tape_tensor(tape, a->ndim, a->shape, a->requires_grad || b->requires_grad);
     Tensor *out = tape_rounded_tensor(tape, a->ndim, a->shape, need_gradient(*sum, weight, bias));
     float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    tape_needs(tape, weight, bias, NULL);
     device_add_layernorm_forward(out->data, (*sum)->data, mean, rstd, floats_of(a, "add"), floats_of(b, "add"),
                                  weight->data, bias->data, rows, n, tape->precision);
     tape_record(tape, "add", add_backward, *sum, a, b, NULL);

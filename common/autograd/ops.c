@@ -25,15 +25,20 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear: out = x weight^T + bias ----
- * saved[0]: x as an operand (rounding.h), saved[1]: weight as an operand. */
+ * saved[0]: x as an operand (rounding.h). The weight's operand is looked up again, because stage 5 may have moved it. */
 
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const void *dout = rounded_gradient(tape, node->output);
+    const void *w_operand = NULL; /* only dx needs it */
+    if (x->requires_grad) {
+        tape_needs(tape, weight, NULL, NULL);
+        w_operand = rounded_operand(tape, weight);
+    }
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
-    device_linear_backward(dx, dweight, dbias, dout, node->saved[0], node->saved[1], tensor_rows(x), tensor_last(x),
+    device_linear_backward(dx, dweight, dbias, dout, node->saved[0], w_operand, tensor_rows(x), tensor_last(x),
                            weight->shape[0], tape->precision);
 }
 
@@ -46,14 +51,13 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
     for (int i = 0; i < x->ndim; i++)
         shape[i] = i + 1 < x->ndim ? x->shape[i] : n_out;
     Tensor *out = tape_tensor(tape, x->ndim, shape, any_requires_grad(x, weight, bias));
+    tape_needs(tape, x, weight, bias);
     const void *x_operand = rounded_operand(tape, x), *w_operand = rounded_operand(tape, weight);
     device_linear_forward(out->data, x_operand, w_operand, bias != NULL ? bias->data : NULL, tensor_rows(x), n_in,
                           n_out, tape->precision);
     Node *node = tape_record(tape, "linear", linear_backward, out, x, weight, bias);
-    if (node != NULL) {
+    if (node != NULL)
         node->saved[0] = x_operand;
-        node->saved[1] = w_operand;
-    }
     return out;
 }
 
@@ -129,6 +133,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 void layernorm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
+    tape_needs(tape, weight, NULL, NULL);
     const Gradient dx = tape_gradient(tape, x), dweight = tape_gradient(tape, weight);
     const Gradient dbias = tape_gradient(tape, bias);
     device_layernorm_backward(dx, dweight, dbias, node->output->grad, x->data, node->saved[0], node->saved[1],
@@ -142,6 +147,7 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
           (long long)n);
     Tensor *out = same_shape(tape, x, any_requires_grad(x, weight, bias));
     float *mean = tape_floats(tape, rows), *rstd = tape_floats(tape, rows);
+    tape_needs(tape, x, weight, bias);
     device_layernorm_forward(out->data, mean, rstd, floats_of(x, "layernorm"), weight->data, bias->data, rows, n);
     Node *node = tape_record(tape, "layernorm", layernorm_backward, out, x, weight, bias);
     if (node != NULL) {
@@ -179,6 +185,7 @@ Tensor *op_embedding(Tape *tape, const int32_t *tokens, int64_t B, int64_t T, Te
     CHECK(T <= position_table->shape[0], "embedding: %lld positions, but the table has only %lld", (long long)T,
           (long long)position_table->shape[0]);
     Tensor *out = tape_tensor(tape, 3, (int64_t[]){B, T, C}, any_requires_grad(token_table, position_table, NULL));
+    tape_needs(tape, token_table, position_table, NULL);
     device_embedding_forward(out->data, tokens, token_table->data, position_table->data, B, T, C);
     Node *node = tape_record(tape, "embedding", embedding_backward, out, token_table, position_table, NULL);
     if (node != NULL)

@@ -60,6 +60,12 @@ const void *rounded_gradient(Tape *tape, Tensor *out)
     return out->grad;
 }
 
+void parameter_drop_copy(Parameter *parameter)
+{
+    device_free(parameter->rounded.values);
+    parameter->rounded = (RoundedCopy){0};
+}
+
 static bool copy_is_right(const Parameter *parameter)
 {
     const size_t bytes = kept_bytes(parameter);

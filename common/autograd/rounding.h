@@ -22,6 +22,9 @@ const void *rounded_operand(Tape *tape, const Tensor *x);
 /* out->grad as an operand. It may be rounded in place, because op_linear()'s backward function is its last reader. */
 const void *rounded_gradient(Tape *tape, Tensor *out);
 
+/* Frees the parameter's copy. The next product makes a new one. */
+void parameter_drop_copy(Parameter *parameter);
+
 /* Finds the first parameter whose copy is marked as up to date but differs from the rounded value: some code wrote the
  * value and did not call parameter_changed(). NULL: there is none. Slow: compares all numbers. */
 const Parameter *parameters_find_stale(const ParameterList *list);

@@ -92,10 +92,24 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
     return node;
 }
 
+void tape_needs(Tape *tape, const Tensor *a, const Tensor *b, const Tensor *c)
+{
+    const Tensor *const tensors[] = {a, b, c};
+    Parameter *needed[NODE_MAX_INPUTS];
+    int count = 0;
+    for (int i = 0; i < NODE_MAX_INPUTS; i++)
+        if (tensors[i] != NULL && tensors[i]->parameter != NULL)
+            needed[count++] = tensors[i]->parameter;
+    if (count > 0 && tape->on_parameters_needed != NULL)
+        tape->on_parameters_needed(tape->listener, needed, count);
+}
+
 Gradient tape_gradient(Tape *tape, Tensor *tensor)
 {
     if (tensor == NULL || !tensor->requires_grad)
         return (Gradient){.values = NULL};
+    if (tensor->grad == NULL && tensor->parameter != NULL && tape->on_gradient_needed != NULL)
+        tape->on_gradient_needed(tape->listener, tensor->parameter);
     CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution came");
     const bool first = tensor->grad == NULL;
     CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called?",

@@ -8,6 +8,8 @@
  * While backward runs, the tape raises the gradient-ready event: once per parameter and backward pass, right
  * after its LAST contribution. For a weight that is used twice (GPT's tied embedding) that is once, after the
  * second. DDP listens to this event; the tape itself knows nothing of DDP.
+ * Two more events are for weights and gradients that are not always in memory (stage 5): parameters-needed, right
+ * before an operation reads weights, forward or backward; and gradient-needed, before a gradient's first contribution.
  *
  * All activations, their gradients and the nodes belong to the tape and live until the next tape_begin().
  */
@@ -34,6 +36,8 @@ struct Node {
 };
 
 typedef void (*GradientReady)(void *listener, Parameter *parameter);
+typedef void (*GradientNeeded)(void *listener, Parameter *parameter);
+typedef void (*ParametersNeeded)(void *listener, Parameter *const *parameters, int count); /* all of one operation */
 
 struct Tape {
     Arena arena;
@@ -44,8 +48,10 @@ struct Tape {
     bool recording;  /* false: evaluation, nothing is kept for backward */
     const Node *running; /* the node whose backward function runs; else NULL */
     DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
-    GradientReady on_gradient_ready; /* NULL: no listener */
-    void *listener;                  /* passed to on_gradient_ready */
+    GradientReady on_gradient_ready; /* NULL: no listener; the same for the next two */
+    GradientNeeded on_gradient_needed;      /* must place tensor.grad, zeroed */
+    ParametersNeeded on_parameters_needed;  /* must place tensor.data */
+    void *listener;                         /* passed to all three */
 };
 
 /* A zeroed Tape with precision DTYPE_F32 is ready for use. tape_begin() invalidates all tensors of the last step. */
@@ -60,6 +66,10 @@ Tensor *tape_rounded_tensor(Tape *tape, int ndim, const int64_t *shape, bool req
 Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t *shape);
 /* Scratch memory: count floats, not cleared, valid until the next tape_begin(). */
 float *tape_floats(Tape *tape, int64_t count);
+
+/* An operation calls this before it reads these tensors' data, in forward and in backward; any may be NULL. Raises
+ * parameters-needed for those that are parameters. */
+void tape_needs(Tape *tape, const Tensor *a, const Tensor *b, const Tensor *c);
 
 /* Appends a node and counts one use of each input (b, c may be NULL). The caller fills in the node's other fields.
  * Returns NULL if the tape does not record or the output needs no gradient: then keep nothing for backward. */

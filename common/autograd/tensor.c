@@ -62,6 +62,7 @@ Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const
     CHECK(strlen(name) < sizeof parameter->name, "the parameter name %s is too long", name);
     snprintf(parameter->name, sizeof parameter->name, "%s", name);
     parameter->index = list->count;
+    parameter->layer = list->layers;
     parameter->tensor = tensor_view(NULL, DTYPE_F32, ndim, shape);
     parameter->tensor.data = device_alloc((size_t)tensor_count(&parameter->tensor) * sizeof(float));
     parameter->tensor.requires_grad = true;

@@ -46,6 +46,7 @@ typedef struct RoundedCopy {
 typedef struct Parameter {
     char name[64]; /* as PyTorch would name it: "fc1.weight" */
     int index;     /* place in the list */
+    int layer;     /* the part of the model that it belongs to: parameters that are needed together (stage 5) */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
@@ -58,6 +59,7 @@ typedef struct Parameter {
 typedef struct ParameterList {
     Parameter **items;
     int count, capacity;
+    int layers; /* parameters_add() puts the parameter into the last one; a model counts up before each new layer */
 } ParameterList;
 
 /* Registers a float32 parameter of the given shape, zero-filled. The list owns it. */

@@ -134,9 +134,12 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
                          int64_t rows, int64_t n);
 
 /* ---- norm and clipping: the results stay on the device, so that the host need not wait for them ---- */
-/* *sum = sum of x[i]^2, in float64, in an order that depends only on n. It is finite exactly if all of x is, because
- * float64 can hold the square of every float32. */
-void device_sum_of_squares(double *sum, const float *x, int64_t n);
+/* sums[k] = sum of x[i]^2 over block k of x, in float64. A block has SQUARES_BLOCK numbers, the last one may have fewer.
+ * So the sums do not depend on who computes them: ranks that hold different blocks of one gradient get the bits that one
+ * process gets. A sum is finite exactly if its block is, because float64 can hold the square of every float32. */
+#define SQUARES_BLOCK 1024
+#define squares_blocks(n) (((n) + SQUARES_BLOCK - 1) / SQUARES_BLOCK)
+void device_sum_of_squares(double *sums, const float *x, int64_t n);
 /* *factor = min(1, max_norm / (norm + 1e-6)), where norm is the square root of the sum of all `sums`; max_norm may be
  * INFINITY. If norm is not finite: NaN. */
 void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm);

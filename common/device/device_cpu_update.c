@@ -75,9 +75,9 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
 
 /* ---- norm and clipping ---- */
 
-void device_sum_of_squares(double *sum, const float *x, int64_t n)
+static double block_sum_of_squares(const float *x, int64_t n)
 {
-    double lane[LANES] = {0};
+    double lane[LANES] = {0}, sum = 0;
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
 #pragma omp simd
@@ -86,9 +86,15 @@ void device_sum_of_squares(double *sum, const float *x, int64_t n)
     }
     for (; i < n; i++)
         lane[i % LANES] += (double)x[i] * (double)x[i];
-    *sum = 0;
     for (int l = 0; l < LANES; l++)
-        *sum += lane[l];
+        sum += lane[l];
+    return sum;
+}
+
+void device_sum_of_squares(double *sums, const float *x, int64_t n)
+{
+    for (int64_t start = 0; start < n; start += SQUARES_BLOCK)
+        *sums++ = block_sum_of_squares(x + start, n - start < SQUARES_BLOCK ? n - start : SQUARES_BLOCK);
 }
 
 void device_clip_factor(float *factor, const double *sums, int64_t count, double max_norm)

@@ -40,6 +40,7 @@ static void add_block(Model *model, int layer, Rng *rng)
     char prefix[16];
     snprintf(prefix, sizeof prefix, "h.%d.", layer);
     GptBlock *block = &model->blocks[layer];
+    model->parameters.layers++; /* the last layernorm counts as a part of the last block */
     block->ln_1_weight = add_ones(model, prefix, "ln_1.weight", C);
     block->ln_1_bias = add(model, prefix, "ln_1.bias", C, 0);
     block->c_attn_weight = add_normal(model, prefix, "attn.c_attn.weight", 3 * C, C, rng, 0.02f);

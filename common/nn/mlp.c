@@ -16,6 +16,7 @@ static void add_linear(Model *model, int layer, int inputs, int outputs, bool bi
 {
     char name[64];
     float limit = 1.0f / sqrtf((float)inputs);
+    model->parameters.layers++;
     snprintf(name, sizeof name, "fc%d.weight", layer + 1);
     model->fc_weight[layer] = parameters_add(&model->parameters, name, 2, (int64_t[]){outputs, inputs});
     init_uniform(model->fc_weight[layer], rng, limit);

@@ -7,9 +7,19 @@
 #include "base/check.h"
 #include "device/device.h"
 
-static float *zeroed_state(const Parameter *parameter)
+/* ---- slices and state ---- */
+
+static Slice slice_of(const Optimizer *optimizer, int i)
 {
-    return device_alloc((size_t)tensor_count(&parameter->tensor) * sizeof(float));
+    const Tensor *tensor = &optimizer->parameters->items[i]->tensor;
+    if (optimizer->partition != NULL)
+        return optimizer->partition->slices[i];
+    return (Slice){.begin = 0, .count = tensor_count(tensor), .weight = tensor->data, .grad = tensor->grad};
+}
+
+static int states_per_weight(const OptimizerOptions *options)
+{
+    return options->kind == OPTIMIZER_ADAMW ? 2 : options->momentum > 0 ? 1 : 0;
 }
 
 void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, ParameterList *parameters)
@@ -20,29 +30,104 @@ void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, Par
     optimizer->state2 = alloc_or_fault(count * sizeof *optimizer->state2);
     optimizer->steps = alloc_or_fault(count * sizeof *optimizer->steps);
     optimizer->updated = alloc_or_fault(count * sizeof *optimizer->updated);
-    optimizer->squares = device_alloc(count * sizeof *optimizer->squares);
+    optimizer->first_square = alloc_or_fault((count + 1) * sizeof *optimizer->first_square);
+    for (size_t i = 0; i < count; i++)
+        optimizer->first_square[i + 1] =
+            optimizer->first_square[i] + squares_blocks(tensor_count(&parameters->items[i]->tensor));
+    optimizer->squares = device_alloc((size_t)optimizer->first_square[count] * sizeof *optimizer->squares);
     optimizer->factor = device_alloc(sizeof *optimizer->factor);
     device_fill(optimizer->factor, 1, 1);
-    for (size_t i = 0; i < count; i++) {
-        if (options->kind == OPTIMIZER_ADAMW || options->momentum > 0)
-            optimizer->state1[i] = zeroed_state(parameters->items[i]);
-        if (options->kind == OPTIMIZER_ADAMW)
-            optimizer->state2[i] = zeroed_state(parameters->items[i]);
+}
+
+void optimizer_allocate_state(Optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->parameters->count && !optimizer->has_state; i++) {
+        const size_t bytes = (size_t)slice_of(optimizer, i).count * sizeof(float);
+        optimizer->state1[i] = states_per_weight(&optimizer->options) >= 1 ? device_alloc(bytes) : NULL;
+        optimizer->state2[i] = states_per_weight(&optimizer->options) == 2 ? device_alloc(bytes) : NULL;
     }
+    optimizer->has_state = true;
+}
+
+/* Replaces a whole parameter's state by that of a slice. */
+static void keep_slice(float **state, const Slice *slice)
+{
+    float *whole = *state;
+    if (whole == NULL)
+        return;
+    *state = device_alloc((size_t)slice->count * sizeof(float));
+    device_copy(*state, whole + slice->begin, (size_t)slice->count * sizeof(float));
+    device_free(whole);
+}
+
+void optimizer_set_partition(Optimizer *optimizer, const Partition *partition)
+{
+    CHECK(optimizer->partition == NULL, "the optimizer's state is divided already");
+    optimizer->partition = partition;
+    for (int i = 0; i < optimizer->parameters->count && partition != NULL; i++) {
+        keep_slice(&optimizer->state1[i], &partition->slices[i]);
+        keep_slice(&optimizer->state2[i], &partition->slices[i]);
+    }
+}
+
+static float **gather_states(const Optimizer *optimizer, float **slices, bool keep)
+{
+    const Partition *partition = optimizer->partition;
+    float **wholes = alloc_or_fault((size_t)optimizer->parameters->count * sizeof *wholes);
+    for (int i = 0; i < optimizer->parameters->count; i++) {
+        if (slices[i] == NULL)
+            continue;
+        wholes[i] = device_alloc((size_t)tensor_count(&optimizer->parameters->items[i]->tensor) * sizeof(float));
+        partition->gather(partition->owner, i, slices[i], wholes[i]);
+        if (keep)
+            continue;
+        device_free(wholes[i]); /* one at a time: a rank that does not save needs no room for all */
+        wholes[i] = NULL;
+    }
+    return wholes;
+}
+
+WholeState optimizer_whole_state(Optimizer *optimizer, bool keep)
+{
+    optimizer_allocate_state(optimizer);
+    if (optimizer->partition == NULL)
+        return (WholeState){.state1 = optimizer->state1, .state2 = optimizer->state2};
+    return (WholeState){.state1 = gather_states(optimizer, optimizer->state1, keep),
+                        .state2 = gather_states(optimizer, optimizer->state2, keep), .owned = true};
+}
+
+void optimizer_free_whole_state(const Optimizer *optimizer, WholeState *whole)
+{
+    for (int i = 0; i < optimizer->parameters->count && whole->owned; i++) {
+        device_free(whole->state1[i]);
+        device_free(whole->state2[i]);
+    }
+    if (whole->owned) {
+        free(whole->state1);
+        free(whole->state2);
+    }
+    *whole = (WholeState){0};
+}
+
+size_t optimizer_state_bytes(const Optimizer *optimizer)
+{
+    size_t elements = 0;
+    for (int i = 0; i < optimizer->parameters->count; i++)
+        elements += (size_t)slice_of(optimizer, i).count;
+    return elements * sizeof(float) * (size_t)states_per_weight(&optimizer->options);
 }
 
 void optimizer_free(Optimizer *optimizer)
 {
     for (int i = 0; i < optimizer->parameters->count; i++) {
-        if (optimizer->state1[i] != NULL)
-            device_free(optimizer->state1[i]);
-        if (optimizer->state2[i] != NULL)
-            device_free(optimizer->state2[i]);
+        device_free(optimizer->state1[i]);
+        device_free(optimizer->state2[i]);
     }
     free(optimizer->state1);
     free(optimizer->state2);
     free(optimizer->steps);
     free(optimizer->updated);
+    free(optimizer->first_square);
     device_free(optimizer->squares);
     device_free(optimizer->factor);
     *optimizer = (Optimizer){0};
@@ -58,28 +143,32 @@ void optimizer_free(Optimizer *optimizer)
 void clip_grad_norm(Optimizer *optimizer, double max_norm)
 {
     const ParameterList *parameters = optimizer->parameters;
-    device_zero(optimizer->squares, (size_t)parameters->count * sizeof *optimizer->squares);
-    for (int i = 0; i < parameters->count; i++)
+    const Partition *partition = optimizer->partition;
+    const int64_t squares = optimizer->first_square[parameters->count];
+    device_zero(optimizer->squares, (size_t)squares * sizeof *optimizer->squares);
+    for (int i = 0; i < parameters->count; i++) {
+        const Slice slice = slice_of(optimizer, i);
         if (parameters->items[i]->has_gradient)
-            device_sum_of_squares(&optimizer->squares[i], parameters->items[i]->tensor.grad,
-                                  tensor_count(&parameters->items[i]->tensor));
-    device_clip_factor(optimizer->factor, optimizer->squares, parameters->count, max_norm);
+            device_sum_of_squares(optimizer->squares + optimizer->first_square[i] + slice.begin / SQUARES_BLOCK,
+                                  slice.grad, slice.count);
+    }
+    if (partition != NULL) /* one process has computed each block's sum; in all others it is 0 */
+        partition->add_up(partition->owner, optimizer->squares, (size_t)squares);
+    device_clip_factor(optimizer->factor, optimizer->squares, squares, max_norm);
     if (isinf(max_norm))
         return; /* the factor is 1 or NaN: nothing to scale */
-    for (int i = 0; i < parameters->count; i++)
+    for (int i = 0; i < parameters->count; i++) {
+        const Slice slice = slice_of(optimizer, i);
         if (parameters->items[i]->has_gradient)
-            device_scale_by(parameters->items[i]->tensor.grad, optimizer->factor,
-                            tensor_count(&parameters->items[i]->tensor));
+            device_scale_by(slice.grad, optimizer->factor, slice.count);
+    }
 }
 
 /* The device's arguments for the update of parameter i. */
 static DeviceUpdate device_update(const Optimizer *optimizer, int i)
 {
-    const Parameter *parameter = optimizer->parameters->items[i];
-    return (DeviceUpdate){.weight = parameter->tensor.data,
-                          .grad = parameter->tensor.grad,
-                          .factor = optimizer->factor,
-                          .n = tensor_count(&parameter->tensor)};
+    const Slice slice = slice_of(optimizer, i);
+    return (DeviceUpdate){.weight = slice.weight, .grad = slice.grad, .factor = optimizer->factor, .n = slice.count};
 }
 
 /* Stochastic gradient descent with momentum and weight decay, by torch.optim.SGD's formulas:
@@ -117,6 +206,7 @@ static void adamw_update(Optimizer *optimizer, int i, float lr)
 
 void optimizer_step(Optimizer *optimizer, float lr)
 {
+    optimizer_allocate_state(optimizer);
     for (int i = 0; i < optimizer->parameters->count; i++) {
         Parameter *parameter = optimizer->parameters->items[i];
         optimizer->updated[i] = parameter->tensor.requires_grad && parameter->has_gradient;
@@ -134,18 +224,20 @@ void optimizer_step(Optimizer *optimizer, float lr)
 const Parameter *optimizer_end_step(Optimizer *optimizer)
 {
     const int count = optimizer->parameters->count;
+    const int64_t squares = optimizer->first_square[count];
     const Parameter *not_finite = NULL;
-    double *squares = alloc_or_fault((size_t)count * sizeof *squares), sum = 0;
-    device_to_host(squares, optimizer->squares, (size_t)count * sizeof *squares);
-    for (int i = 0; i < count; i++) {
-        sum += squares[i];
-        if (not_finite == NULL && !isfinite(squares[i]))
-            not_finite = optimizer->parameters->items[i];
-    }
+    double *square = alloc_or_fault((size_t)squares * sizeof *square), sum = 0;
+    device_to_host(square, optimizer->squares, (size_t)squares * sizeof *square);
+    for (int i = 0; i < count; i++)
+        for (int64_t k = optimizer->first_square[i]; k < optimizer->first_square[i + 1]; k++) {
+            sum += square[k];
+            if (not_finite == NULL && !isfinite(square[k]))
+                not_finite = optimizer->parameters->items[i];
+        }
     optimizer->norm = sqrt(sum);
     for (int i = 0; i < count && not_finite != NULL; i++)
         optimizer->steps[i] -= optimizer->updated[i]; /* the device skipped the step */
-    free(squares);
+    free(square);
     return not_finite;
 }
 

@@ -19,21 +19,55 @@ typedef struct OptimizerOptions {
     float weight_decay;        /* SGD: added to the gradient. AdamW: decoupled, and only for matrices (2-D) */
 } OptimizerOptions;
 
+/* The elements of a parameter that this process updates. Without a partition: all. */
+typedef struct Slice {
+    int64_t begin, count; /* begin is a multiple of SQUARES_BLOCK (device.h), or 0 if there are none */
+    float *weight, *grad; /* of the first of them; device memory */
+} Slice;
+
+/* Who updates what, where each process keeps the state of its own slices only (stage 5; ddp/shards.h). */
+typedef struct Partition {
+    const Slice *slices; /* by parameter index */
+    /* Adds `squares` (device memory) up over all processes. Collective. */
+    void (*add_up)(void *owner, double *squares, size_t count);
+    /* whole (the whole parameter) = every process's `slice`. Collective. */
+    void (*gather)(void *owner, int parameter, const float *slice, float *whole);
+    void *owner; /* the first argument of both */
+} Partition;
+
 typedef struct Optimizer {
     OptimizerOptions options;
     ParameterList *parameters; /* not owned */
-    float **state1, **state2;  /* per parameter: momentum buffer, or m and v; device memory, NULL if not needed */
+    const Partition *partition; /* NULL: this process updates everything; not owned */
+    bool has_state;            /* false: state1 and state2 are not allocated yet */
+    float **state1, **state2;  /* per parameter: momentum buffer, or m and v, of its slice; NULL if not needed. Device */
     long *steps;               /* per parameter: number of updates */
     /* About the current step. The first two are device memory: kernels read them, so the host need not wait. */
-    double *squares; /* per parameter: the sum of its gradient's squares; 0 if it has none */
+    double *squares; /* of each block of each gradient (device_sum_of_squares()); 0 if there is no gradient */
+    int64_t *first_square; /* per parameter: where its blocks begin; one more entry: how many there are */
     float *factor;   /* gradients were multiplied by it to clip them. NaN: a gradient is not finite, skip the step */
     bool *updated;   /* per parameter: steps counts this step already */
     double norm;     /* of all gradients, before clipping; valid after optimizer_end_step() */
 } Optimizer;
 
-/* Allocates zeroed state; free it with optimizer_free(). The list must outlive the optimizer. */
+/* Free with optimizer_free(). The list must outlive the optimizer. State is allocated when it is first needed. */
 void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, ParameterList *parameters);
 void optimizer_free(Optimizer *optimizer);
+
+/* Allocates zeroed state, if that has not been done. The first step does this; call it before state is loaded. */
+void optimizer_allocate_state(Optimizer *optimizer);
+/* From now on this process updates its slices only (NULL: everything, as before). Of state that exists, it keeps these
+ * slices. The partition must outlive the optimizer. */
+void optimizer_set_partition(Optimizer *optimizer, const Partition *partition);
+/* The whole state, to be saved: of a partition's slices if there is one (collective). Only processes that `keep` it get
+ * the tensors; the others get NULL. Free with optimizer_free_whole_state(). */
+typedef struct WholeState {
+    float **state1, **state2; /* per parameter, as in Optimizer */
+    bool owned;               /* false: they are the optimizer's own */
+} WholeState;
+WholeState optimizer_whole_state(Optimizer *optimizer, bool keep);
+void optimizer_free_whole_state(const Optimizer *optimizer, WholeState *whole);
+size_t optimizer_state_bytes(const Optimizer *optimizer); /* of this process */
 
 /* A step consists of these three calls, in this order. On a GPU, the first two only queue work.
  *

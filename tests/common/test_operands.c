@@ -172,7 +172,7 @@ static void test_copies_are_made_anew(void **state)
     close(file);
     run_create(&source, DTYPE_BF16, OPTIMIZER_ADAMW, 5);
     const float expected = expected_loss(&source);
-    replica_save(&source.replica, path, 1, 1);
+    replica_save(&source.replica, path, 0, 1, 1);
     for (int way = 0; way < 2; way++) {
         run_create(&run, DTYPE_BF16, OPTIMIZER_ADAMW, 6);
         assert_true(micro_batch(&run) != expected);

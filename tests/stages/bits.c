@@ -67,7 +67,9 @@ static void train_steps(const Options *options, Replica *replica, Ddp *ddp, cons
             ddp_after_backward(ddp, replica_gradient_scale(replica, batch->global_samples));
         }
         replica_update(replica, step);
+        ddp_after_update(ddp);
     }
+    ddp_gather_weights(ddp);
 }
 
 /* One training run; returns the hash of the weights. verify: also compares them with the sharded run of one process. */
@@ -83,6 +85,8 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), options.batch_size, options.seed, true, false);
     Loader *loader = loader_start(&dataset, &sampler, pg_rank(pg), options.accumulate, 0);
     float *initial = alloc_or_fault((size_t)parameters_total(&replica.model.parameters) * sizeof *initial);
+    optimizer_set_partition(&replica.optimizer, ddp_partition(ddp));
+    ddp_gather_weights(ddp);
     parameters_to_host(&replica.model.parameters, initial);
     train_steps(&options, &replica, ddp, &dataset, loader);
     replicas_check_equal(pg, &replica.model.parameters);

@@ -22,18 +22,52 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     }
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
+    optimizer_set_partition(&pair->ranks.optimizer, ddp_partition(pair->ddp));
+    ddp_gather_weights(pair->ddp);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
     sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));
     pair->loader = loader_start(&pair->dataset, &pair->sampler, pg_rank(pg), options->accumulate, 0);
+    pair->stages_gradients = alloc_or_fault((size_t)pair->ranks.model.parameters.count * sizeof(void *));
     pair->indices = alloc_or_fault((size_t)options->batch_size * sizeof *pair->indices);
     pair->inputs = alloc_or_fault((size_t)options->batch_size * pair->dataset.input_bytes);
     pair->targets = alloc_or_fault((size_t)options->batch_size * pair->dataset.target_bytes);
     return pair;
 }
 
+/* Stage 5: each rank has the sums of its slices only. Puts them together, so that they can be compared. */
+static void gather_gradients(Pair *pair)
+{
+    const Partition *partition = ddp_partition(pair->ddp);
+    ParameterList *parameters = &pair->ranks.model.parameters;
+    for (int i = 0; i < parameters->count && partition != NULL; i++) {
+        Tensor *tensor = &parameters->items[i]->tensor;
+        if (!tensor->requires_grad)
+            continue;
+        float *whole = device_alloc((size_t)tensor_count(tensor) * sizeof *whole);
+        partition->gather(partition->owner, i, partition->slices[i].grad, whole);
+        pair->stages_gradients[i] = tensor->grad;
+        tensor->grad = whole;
+    }
+    pair->gradients_gathered = partition != NULL;
+}
+
+static void forget_gathered_gradients(Pair *pair)
+{
+    ParameterList *parameters = &pair->ranks.model.parameters;
+    for (int i = 0; i < parameters->count && pair->gradients_gathered; i++) {
+        Tensor *tensor = &parameters->items[i]->tensor;
+        if (!tensor->requires_grad)
+            continue;
+        device_free(tensor->grad);
+        tensor->grad = pair->stages_gradients[i];
+    }
+    pair->gradients_gathered = false;
+}
+
 void pair_free(Pair *pair)
 {
+    forget_gathered_gradients(pair);
     loader_stop(pair->loader);
     ddp_destroy(pair->ddp);
     device_free(pair->whole_gradients);
@@ -41,6 +75,7 @@ void pair_free(Pair *pair)
     replica_free(&pair->whole);
     sampler_free(&pair->sampler);
     dataset_close(&pair->dataset);
+    free(pair->stages_gradients);
     free(pair->indices);
     free(pair->inputs);
     free(pair->targets);
@@ -57,6 +92,17 @@ void pair_ranks_gradient(Pair *pair)
         replica_backward(&pair->ranks, loss);
         ddp_after_backward(pair->ddp, replica_gradient_scale(&pair->ranks, batch->global_samples));
     }
+    gather_gradients(pair);
+    ddp_gather_weights(pair->ddp);
+}
+
+void pair_update(Pair *pair, long step)
+{
+    forget_gathered_gradients(pair);
+    replica_update(&pair->ranks, step);
+    ddp_after_update(pair->ddp);
+    ddp_gather_weights(pair->ddp);
+    replica_update(&pair->whole, step);
 }
 
 /* Terms of a loss: samples, or tokens. */

@@ -1,7 +1,7 @@
 /* training_pair.h: trains the same model twice: on N ranks with DDP, and in one process on whole batches. Both must
  * give the same weights. Every rank holds both models, so that it can compare them before and after every step.
  *
- * Interface, per step: pair_ranks_gradient(), pair_whole_gradient(), compare, then replica_update() for both.
+ * Interface, per step: pair_ranks_gradient(), pair_whole_gradient(), compare, then pair_update().
  */
 #ifndef LOCKSTEP_TESTS_TRAINING_PAIR_H
 #define LOCKSTEP_TESTS_TRAINING_PAIR_H
@@ -19,6 +19,8 @@ typedef struct Pair {
     Replica whole; /* trained alone, on whole batches */
     Ddp *ddp;
     void *whole_gradients;
+    bool gradients_gathered;
+    void **stages_gradients; /* stage 5, between pair_ranks_gradient() and pair_update(): what tensor.grad was; owned */
     int64_t *indices;      /* room for a global batch */
     void *inputs, *targets;
 } Pair;
@@ -29,6 +31,9 @@ void pair_free(Pair *pair);
 
 /* Forward, backward and synchronisation of the next step on all ranks, without the update. Collective. */
 void pair_ranks_gradient(Pair *pair);
+
+/* The optimizer's step in both. Collective. */
+void pair_update(Pair *pair, long step);
 
 /* The same step on the whole batch; puts the mean gradient into pair->whole. */
 void pair_whole_gradient(Pair *pair, long step);

@@ -313,6 +313,8 @@ static void fill_communication(Options *options, const FlagValues *values)
     options->ddp.rebuild_buckets = values->given[FLAG_REBUILD_BUCKETS];
     options->ddp.find_unused_parameters = values->given[FLAG_FIND_UNUSED_PARAMETERS];
     options->ddp.grad_dtype = (DType)choice(values, FLAG_GRAD_DTYPE)->value;
+    options->ddp.zero = choice(values, FLAG_ZERO)->value;
+    options->ddp.bucket_per_layer = options->auto_bucket_caps; /* what "auto" means in stage 5 */
 }
 
 static void fill_checks_and_files(Options *options, const FlagValues *values)

@@ -88,8 +88,21 @@ static void check_device(const Options *options, const FlagValues *values)
             "ordered gives the same sums");
 }
 
+static void check_sharding(const Options *options, int stage)
+{
+    if (stage < 5)
+        return;
+    if (options->ddp.rebuild_buckets)
+        die("--rebuild-buckets: not in stage 5, where the optimizer's state would have to move with the shards; "
+            "stages 3 and 4 have it");
+    if (options->ddp.find_unused_parameters && options->ddp.zero == 3)
+        die("--find-unused-parameters: not with --zero 3, because ranks that use different parameters would gather "
+            "different weights at the same time; --zero 1 and 2 have it");
+}
+
 void options_check_flags(const Options *options, const FlagValues *values, int stage)
 {
+    check_sharding(options, stage);
     check_model(options, values);
     check_training(options, values, stage);
     check_device(options, values);

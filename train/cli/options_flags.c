@@ -33,6 +33,7 @@ static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
     {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING}, {NULL, 0}};
+static const Choice zero_levels[] = {{"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
 static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
 static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
@@ -109,6 +110,8 @@ const Flag flags[FLAG_COUNT] = {
                                      "search for unused parameters", "allow parameters that a step does not use"},
     [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, precisions, "fp32", 0, 0, 4, "gradients in half precision",
                          "what gradients are sent as"},
+    [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
+                   "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
 
     [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
                      "compare with one process on whole batches; exact: every bit, on the ranks' shares"},
@@ -150,7 +153,7 @@ const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
 }
 
 static const char *const stage_directories[] = {"stage1_naive", "stage2_bucketed", "stage3_overlap",
-                                                "stage4_accumulation"};
+                                                "stage4_accumulation", "stage5_sharded"};
 
 const char *stage_directory(int stage)
 {

@@ -44,7 +44,7 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
 }
 
 /* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. */
-static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer)
+static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer, const WholeState *whole)
 {
     TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};
     for (int i = 0; i < parameters->count; i++)
@@ -52,8 +52,8 @@ static TensorTable table_create(const ParameterList *parameters, const Optimizer
     for (int i = 0; i < parameters->count; i++)
         table_add(&table, "", parameters->items[i], DTYPE_F32, parameters->items[i]->tensor.data);
     bool adamw = optimizer->options.kind == OPTIMIZER_ADAMW;
-    table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, optimizer->state1);
-    table_add_states(&table, "optimizer.v.", parameters, optimizer->state2);
+    table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, whole->state1);
+    table_add_states(&table, "optimizer.v.", parameters, whole->state2);
     return table;
 }
 
@@ -112,26 +112,35 @@ static void tensor_to_host(const SafetensorsEntry *entry, void *buffer)
         device_to_host(buffer, entry->memory, (size_t)entry->bytes);
 }
 
-void checkpoint_save(const char *path, const ParameterList *parameters, const Optimizer *optimizer,
-                     const CheckpointState *state)
+static void write_file(const char *path, const TensorTable *table, const CheckpointState *state)
 {
-    TensorTable table = table_create(parameters, optimizer);
-    void *buffer = table_buffer(&table);
+    void *buffer = table_buffer(table);
     uint64_t hash = FNV1A_START;
-    for (int i = 0; i < table.count; i++) {
-        tensor_to_host(&table.entries[i], buffer);
-        hash = fnv1a(hash, buffer, (size_t)table.entries[i].bytes);
+    for (int i = 0; i < table->count; i++) {
+        tensor_to_host(&table->entries[i], buffer);
+        hash = fnv1a(hash, buffer, (size_t)table->entries[i].bytes);
     }
     AtomicFile file;
     atomic_open(&file, path);
-    safetensors_write_header(&file, table.entries, table.count, state_to_metadata(state), hash);
-    for (int i = 0; i < table.count; i++) {
-        tensor_to_host(&table.entries[i], buffer);
-        atomic_write(&file, buffer, (size_t)table.entries[i].bytes);
+    safetensors_write_header(&file, table->entries, table->count, state_to_metadata(state), hash);
+    for (int i = 0; i < table->count; i++) {
+        tensor_to_host(&table->entries[i], buffer);
+        atomic_write(&file, buffer, (size_t)table->entries[i].bytes);
     }
     atomic_commit(&file);
     free(buffer);
-    table_free(&table);
+}
+
+void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
+                     const CheckpointState *state)
+{
+    WholeState whole = optimizer_whole_state(optimizer, path != NULL);
+    if (path != NULL) {
+        TensorTable table = table_create(parameters, optimizer, &whole);
+        write_file(path, &table, state);
+        table_free(&table);
+    }
+    optimizer_free_whole_state(optimizer, &whole);
 }
 
 /* ---- loading ---- */
@@ -209,7 +218,8 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
 {
     SafetensorsFile file;
     safetensors_open(&file, path);
-    TensorTable table = table_create(parameters, optimizer);
+    WholeState whole = optimizer_whole_state(optimizer, true);
+    TensorTable table = table_create(parameters, optimizer, &whole);
     bool complete = safetensors_holds(&file, table.entries[0].name);
     SafetensorsEntry *needed = complete ? table.entries : table.entries + parameters->count;
     int count = complete ? table.count : parameters->count;
@@ -227,5 +237,6 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     state->hash = file.hash;
     free(buffer);
     table_free(&table);
+    optimizer_free_whole_state(optimizer, &whole);
     safetensors_close(&file);
 }

@@ -41,9 +41,10 @@ typedef struct CheckpointState {
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Writes the checkpoint; the old file stays until the new one is complete. Call it on rank 0 alone. Faults if the file
- * cannot be written. */
-void checkpoint_save(const char *path, const ParameterList *parameters, const Optimizer *optimizer,
+/* Writes the checkpoint; the old file stays until the new one is complete. Call it on rank 0 alone, but if the
+ * optimizer's state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights must be
+ * whole there. Faults if the file cannot be written. */
+void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
                      const CheckpointState *state);
 
 /* Reads parameters and optimizer state; call it on every rank. `state` must describe how this run would start. The file

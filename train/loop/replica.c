@@ -142,10 +142,10 @@ long replica_resume(Replica *replica, const char *path, int world_size)
     return state.step;
 }
 
-void replica_save(const Replica *replica, const char *path, int world_size, long next_step)
+void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step)
 {
     CheckpointState state = checkpoint_state(replica, world_size, next_step);
-    checkpoint_save(path, &replica->model.parameters, &replica->optimizer, &state);
+    checkpoint_save(rank == 0 ? path : NULL, &replica->model.parameters, &replica->optimizer, &state);
 }
 
 const char *precision_name(DType precision)

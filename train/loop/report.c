@@ -165,30 +165,32 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
 
 /* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
  * allocates half its size. */
-static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const RunRecord *record)
+static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const Ddp *ddp,
+                       const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
-    const Optimizer *optimizer = &replica->optimizer;
-    double weights = (double)parameters_total(parameters) * sizeof(float);
-    double states = (optimizer->state1[0] != NULL) + (optimizer->state2[0] != NULL);
+    const DdpMemory held = ddp_memory(ddp, parameters);
     /* Also counts their copy in 16 bits, if they are sent so, and the sums that stage 3 discards. */
-    double gradients = (double)parameters_gradient_bytes(parameters);
-    double copy = options->ddp.grad_dtype != DTYPE_F32 ? gradients / sizeof(float) * sizeof(uint16_t) : 0;
-    gradients += copy + (double)record->out_of_place_bytes;
+    double gradients = (double)held.gradients + (double)record->out_of_place_bytes;
+    if (options->ddp.grad_dtype != DTYPE_F32)
+        gradients += (double)held.gradients / sizeof(float) * sizeof(uint16_t);
 
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
-    summary_add_number(memory, "weights_mb", weights / 1e6);
+    summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
+    /* Stage 5: at most so many at once, besides this rank's shards. */
+    summary_add_number(memory, "gathered_weights_mb", (double)held.most_gathered_weights / 1e6);
+    summary_add_number(memory, "whole_gradients_mb", (double)held.most_whole_gradients / 1e6);
     /* The weights' 16-bit copies, which matrix products read. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
     summary_add_number(memory, "gradients_mb", gradients / 1e6);
-    summary_add_number(memory, "optimizer_mb", states * weights / 1e6);
+    summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     summary_add_number(memory, "activations_mb", (double)replica->tape.arena.most_held / 1e6);
     summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
 }
 
-static void add_results(cJSON *summary, const Options *options, const Replica *replica, const Stats *stats,
-                        const RunRecord *record)
+static void add_results(cJSON *summary, const Options *options, const Replica *replica, const Ddp *ddp,
+                        const Stats *stats, const RunRecord *record)
 {
     bool gpt = options->model.kind == MODEL_GPT; /* its tokens are bytes */
     double steps = (double)stats->count;
@@ -204,7 +206,7 @@ static void add_results(cJSON *summary, const Options *options, const Replica *r
     summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
     summary_add_times(summary, stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
-    add_memory(summary, options, replica, record);
+    add_memory(summary, options, replica, ddp, record);
     summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
 }
 
@@ -228,7 +230,7 @@ void report_end(const Options *options, ProcessGroup *pg, const Replica *replica
         return;
     cJSON *summary = cJSON_CreateObject();
     add_settings(summary, options, pg, replica, ddp);
-    add_results(summary, options, replica, stats, record);
+    add_results(summary, options, replica, ddp, stats, record);
     add_verification(summary, options->verify, &record->verification);
     summary_print(summary);
     if (options->json != NULL)

@@ -87,6 +87,8 @@ static void skip_step(Trainer *trainer, long step)
 {
     LossScaler *scaler = &trainer->replica.scaler;
     if (!scaler->skip_not_finite)
+        ddp_gather_weights(trainer->ddp);
+    if (!scaler->skip_not_finite)
         not_finite_name_rank(trainer->pg, &trainer->replica, scaler->not_finite, &trainer->train_set,
                              loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
                                           trainer->options->accumulate, step));
@@ -131,6 +133,7 @@ static double train_step(Trainer *trainer, long step)
     phase_begin(&phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step))
         skip_step(trainer, step);
+    ddp_after_update(trainer->ddp);
     phase_end(&phases, PART_OPTIMIZER);
     phase_end(&phases, PART_STEP);
     record_step(trainer, &phases.times);
@@ -157,10 +160,21 @@ static bool is_due(long step, long every)
 static void check_weights(Trainer *trainer)
 {
     pg_set_measuring(trainer->pg, false);
+    ddp_gather_weights(trainer->ddp);
     replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
     const Parameter *stale = parameters_find_stale(&trainer->replica.model.parameters);
     CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: call parameters_changed() after "
           "every change of weights", stale->name);
+    pg_set_measuring(trainer->pg, true);
+}
+
+/* Collective: all ranks have a part of what is written, and rank 0 writes it. */
+static void save(Trainer *trainer, long next_step)
+{
+    pg_set_measuring(trainer->pg, false);
+    ddp_gather_weights(trainer->ddp);
+    replica_save(&trainer->replica, trainer->options->save, pg_rank(trainer->pg), pg_world_size(trainer->pg),
+                 next_step);
     pg_set_measuring(trainer->pg, true);
 }
 
@@ -183,8 +197,8 @@ static void run_steps(Trainer *trainer)
                       trainer->stats.last.seconds[PART_EXPOSED]);
         if (is_due(step, options->check_every))
             check_weights(trainer);
-        if (!last && is_due(step, options->save_every) && pg_rank(trainer->pg) == 0)
-            replica_save(&trainer->replica, options->save, pg_world_size(trainer->pg), step + 1);
+        if (!last && is_due(step, options->save_every))
+            save(trainer, step + 1);
     }
     progress_end(&trainer->progress);
     job_set_step(-1);
@@ -301,17 +315,22 @@ static void set_up(Trainer *trainer, Options *options)
     if (trainer->record.first_step >= total_steps)
         die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
-    if (options->auto_bucket_caps && ddp_stage_number >= 2 && world_size > 1 && strcmp(device_name(), "cpu") == 0)
+    bool measures = ddp_stage_number >= 2 && ddp_stage_number <= 4; /* stage 5 has a bucket for each layer */
+    if (options->auto_bucket_caps && measures && world_size > 1 && strcmp(device_name(), "cpu") == 0)
         choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
                                    trainer->record.first_step);
+    optimizer_set_partition(&trainer->replica.optimizer, ddp_partition(trainer->ddp));
 }
 
 static void keep_initial_weights(Trainer *trainer)
 {
     const ParameterList *parameters = &trainer->replica.model.parameters;
-    if (trainer->options->verify == VERIFY_NONE || pg_rank(trainer->pg) != 0)
+    if (trainer->options->verify == VERIFY_NONE)
+        return;
+    ddp_gather_weights(trainer->ddp);
+    if (pg_rank(trainer->pg) != 0)
         return;
     trainer->initial_weights = alloc_or_fault((size_t)parameters_total(parameters) * sizeof(float));
     parameters_to_host(parameters, trainer->initial_weights);
@@ -344,8 +363,8 @@ int train(Options *options, ProcessGroup *pg)
     run_steps(&trainer);
     pg_set_measuring(pg, false);
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
-    if (options->save != NULL && pg_rank(pg) == 0)
-        replica_save(&trainer.replica, options->save, pg_world_size(pg), trainer.replica.total_steps);
+    if (options->save != NULL)
+        save(&trainer, trainer.replica.total_steps);
     if (options->trace != NULL)
         trace_write(pg, options->trace);
     record->peak_rss_mb = report_largest_peak_mb(pg);

@@ -245,19 +245,26 @@ void not_finite_check_loss(float loss, const Batch *batch, double forward_second
  * finite; NULL: none. Backward goes from the last layer to the first, and a NaN spreads to all gradients after it. */
 static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *dataset, Loader *again)
 {
-    const ParameterList *parameters = &replica->model.parameters;
+    ParameterList *parameters = &replica->model.parameters;
+    Optimizer *optimizer = &replica->optimizer;
     const Parameter *found = NULL;
-    replica->tape.on_gradient_ready = NULL; /* DDP hears no event, so nothing is sent */
+    replica->tape.on_gradient_ready = NULL; /* DDP hears no event, so nothing is sent; and it owns no whole gradients */
+    replica->tape.on_gradient_needed = NULL;
+    replica->tape.on_parameters_needed = NULL;
+    optimizer->partition = NULL;
+    parameters_allocate_gradients(parameters); /* the job ends before they could be freed */
     for (int k = 0; k < replica->options->accumulate; k++) {
         const Batch *batch = loader_next(again);
         replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
     }
-    clip_grad_norm(&replica->optimizer, (double)INFINITY);
-    double *squares = alloc_or_fault((size_t)parameters->count * sizeof *squares);
-    device_to_host(squares, replica->optimizer.squares, (size_t)parameters->count * sizeof *squares);
+    clip_grad_norm(optimizer, (double)INFINITY);
+    const int64_t count = optimizer->first_square[parameters->count];
+    double *squares = alloc_or_fault((size_t)count * sizeof *squares);
+    device_to_host(squares, optimizer->squares, (size_t)count * sizeof *squares);
     for (int i = 0; i < parameters->count; i++)
-        if (!isfinite(squares[i]))
-            found = parameters->items[i];
+        for (int64_t k = optimizer->first_square[i]; k < optimizer->first_square[i + 1]; k++)
+            if (!isfinite(squares[k]))
+                found = parameters->items[i];
     free(squares);
     return found;
 }

@@ -212,8 +212,12 @@ static void print_memory(const cJSON *summary)
     const cJSON *memory = cJSON_GetObjectItemCaseSensitive(summary, "memory");
     printf("  memory      peak %.1f MB per rank: weights %.1f, ", number(summary, "peak_rss_mb"),
            number(memory, "weights_mb"));
+    if (number(memory, "gathered_weights_mb") > 0)
+        printf("gathered weights %.1f, ", number(memory, "gathered_weights_mb"));
     if (number(memory, "operands_mb") > 0)
         printf("rounded weights %.1f, ", number(memory, "operands_mb"));
+    if (number(memory, "whole_gradients_mb") > 0)
+        printf("whole gradients %.1f, ", number(memory, "whole_gradients_mb"));
     printf("gradients %.1f, optimizer %.1f, activations %.1f, before the model %.1f\n", number(memory, "gradients_mb"),
            number(memory, "optimizer_mb"), number(memory, "activations_mb"), number(memory, "base_mb"));
 }

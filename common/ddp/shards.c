@@ -1,0 +1,279 @@
+/* shards.c: cuts buckets into shards, and moves weights and gradients into them. */
+#include "ddp/shards.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "autograd/rounding.h"
+#include "base/check.h"
+#include "ddp/bucket_plan.h"
+#include "device/device.h"
+
+/* ---- the plan ---- */
+
+static size_t round_up(size_t elements, size_t multiple)
+{
+    return (elements + multiple - 1) / multiple * multiple;
+}
+
+/* Fills order with the trained parameters in the reverse order of registration, and bucket_of with the number of each
+ * one's bucket. Returns the number of parameters. */
+static int plan(const ParameterList *parameters, ShardCaps caps, int *order, int *bucket_of, int *buckets)
+{
+    int count = 0;
+    size_t *sizes = alloc_or_fault((size_t)parameters->count * sizeof *sizes);
+    for (int i = parameters->count - 1; i >= 0; i--) {
+        const Parameter *parameter = parameters->items[i];
+        if (!parameter->tensor.requires_grad)
+            continue;
+        bool same_layer = count > 0 && parameter->layer == parameters->items[order[count - 1]]->layer;
+        bucket_of[count] = count == 0 ? 0 : bucket_of[count - 1] + !same_layer;
+        sizes[count] = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
+        order[count++] = i;
+    }
+    *buckets = count > 0 ? bucket_of[count - 1] + 1 : 0;
+    if (!caps.per_layer)
+        *buckets = buckets_plan(sizes, count, caps.first_cap, caps.cap, bucket_of);
+    free(sizes);
+    return count;
+}
+
+static void add_parameter(ShardedBucket *bucket, Parameter *parameter, size_t room)
+{
+    if (bucket->parameters == NULL) {
+        bucket->parameters = alloc_or_fault(room * sizeof *bucket->parameters);
+        bucket->offsets = alloc_or_fault(room * sizeof *bucket->offsets);
+    }
+    bucket->parameters[bucket->count] = parameter;
+    bucket->offsets[bucket->count++] = bucket->elements;
+    bucket->elements += round_up((size_t)tensor_count(&parameter->tensor), SQUARES_BLOCK);
+}
+
+static void make_buckets(Shards *shards, ParameterList *parameters, ShardCaps caps)
+{
+    const size_t room = (size_t)parameters->count, ranks = (size_t)pg_world_size(shards->pg);
+    int *order = alloc_or_fault(room * sizeof *order), *bucket_of = alloc_or_fault(room * sizeof *bucket_of);
+    const int trained = plan(parameters, caps, order, bucket_of, &shards->count);
+    shards->buckets = alloc_or_fault((size_t)shards->count * sizeof *shards->buckets);
+    for (int i = 0; i < parameters->count; i++)
+        shards->of_parameter[i] = -1;
+    for (int i = 0; i < trained; i++) {
+        add_parameter(&shards->buckets[bucket_of[i]], parameters->items[order[i]], room);
+        shards->of_parameter[order[i]] = bucket_of[i];
+    }
+    for (int b = 0; b < shards->count; b++) {
+        ShardedBucket *bucket = &shards->buckets[b];
+        snprintf(bucket->gradients_name, sizeof bucket->gradients_name, "gradients of bucket %d", b);
+        snprintf(bucket->weights_name, sizeof bucket->weights_name, "weights of bucket %d", b);
+        bucket->elements = round_up(bucket->elements, ranks * SQUARES_BLOCK);
+        bucket->shard_elements = bucket->elements / ranks;
+    }
+    free(order);
+    free(bucket_of);
+}
+
+/* The part of a parameter at `offset` of its bucket that lies in a rank's shard; without addresses. */
+static Slice slice_of_rank(const ShardedBucket *bucket, size_t offset, const Parameter *parameter, int rank)
+{
+    const size_t count = (size_t)tensor_count(&parameter->tensor);
+    const size_t begin = (size_t)rank * bucket->shard_elements, end = begin + bucket->shard_elements;
+    const size_t first = offset > begin ? offset : begin, last = offset + count < end ? offset + count : end;
+    return first < last ? (Slice){.begin = (int64_t)(first - offset), .count = (int64_t)(last - first)} : (Slice){0};
+}
+
+static void make_slices(Shards *shards)
+{
+    const int rank = pg_rank(shards->pg);
+    for (int b = 0; b < shards->count; b++) {
+        const ShardedBucket *bucket = &shards->buckets[b];
+        for (int i = 0; i < bucket->count; i++) {
+            Slice slice = slice_of_rank(bucket, bucket->offsets[i], bucket->parameters[i], rank);
+            const size_t place = bucket->offsets[i] + (size_t)slice.begin - (size_t)rank * bucket->shard_elements;
+            slice.weight = slice.count > 0 ? bucket->weight_shard + place : NULL;
+            slice.grad = slice.count > 0 ? bucket->gradient_shard + place : NULL;
+            shards->slices[bucket->parameters[i]->index] = slice;
+        }
+    }
+}
+
+/* ---- what the optimizer needs of the other ranks ---- */
+
+static void add_up(void *owner, double *squares, size_t count)
+{
+    pg_all_reduce(((Shards *)owner)->pg, squares, squares, count, DTYPE_F64, REDUCE_SUM, "squares of the gradients");
+}
+
+static void gather_slices(void *owner, int index, const float *slice, float *whole)
+{
+    const Shards *shards = owner;
+    if (shards->of_parameter[index] < 0)
+        return;
+    const ShardedBucket *bucket = &shards->buckets[shards->of_parameter[index]];
+    int i = 0;
+    while (bucket->parameters[i]->index != index)
+        i++;
+    for (int rank = 0; rank < pg_world_size(shards->pg); rank++) {
+        const Slice part = slice_of_rank(bucket, bucket->offsets[i], bucket->parameters[i], rank);
+        if (rank == pg_rank(shards->pg))
+            device_copy(whole + part.begin, slice, (size_t)part.count * sizeof(float));
+        if (part.count > 0)
+            pg_broadcast(shards->pg, whole + part.begin, (size_t)part.count, DTYPE_F32, rank, "optimizer's state");
+    }
+}
+
+/* ---- memory ---- */
+
+static size_t bytes_of(size_t elements)
+{
+    return elements * sizeof(float);
+}
+
+/* Points the parameters into the bucket's whole weights, or nowhere. */
+static void point_at_weights(ShardedBucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++)
+        bucket->parameters[i]->tensor.data = bucket->weights != NULL ? bucket->weights + bucket->offsets[i] : NULL;
+}
+
+static void point_at_gradients(ShardedBucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++)
+        bucket->parameters[i]->tensor.grad = bucket->gradients != NULL ? bucket->gradients + bucket->offsets[i] : NULL;
+}
+
+void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
+{
+    if (bucket->gradients != NULL)
+        return;
+    bucket->gradients = device_alloc(bytes_of(bucket->elements));
+    point_at_gradients(bucket);
+    shards->whole_gradients += bytes_of(bucket->elements);
+    if (shards->whole_gradients > shards->most_whole_gradients)
+        shards->most_whole_gradients = shards->whole_gradients;
+}
+
+void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
+{
+    device_free(bucket->gradients);
+    bucket->gradients = NULL;
+    point_at_gradients(bucket);
+    shards->whole_gradients -= bytes_of(bucket->elements);
+}
+
+void shards_place_weights(Shards *shards, ShardedBucket *bucket)
+{
+    if (bucket->weights != NULL)
+        return;
+    bucket->weights = device_alloc(bytes_of(bucket->elements));
+    point_at_weights(bucket);
+    shards->gathered += bytes_of(bucket->elements);
+    if (shards->gathered > shards->most_gathered)
+        shards->most_gathered = shards->gathered;
+}
+
+void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
+{
+    device_free(bucket->weights);
+    bucket->weights = NULL;
+    point_at_weights(bucket);
+    for (int i = 0; i < bucket->count; i++)
+        parameter_drop_copy(bucket->parameters[i]);
+    shards->gathered -= bytes_of(bucket->elements);
+}
+
+/* Copies the part of the parameters that lies in the elements from `begin` on to `to`, which has room for `count`. */
+static void copy_weights(const ShardedBucket *bucket, float *to, size_t begin, size_t count)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        const Tensor *tensor = &bucket->parameters[i]->tensor;
+        const size_t offset = bucket->offsets[i], end = offset + (size_t)tensor_count(tensor);
+        const size_t first = offset > begin ? offset : begin, last = end < begin + count ? end : begin + count;
+        if (first < last)
+            device_copy(to + (first - begin), (const float *)tensor->data + (first - offset), bytes_of(last - first));
+    }
+}
+
+/* What is always there comes from two blocks. Other ranks read the weights directly where they share memory. */
+static void take_memory(Shards *shards)
+{
+    const size_t rank = (size_t)pg_rank(shards->pg);
+    size_t weights = 0, gradients = 0;
+    for (int b = 0; b < shards->count; b++) {
+        weights += shards->zero == 3 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
+        gradients += shards->zero >= 2 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
+    }
+    float *weight = shards->weight_block = pg_alloc_shared(shards->pg, bytes_of(weights));
+    float *gradient = shards->gradient_block =
+        shards->zero == 1 ? pg_alloc_shared(shards->pg, bytes_of(gradients)) : device_alloc(bytes_of(gradients));
+    for (int b = 0; b < shards->count; b++) {
+        ShardedBucket *bucket = &shards->buckets[b];
+        bucket->weights = shards->zero == 3 ? NULL : weight;
+        bucket->weight_shard = shards->zero == 3 ? weight : weight + rank * bucket->shard_elements;
+        bucket->gradients = shards->zero >= 2 ? NULL : gradient;
+        bucket->gradient_shard = shards->zero >= 2 ? gradient : gradient + rank * bucket->shard_elements;
+        weight += shards->zero == 3 ? bucket->shard_elements : bucket->elements;
+        gradient += shards->zero >= 2 ? bucket->shard_elements : bucket->elements;
+    }
+}
+
+static void move_weights(Shards *shards, ShardedBucket *bucket)
+{
+    if (shards->zero == 3)
+        copy_weights(bucket, bucket->weight_shard, (size_t)pg_rank(shards->pg) * bucket->shard_elements,
+                     bucket->shard_elements);
+    else
+        copy_weights(bucket, bucket->weights, 0, bucket->elements);
+    for (int i = 0; i < bucket->count; i++)
+        device_free(bucket->parameters[i]->tensor.data);
+    point_at_weights(bucket);
+    point_at_gradients(bucket);
+}
+
+void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero)
+{
+    CHECK(zero >= 1 && zero <= 3, "there are levels 1, 2 and 3 of sharding, not %d", zero);
+    const size_t count = (size_t)parameters->count;
+    *shards = (Shards){.pg = pg, .zero = zero, .parameters = parameters->count};
+    shards->of_parameter = alloc_or_fault(count * sizeof *shards->of_parameter);
+    shards->slices = alloc_or_fault(count * sizeof *shards->slices);
+    make_buckets(shards, parameters, caps);
+    take_memory(shards);
+    for (int b = 0; b < shards->count; b++)
+        move_weights(shards, &shards->buckets[b]);
+    make_slices(shards);
+    shards->partition =
+        (Partition){.slices = shards->slices, .add_up = add_up, .gather = gather_slices, .owner = shards};
+}
+
+static void give_back(Shards *shards, ShardedBucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        Tensor *tensor = &bucket->parameters[i]->tensor;
+        const void *shared = tensor->data;
+        tensor->data = device_alloc(bytes_of((size_t)tensor_count(tensor)));
+        device_copy(tensor->data, shared, bytes_of((size_t)tensor_count(tensor)));
+        tensor->grad = NULL;
+    }
+    if (shards->zero == 3)
+        device_free(bucket->weights);
+    if (shards->zero >= 2)
+        device_free(bucket->gradients);
+    device_free(bucket->half);
+    free(bucket->parameters);
+    free(bucket->offsets);
+}
+
+void shards_free(Shards *shards)
+{
+    for (int b = 0; b < shards->count; b++)
+        give_back(shards, &shards->buckets[b]);
+    pg_free_shared(shards->pg, shards->weight_block);
+    if (shards->zero == 1)
+        pg_free_shared(shards->pg, shards->gradient_block);
+    else
+        device_free(shards->gradient_block);
+    free(shards->buckets);
+    free(shards->of_parameter);
+    free(shards->slices);
+    *shards = (Shards){0};
+}

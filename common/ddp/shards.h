@@ -1,0 +1,68 @@
+/* shards.h: buckets of parameters that are cut into one shard per rank. For stage 5.
+ *
+ * A bucket holds the weights of its parameters side by side, and their gradients in the same places. Its length is a
+ * multiple of the number of ranks, and rank r owns the r-th part of it: its shard. Parameters begin at multiples of
+ * SQUARES_BLOCK elements, and so do shards. So a shard may begin in the middle of a parameter, but never in the middle
+ * of a block of which device_sum_of_squares() makes one number.
+ *
+ *   bucket of 2 ranks:   | c_fc.weight ................... | c_fc.bias .. | (padding) |
+ *                        | shard of rank 0 ........ | shard of rank 1 ............... |
+ *
+ * Interface: shards_create() takes the weights over, shards_free() gives them back. In between, `zero` decides what is
+ * always whole: from level 2 on, whole gradients exist only between shards_place_gradients() and
+ * shards_drop_gradients(); at level 3, whole weights only between shards_place_weights() and shards_drop_weights().
+ */
+#ifndef LOCKSTEP_DDP_SHARDS_H
+#define LOCKSTEP_DDP_SHARDS_H
+
+#include "comm/process_group.h"
+#include "optim/optimizer.h"
+
+typedef struct ShardedBucket {
+    char gradients_name[32], weights_name[32]; /* "gradients of bucket 0": for errors and timelines */
+    Parameter **parameters; /* owned (the list, not the parameters) */
+    size_t *offsets;        /* by place in that list: where the parameter begins, in elements; owned */
+    int count;
+    size_t elements;        /* world_size * shard_elements */
+    size_t shard_elements;
+    float *weights, *gradients;            /* whole: `elements`; NULL while there are none */
+    float *weight_shard, *gradient_shard;  /* this rank's: shard_elements; always there */
+    /* The stage's own: */
+    int pending;                   /* parameters whose gradient is not ready yet */
+    Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
+    void *half;                    /* the gradients' 16-bit copy while it is sent; owned */
+} ShardedBucket;
+
+typedef struct Shards {
+    ProcessGroup *pg; /* not owned */
+    int zero;
+    ShardedBucket *buckets; /* owned */
+    int count;
+    int *of_parameter; /* by parameter index: the number of its bucket, -1 for a frozen parameter; owned */
+    Slice *slices;     /* by parameter index: what this rank updates; owned */
+    int parameters;    /* entries of the last two */
+    Partition partition;
+    void *weight_block, *gradient_block; /* of what is always there; owned */
+    /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
+    size_t gathered, most_gathered, whole_gradients, most_whole_gradients;
+} Shards;
+
+/* What decides which parameters share a bucket. They are taken in the reverse order of registration. */
+typedef struct ShardCaps {
+    bool per_layer;           /* a bucket for each layer (Parameter.layer); else: */
+    size_t first_cap, cap;    /* bytes, as buckets_plan() takes them */
+} ShardCaps;
+
+/* Plans the buckets and moves the weights there. All ranks must hold the same weights. Both are collective. */
+void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero);
+/* Every rank must hold all whole weights. They return to memory of the list of parameters. */
+void shards_free(Shards *shards);
+
+/* Gives the bucket whole gradients, zeroed, if it has none. Level 1: it always has. */
+void shards_place_gradients(Shards *shards, ShardedBucket *bucket);
+void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
+/* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
+void shards_place_weights(Shards *shards, ShardedBucket *bucket);
+void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
+
+#endif
