@@ -1,4 +1,5 @@
-/* allreduce.h: inside comm/ only: the all-reduce algorithms. pg_mpi.c has the table of them.
+/* allreduce.h: inside comm/ only: the algorithms of all-reduce, reduce-scatter and all-gather. pg_mpi.c has the table of
+ * them.
  *
  *   mpi                 pg_mpi.c              the library's own MPI_Iallreduce
  *   root                allreduce_root.c      all parts to rank 0, the sum back
@@ -9,9 +10,10 @@
  *
  * What each costs and when it wins: notes/allreduce.md.
  *
- * Interface: an algorithm gets a Collective and fills its `receive` with the sum (or maximum) over all ranks' `send`.
- * `send` and `receive` may be one buffer. There may be fewer elements than ranks. Only mpi is called with 0 elements or
- * on one rank.
+ * Interface: an algorithm gets a Collective and fills its `receive` as process_group.h says, in place or not. There may
+ * be fewer elements than ranks. Only mpi is called with 0 elements or on one rank. A ring is the same function for all
+ * three operations. An ordered all-reduce is an ordered reduce-scatter, and then an all-gather; root and
+ * recursive-doubling have no reduce-scatter and all-gather of their own, and use these.
  */
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H
 #define LOCKSTEP_COMM_ALLREDUCE_H
@@ -20,12 +22,16 @@
 
 /* ---- the algorithms, one file each (mpi is in pg_mpi.c) ---- */
 void all_reduce_root(ProcessGroup *pg, const Collective *collective);
-void all_reduce_ring(ProcessGroup *pg, const Collective *collective);
+void run_ring(ProcessGroup *pg, const Collective *collective);
 void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collective);
 void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective);
 void all_reduce_ordered(ProcessGroup *pg, const Collective *collective);
 void all_reduce_ordered_small(ProcessGroup *pg, const Collective *collective);
+void reduce_scatter_ordered(ProcessGroup *pg, const Collective *collective);
+void all_gather_ordered(ProcessGroup *pg, const Collective *collective);
 void all_reduce_shm(ProcessGroup *pg, const Collective *collective);
+void reduce_scatter_shm(ProcessGroup *pg, const Collective *collective);
+void all_gather_shm(ProcessGroup *pg, const Collective *collective);
 
 /* ---- combine.c ---- */
 bool is_half(DType dtype); /* 16 bits */

@@ -1,13 +1,13 @@
-/* allreduce_ordered.c: rank c owns chunk c of the buffer, and adds all ranks' parts of it in rank order.
+/* allreduce_ordered.c: rank c owns part c of the buffer, and adds all ranks' values of it in rank order.
  *
  * note: ordered
- *   1. every rank sends each owner its part of the owner's chunk
- *   2. the owner adds the parts IN RANK ORDER, element by element
- *   3. every owner sends its finished chunk to all
- * Each rank sends and receives 2(N-1)/N of the buffer, the minimum for an all-reduce, but in N-1 messages at once to
- * all other ranks. (A ring only uses two neighbours.) Because each element is always part0 + part1 + part2 + ..., the
- * result has the same bits for every division of the gradients into buckets, and the same bits as one process that adds
- * the same parts in the same order.
+ *   1. every rank sends each owner its values of the owner's part
+ *   2. the owner adds them IN RANK ORDER, element by element
+ *   3. every owner sends its finished part to all
+ * Steps 1 and 2 are a reduce-scatter; step 3 is an all-gather. Each rank sends and receives 2(N-1)/N of the buffer, the
+ * minimum for an all-reduce, but in N-1 messages at once to all other ranks. (A ring only uses two neighbours.) Because
+ * each element is always part0 + part1 + part2 + ..., the result has the same bits for every division of the gradients
+ * into buckets, and the same bits as one process that adds the same parts in the same order.
  */
 #include "comm/allreduce.h"
 
@@ -16,64 +16,69 @@
 
 #include "base/check.h"
 
-/* Step 1: collects every rank's part of this rank's chunk in parts (world_size, my_count). */
-static void exchange_parts(ProcessGroup *pg, const Collective *c, unsigned char *parts, MPI_Request *requests)
+/* Step 1: collects every rank's values of this rank's part in parts (world_size, my_count). */
+static void exchange_parts(ProcessGroup *pg, const Collective *c, unsigned char *parts)
 {
     int N = pg->world_size, pending = 0;
-    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
-    const unsigned char *send = c->send;
+    size_t my_count = part_count(pg, c, pg->rank), my_bytes = my_count * dtype_size(c->dtype);
+    MPI_Request *requests = alloc_or_fault(2 * (size_t)N * sizeof *requests);
     for (int rank = 0; rank < N; rank++) {
-        const unsigned char *chunk = send + chunk_start(c->count, N, rank) * size;
-        unsigned char *part = parts + (size_t)rank * my_count * size;
+        unsigned char *part = parts + (size_t)rank * my_bytes;
         if (rank == pg->rank) {
-            memcpy(part, chunk, my_count * size);
+            memcpy(part, part_sent(pg, c, rank), my_bytes);
             continue;
         }
         start_receive(pg, c, part, my_count, rank, TAG_PART, requests, &pending);
-        start_send(pg, c, chunk, chunk_count(c->count, N, rank), rank, TAG_PART, requests, &pending);
+        start_send(pg, c, part_sent(pg, c, rank), part_count(pg, c, rank), rank, TAG_PART, requests, &pending);
     }
     wait_for_messages(pg, c, pending, requests);
+    free(requests);
 }
 
-/* Step 2: the sum of the parts, into its place in receive. `send` may be the same buffer: all parts have been sent. */
+/* Step 2: the sum of the parts, into its place in receive. That may lie in `send`: all parts have been sent. */
 static void add_parts(ProcessGroup *pg, const Collective *c, const unsigned char *parts)
 {
     int N = pg->world_size;
-    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
+    size_t my_count = part_count(pg, c, pg->rank);
     const void **part = alloc_or_fault((size_t)N * sizeof *part);
     for (int rank = 0; rank < N; rank++)
-        part[rank] = parts + (size_t)rank * my_count * size;
-    void *total = (unsigned char *)c->receive + chunk_start(c->count, N, pg->rank) * size;
+        part[rank] = parts + (size_t)rank * my_count * dtype_size(c->dtype);
+    void *total = part_received(pg, c, pg->rank);
     combine_parts(&total, 1, part, N, my_count, c->dtype, c->op);
     free(part);
 }
 
-/* Step 3: every owner sends its finished chunk to all ranks, into its place in receive. */
-static void exchange_results(ProcessGroup *pg, const Collective *c, MPI_Request *requests)
+void reduce_scatter_ordered(ProcessGroup *pg, const Collective *c)
+{
+    size_t my_bytes = part_count(pg, c, pg->rank) * dtype_size(c->dtype);
+    unsigned char *parts = group_scratch(pg, (size_t)pg->world_size * my_bytes);
+    exchange_parts(pg, c, parts);
+    add_parts(pg, c, parts);
+}
+
+/* Step 3. In an all-reduce the finished part is already in its place in receive. */
+void all_gather_ordered(ProcessGroup *pg, const Collective *c)
 {
     int N = pg->world_size, pending = 0;
-    size_t size = dtype_size(c->dtype), my_count = chunk_count(c->count, N, pg->rank);
-    unsigned char *receive = c->receive;
-    const unsigned char *mine = receive + chunk_start(c->count, N, pg->rank) * size;
+    size_t my_count = part_count(pg, c, pg->rank);
+    void *mine = part_received(pg, c, pg->rank);
+    MPI_Request *requests = alloc_or_fault(2 * (size_t)N * sizeof *requests);
+    if (c->operation == OP_ALL_GATHER && c->send != mine)
+        memcpy(mine, c->send, my_count * dtype_size(c->dtype));
     for (int rank = 0; rank < N; rank++) {
         if (rank == pg->rank)
             continue;
-        start_receive(pg, c, receive + chunk_start(c->count, N, rank) * size, chunk_count(c->count, N, rank), rank,
-                      TAG_RESULT, requests, &pending);
+        start_receive(pg, c, part_received(pg, c, rank), part_count(pg, c, rank), rank, TAG_RESULT, requests, &pending);
         start_send(pg, c, mine, my_count, rank, TAG_RESULT, requests, &pending);
     }
     wait_for_messages(pg, c, pending, requests);
+    free(requests);
 }
 
 void all_reduce_ordered(ProcessGroup *pg, const Collective *c)
 {
-    size_t my_bytes = chunk_count(c->count, pg->world_size, pg->rank) * dtype_size(c->dtype);
-    unsigned char *parts = group_scratch(pg, (size_t)pg->world_size * my_bytes);
-    MPI_Request *requests = alloc_or_fault(2 * (size_t)pg->world_size * sizeof *requests);
-    exchange_parts(pg, c, parts, requests);
-    add_parts(pg, c, parts);
-    exchange_results(pg, c, requests);
-    free(requests);
+    reduce_scatter_ordered(pg, c);
+    all_gather_ordered(pg, c);
 }
 
 /* note: ordered-small

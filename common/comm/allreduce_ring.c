@@ -7,6 +7,9 @@
  *   steps N-1 to 2N-3  (all-gather): a finished sum arrives, directly in its place in the buffer.
  * Each rank sends 2(N-1) chunks of 1/N of the buffer, the minimum for any N. The price is 2(N-1) latencies.
  *
+ * A reduce-scatter has only the first steps, and an all-gather only the last ones. Their chunks are numbered one lower,
+ * so that rank r ends, or begins, with chunk r.
+ *
  * note: ring-pipeline
  * A long buffer is cut into segments, each with N chunks of its own, and a new segment enters the ring in every tick:
  * in tick t, segment g makes its step t - g. So up to 2(N-1) small messages are under way at once, the links are also
@@ -24,56 +27,70 @@
 typedef struct Ring {
     ProcessGroup *pg;
     const Collective *c;
-    size_t segment_count; /* elements of a segment; the last one may be shorter */
-    unsigned char *incoming; /* per reduce-scatter step: the chunk that arrives; CHUNK_BYTES each */
+    size_t segment_count;    /* elements of a segment, see segment_of(); the last one may be shorter */
+    unsigned char *incoming; /* (2, N-1) partial sums of CHUNK_BYTES each */
 } Ring;
 
-/* The address of a chunk in the buffer, and its number of elements. Chunk numbers are taken modulo N, and may be
- * negative. */
-static unsigned char *ring_chunk(const Ring *ring, size_t segment, int chunk, size_t *count)
+static Collective segment_number(const Ring *ring, size_t segment)
 {
-    int N = ring->pg->world_size, number = (chunk % N + N) % N;
-    size_t begin = segment * ring->segment_count, left = ring->c->count - begin;
-    size_t in_segment = left < ring->segment_count ? left : ring->segment_count;
-    *count = chunk_count(in_segment, N, number);
-    begin += chunk_start(in_segment, N, number);
-    return (unsigned char *)ring->c->receive + begin * dtype_size(ring->c->dtype);
+    return segment_of(ring->c, segment * ring->segment_count, ring->segment_count);
+}
+
+/* Where the partial sum of a reduce-scatter step arrives. In the next tick it is sent on, while the partial sum of the
+ * next segment arrives for the same step. So there are two places for each step. */
+static unsigned char *partial_sum(const Ring *ring, size_t segment, int step)
+{
+    size_t steps = (size_t)ring->pg->world_size - 1;
+    return ring->incoming + (segment % 2 * steps + (size_t)step) * CHUNK_BYTES;
+}
+
+/* The chunk that arrives in this step. It is sent in the next one. */
+static int arriving_chunk(const Ring *ring, int step)
+{
+    int N = ring->pg->world_size, first = ring->c->operation == OP_ALL_REDUCE ? 0 : -1;
+    return (first + ring->pg->rank - step - 1 + 3 * N) % N;
 }
 
 static void start_step(const Ring *ring, size_t segment, int step, MPI_Request *requests, int *pending)
 {
     ProcessGroup *pg = ring->pg;
     int N = pg->world_size, rank = pg->rank;
-    size_t count = 0;
-    unsigned char *chunk = ring_chunk(ring, segment, rank - step - 1, &count);
-    unsigned char *place = step < N - 1 ? ring->incoming + (size_t)step * CHUNK_BYTES : chunk;
-    start_receive(pg, ring->c, place, count, (rank + N - 1) % N, TAG_RING + step, requests, pending);
-    chunk = ring_chunk(ring, segment, rank - step, &count);
-    start_send(pg, ring->c, chunk, count, (rank + 1) % N, TAG_RING + step, requests, pending);
+    int in = arriving_chunk(ring, step), out = (in + 1) % N;
+    const Collective c = segment_number(ring, segment);
+    void *place = step < N - 1 ? partial_sum(ring, segment, step) : part_received(pg, &c, in);
+    start_receive(pg, &c, place, part_count(pg, &c, in), (rank + N - 1) % N, TAG_RING + step, requests, pending);
+    const void *sent = step == 0      ? part_sent(pg, &c, out)
+                       : step < N - 1 ? partial_sum(ring, segment, step - 1)
+                                      : part_received(pg, &c, out);
+    start_send(pg, &c, sent, part_count(pg, &c, out), (rank + 1) % N, TAG_RING + step, requests, pending);
 }
 
 static void finish_step(const Ring *ring, size_t segment, int step)
 {
-    if (step >= ring->pg->world_size - 1)
+    ProcessGroup *pg = ring->pg;
+    int last = pg->world_size - 2, in = arriving_chunk(ring, step);
+    if (step > last)
         return; /* all-gather: the chunk was received directly into its place */
-    size_t count = 0;
-    unsigned char *chunk = ring_chunk(ring, segment, ring->pg->rank - step - 1, &count);
-    combine(chunk, ring->incoming + (size_t)step * CHUNK_BYTES, chunk, count, ring->c->dtype, ring->c->op);
+    const Collective c = segment_number(ring, segment);
+    void *sum = partial_sum(ring, segment, step);
+    combine(step == last ? part_received(pg, &c, in) : sum, sum, part_sent(pg, &c, in), part_count(pg, &c, in), c.dtype,
+            c.op);
 }
 
-void all_reduce_ring(ProcessGroup *pg, const Collective *c)
+void run_ring(ProcessGroup *pg, const Collective *c)
 {
-    int N = pg->world_size, steps = 2 * (N - 1);
-    size_t size = dtype_size(c->dtype);
-    Ring ring = {.pg = pg, .c = c, .segment_count = (size_t)N * (CHUNK_BYTES / size)};
-    ring.incoming = group_scratch(pg, (size_t)(N - 1) * CHUNK_BYTES);
-    MPI_Request *requests = alloc_or_fault(2 * (size_t)steps * sizeof *requests);
-    if (c->send != c->receive && c->count > 0)
-        memcpy(c->receive, c->send, c->count * size);
+    int N = pg->world_size;
+    int from = c->operation == OP_ALL_GATHER ? N - 1 : 0, to = c->operation == OP_REDUCE_SCATTER ? N - 1 : 2 * (N - 1);
+    size_t chunk = CHUNK_BYTES / dtype_size(c->dtype);
+    Ring ring = {.pg = pg, .c = c, .segment_count = c->operation == OP_ALL_REDUCE ? (size_t)N * chunk : chunk};
+    ring.incoming = group_scratch(pg, 2 * (size_t)(N - 1) * CHUNK_BYTES);
+    MPI_Request *requests = alloc_or_fault(2 * (size_t)(to - from) * sizeof *requests);
+    if (c->operation == OP_ALL_GATHER && c->send != part_received(pg, c, pg->rank))
+        memcpy(part_received(pg, c, pg->rank), c->send, c->count * dtype_size(c->dtype));
     long segments = (long)((c->count + ring.segment_count - 1) / ring.segment_count);
-    for (long tick = 0; segments > 0 && tick < segments + steps - 1; tick++) {
-        int first = tick < segments ? 0 : (int)(tick - segments + 1); /* step of the youngest segment under way */
-        int last = tick < steps ? (int)tick : steps - 1;              /* and of the oldest */
+    for (long tick = from; tick < segments + to - 1; tick++) { /* segment 0 makes step `tick` */
+        int first = tick - segments + 1 > from ? (int)(tick - segments + 1) : from; /* step of the youngest under way */
+        int last = tick < to ? (int)tick : to - 1;                                  /* and of the oldest */
         int pending = 0;
         for (int step = first; step <= last; step++)
             start_step(&ring, (size_t)(tick - step), step, requests, &pending);

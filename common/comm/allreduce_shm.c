@@ -1,4 +1,5 @@
-/* allreduce_shm.c: all-reduce between ranks of one host, in memory that all of them share.
+/* allreduce_shm.c: all-reduce, reduce-scatter and all-gather between ranks of one host, in memory that all of them
+ * share.
  *
  * note: shm
  * MPI copies each message into a buffer between the processes, and out of it again. Ranks that share memory need no
@@ -10,7 +11,7 @@
  *                         the sum to all buffers. Nothing is copied. One meeting before, one after.
  *   all_reduce_staged     The buffers lie elsewhere. Piece after piece is copied into the mailboxes, summed there, and
  *                         copied out.
- *   all_reduce_small      For so few bytes that a meeting costs more than adding: each rank copies its part into its
+ *   add_small             For so few bytes that a meeting costs more than adding: each rank copies its part into its
  *                         mailbox, and after ONE meeting each rank adds all parts itself.
  */
 #include <string.h>
@@ -19,14 +20,20 @@
 #include "comm/allreduce.h"
 #include "comm/shared_memory.h"
 
-/* note: shm-small */
-static void all_reduce_small(ProcessGroup *pg, const Collective *c)
+/* Copies `send` (of so many bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
+ * byte `offset` on. */
+static void exchange_small(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
     int slot = (int)(pg->shared->calls % 2);
     for (int rank = 0; rank < pg->world_size; rank++)
-        pg->shared->parts[rank] = pg->shared->mailboxes[rank]->small[slot];
-    memcpy(pg->shared->mailboxes[pg->rank]->small[slot], c->send, c->count * dtype_size(c->dtype));
+        pg->shared->parts[rank] = pg->shared->mailboxes[rank]->small[slot] + offset;
+    memcpy(pg->shared->mailboxes[pg->rank]->small[slot], c->send, bytes);
     shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
+}
+
+/* receive = the sum of all ranks' parts. */
+static void add_parts(ProcessGroup *pg, const Collective *c)
+{
     combine_parts(&c->receive, 1, pg->shared->parts, pg->world_size, c->count, c->dtype, c->op);
 }
 
@@ -80,10 +87,97 @@ void all_reduce_shm(ProcessGroup *pg, const Collective *c)
     size_t bytes = c->count * dtype_size(c->dtype);
     bool in_place = c->send == c->receive;
     const SharedWindow *window = in_place ? shared_window_of(pg->shared, pg->rank, c->receive, bytes) : NULL;
-    if (bytes <= MAILBOX_SMALL)
-        all_reduce_small(pg, c);
-    else if (window != NULL)
+    if (bytes <= MAILBOX_SMALL) { /* note: shm-small */
+        exchange_small(pg, c, bytes, 0);
+        add_parts(pg, c);
+    } else if (window != NULL)
         all_reduce_in_window(pg, c, window);
     else
         all_reduce_staged(pg, c);
+}
+
+/* ---- reduce-scatter and all-gather ---- */
+
+/* note: shm-halves
+ * Here no rank writes into another's memory: it reads parts from the others' buffers (or mailboxes), and writes its own
+ * `receive`. So the buffers may lie at different places of their windows, and each rank announces where its own lies.
+ * The second meeting is still needed: after it, a rank may change its `send`. */
+
+/* Announces the call and meets. True: parts[rank] is every rank's `send`, from byte `offset` on. False: at least one of
+ * them (`bytes` long) is in no window. */
+static bool announce_sends(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
+{
+    const SharedWindow *window = shared_window_of(pg->shared, pg->rank, c->send, bytes);
+    Announcement mine = {.count = c->count, .dtype = c->dtype};
+    if (window != NULL) {
+        mine.window = window->number;
+        mine.offset = (size_t)((const unsigned char *)c->send - window->parts[pg->rank]);
+    }
+    shared_announce_and_meet(pg, c, mine);
+    for (int rank = 0; rank < pg->world_size; rank++) {
+        const unsigned char *send = shared_announced_send(pg->shared, rank);
+        if (send == NULL)
+            return false;
+        pg->shared->parts[rank] = send + offset;
+    }
+    return true;
+}
+
+/* receive = all ranks' parts, one behind the other. In place, this rank's is there already. */
+static void copy_parts(ProcessGroup *pg, const Collective *c)
+{
+    for (int rank = 0; rank < pg->world_size; rank++)
+        if (pg->shared->parts[rank] != part_received(pg, c, rank))
+            memcpy(part_received(pg, c, rank), pg->shared->parts[rank], c->count * dtype_size(c->dtype));
+}
+
+/* Stages the collective piece by piece: copies what this rank sends of a piece into its mailbox, meets, and then adds or
+ * copies what the others have there. One meeting for each piece is enough: see Mailbox. */
+static void run_staged(ProcessGroup *pg, const Collective *c)
+{
+    bool adds = c->operation == OP_REDUCE_SCATTER;
+    int sent_parts = adds ? pg->world_size : 1, first = adds ? 0 : pg->rank;
+    size_t most = MAILBOX_STAGING / dtype_size(c->dtype) / (size_t)sent_parts;
+    for (size_t start = 0; start < c->count; start += most) {
+        const Collective piece = segment_of(c, start, most);
+        size_t bytes = piece.count * dtype_size(c->dtype), mine = adds ? (size_t)pg->rank * bytes : 0;
+        int slot = (int)(pg->shared->pieces++ % 2);
+        unsigned char *staging = pg->shared->mailboxes[pg->rank]->staging[slot];
+        for (int part = 0; part < sent_parts; part++)
+            memcpy(staging + (size_t)part * bytes, part_sent(pg, &piece, first + part), bytes);
+        shared_meet(pg, c);
+        for (int rank = 0; rank < pg->world_size; rank++)
+            pg->shared->parts[rank] = pg->shared->mailboxes[rank]->staging[slot] + mine;
+        if (adds)
+            add_parts(pg, &piece);
+        else
+            copy_parts(pg, &piece);
+    }
+}
+
+void reduce_scatter_shm(ProcessGroup *pg, const Collective *c)
+{
+    size_t part = c->count * dtype_size(c->dtype), bytes = (size_t)pg->world_size * part;
+    size_t mine = (size_t)pg->rank * part;
+    if (bytes <= MAILBOX_SMALL) {
+        exchange_small(pg, c, bytes, mine);
+        add_parts(pg, c);
+    } else if (announce_sends(pg, c, bytes, mine)) {
+        add_parts(pg, c);
+        shared_meet(pg, c); /* no rank reads this rank's `send` any more */
+    } else
+        run_staged(pg, c);
+}
+
+void all_gather_shm(ProcessGroup *pg, const Collective *c)
+{
+    size_t bytes = c->count * dtype_size(c->dtype);
+    if (bytes <= MAILBOX_SMALL) {
+        exchange_small(pg, c, bytes, 0);
+        copy_parts(pg, c);
+    } else if (announce_sends(pg, c, bytes, 0)) {
+        copy_parts(pg, c);
+        shared_meet(pg, c); /* no rank reads this rank's `send` any more */
+    } else
+        run_staged(pg, c);
 }

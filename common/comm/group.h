@@ -58,7 +58,7 @@ void group_tell_closing(ProcessGroup *pg);
 /* Adds to the time that the training thread has waited for communication. */
 void group_add_exposed(ProcessGroup *pg, double seconds);
 
-/* Memory that all-reduces may send: none may go beyond the end of its block. */
+/* Memory for the buffers of collectives: none may go beyond the end of its block. */
 void group_add_block(ProcessGroup *pg, const void *memory, size_t bytes);
 void group_remove_block(ProcessGroup *pg, const void *memory);
 

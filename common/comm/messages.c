@@ -48,6 +48,36 @@ size_t chunk_count(size_t count, int chunks, int chunk)
     return chunk_start(count, chunks, chunk + 1) - chunk_start(count, chunks, chunk);
 }
 
+size_t part_count(const ProcessGroup *pg, const Collective *c, int rank)
+{
+    return c->operation == OP_ALL_REDUCE ? chunk_count(c->count, pg->world_size, rank) : c->count;
+}
+
+static size_t part_offset(const ProcessGroup *pg, const Collective *c, int rank) /* bytes */
+{
+    size_t start = c->operation == OP_ALL_REDUCE ? chunk_start(c->count, pg->world_size, rank) : (size_t)rank * c->stride;
+    return start * dtype_size(c->dtype);
+}
+
+const void *part_sent(const ProcessGroup *pg, const Collective *c, int rank)
+{
+    return (const unsigned char *)c->send + (c->operation == OP_ALL_GATHER ? 0 : part_offset(pg, c, rank));
+}
+
+void *part_received(const ProcessGroup *pg, const Collective *c, int rank)
+{
+    return (unsigned char *)c->receive + (c->operation == OP_REDUCE_SCATTER ? 0 : part_offset(pg, c, rank));
+}
+
+Collective segment_of(const Collective *c, size_t start, size_t most)
+{
+    Collective segment = *c;
+    segment.send = (const unsigned char *)c->send + start * dtype_size(c->dtype);
+    segment.receive = (unsigned char *)c->receive + start * dtype_size(c->dtype);
+    segment.count = c->count - start < most ? c->count - start : most;
+    return segment;
+}
+
 /* ---- messages ---- */
 
 void start_send(ProcessGroup *pg, const Collective *c, const void *elements, size_t count, int to, int tag,

@@ -40,6 +40,19 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
 size_t chunk_start(size_t count, int chunks, int chunk);
 size_t chunk_count(size_t count, int chunks, int chunk);
 
+/* In all three operations with chunks, rank r owns part r of a buffer. The buffer of an all-reduce has `count` elements,
+ * and its parts are nearly equal chunks. That of a reduce-scatter (its `send`) or an all-gather (its `receive`) has parts
+ * of `count` elements, each beginning `stride` elements after the one before it. */
+size_t part_count(const ProcessGroup *pg, const Collective *c, int rank);
+/* Where the rank's part lies in `send`, and where its result belongs in `receive`. An all-gather sends only this rank's
+ * part, and a reduce-scatter receives only this rank's, so for them `rank` must be this one. */
+const void *part_sent(const ProcessGroup *pg, const Collective *c, int rank);
+void *part_received(const ProcessGroup *pg, const Collective *c, int rank);
+
+/* The collective on a segment of at most `most` elements, from element `start` on: of the buffer of an all-reduce, or
+ * of each part of the others'. */
+Collective segment_of(const Collective *c, size_t start, size_t most);
+
 /* Starts a message of `count` elements, and appends its request to requests[*pending]. Does nothing if count is 0. Do
  * not touch the elements until wait_for_messages() returns. */
 void start_send(ProcessGroup *pg, const Collective *c, const void *elements, size_t count, int to, int tag,

@@ -17,6 +17,7 @@ typedef struct Collective {
     const void *send;
     void *receive;
     size_t count; /* elements; all_gather and reduce_scatter: per rank */
+    size_t stride; /* used inside comm/ only: see part_count() in messages.h */
     DType dtype;
     ReduceOp op;
     int root; /* broadcast */

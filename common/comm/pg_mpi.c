@@ -30,7 +30,8 @@ void pg_initialize(int *argc, char ***argv)
 
 /* ---- carrying a collective out ---- */
 
-/* Starts the collective with MPI's own call, and waits for it. */
+/* Starts the collective with MPI's own call, and waits for it. (In place, MPI's reduce-scatter would write its result to
+ * the start of `send`, so it gets another buffer.) */
 static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 {
     CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
@@ -39,17 +40,22 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
     MPI_Datatype type = mpi_datatype(c->dtype);
     MPI_Request request = MPI_REQUEST_NULL;
     int count = (int)c->count;
+    bool in_place = c->operation == OP_REDUCE_SCATTER && c->receive == part_sent(pg, c, pg->rank);
+    size_t bytes = c->count * dtype_size(c->dtype);
+    void *receive = in_place ? group_scratch(pg, bytes) : c->receive;
+    const void *send = c->operation == OP_ALL_GATHER && c->send == part_received(pg, c, pg->rank) ? MPI_IN_PLACE : c->send;
     switch (c->operation) {
     case OP_BARRIER: CHECK_MPI(MPI_Ibarrier(comm, &request)); break;
     case OP_BROADCAST: CHECK_MPI(MPI_Ibcast(c->receive, count, type, c->root, comm, &request)); break;
     case OP_ALL_REDUCE: FAULT("run() has a table for it");
-    case OP_ALL_GATHER: CHECK_MPI(MPI_Iallgather(c->send, count, type, c->receive, count, type, comm, &request)); break;
+    case OP_ALL_GATHER: CHECK_MPI(MPI_Iallgather(send, count, type, receive, count, type, comm, &request)); break;
     case OP_REDUCE_SCATTER:
-        CHECK(!is_half(c->dtype), "reduce_scatter does not add %s", dtype_name(c->dtype));
-        CHECK_MPI(MPI_Ireduce_scatter_block(c->send, c->receive, count, type, mpi_op(c->op), comm, &request));
+        CHECK_MPI(MPI_Ireduce_scatter_block(send, receive, count, type, mpi_op(c->op), comm, &request));
         break;
     }
     wait_for_messages(pg, c, 1, &request);
+    if (in_place && bytes > 0)
+        memcpy(c->receive, receive, bytes);
 }
 
 /* ---- all-reduce: MPI's own ---- */
@@ -73,12 +79,12 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
     }
 }
 
-/* ---- all-reduce: which algorithm ---- */
+/* ---- which algorithm ---- */
 
 /* note: segments
  * A long buffer is reduced segment by segment. What one step of an algorithm has written is then still in the cache
  * when the next step reads it, and scratch memory stays small. On a real network a segment must be long enough to be
- * worth its latency. */
+ * worth its latency. (Of the buffer of a reduce-scatter or an all-gather, a segment has the same piece of each part.) */
 #define SEGMENT_BYTES ((size_t)2 << 20)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
@@ -86,22 +92,24 @@ typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
 /* A new algorithm is a file and a row. Fields that a row leaves out are false, 0 or NULL. */
 static const struct {
     const char *name;
-    Algorithm run;
-    Algorithm run_small; /* for up to small_bytes: fewer messages, more bytes; may be NULL */
+    Algorithm all_reduce, reduce_scatter, all_gather;
+    Algorithm all_reduce_small; /* for up to small_bytes: fewer messages, more bytes; may be NULL */
     size_t small_bytes;
     bool segments;       /* it gets one segment after the other; false: the whole buffer */
     bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
     bool passes_sums_on; /* ranks send partial sums, so not for 16-bit types: half-precision-sums, below */
 } algorithms[] = {
-    [ALLREDUCE_MPI] = {"mpi", .run = all_reduce_mpi, .passes_sums_on = true},
-    [ALLREDUCE_ROOT] = {"root", .run = all_reduce_root, .segments = true, .rank_order = true},
-    [ALLREDUCE_RING] = {"ring", .run = all_reduce_ring, .passes_sums_on = true},
-    [ALLREDUCE_DOUBLING] = {"recursive-doubling", .run = all_reduce_halving_doubling,
-                            .run_small = all_reduce_recursive_doubling, .small_bytes = (size_t)16 << 10,
-                            .segments = true, .passes_sums_on = true},
-    [ALLREDUCE_ORDERED] = {"ordered", .run = all_reduce_ordered, .run_small = all_reduce_ordered_small,
-                           .small_bytes = (size_t)4 << 10, .segments = true, .rank_order = true},
-    [ALLREDUCE_SHM] = {"shm", .run = all_reduce_shm, .rank_order = true},
+    [ALLREDUCE_MPI] = {"mpi", all_reduce_mpi, run_by_mpi, run_by_mpi, .passes_sums_on = true},
+    [ALLREDUCE_ROOT] = {"root", all_reduce_root, reduce_scatter_ordered, all_gather_ordered, .segments = true,
+                        .rank_order = true},
+    [ALLREDUCE_RING] = {"ring", run_ring, run_ring, run_ring, .passes_sums_on = true},
+    [ALLREDUCE_DOUBLING] = {"recursive-doubling", all_reduce_halving_doubling, reduce_scatter_ordered,
+                            all_gather_ordered, .all_reduce_small = all_reduce_recursive_doubling,
+                            .small_bytes = (size_t)16 << 10, .segments = true, .passes_sums_on = true},
+    [ALLREDUCE_ORDERED] = {"ordered", all_reduce_ordered, reduce_scatter_ordered, all_gather_ordered,
+                           .all_reduce_small = all_reduce_ordered_small, .small_bytes = (size_t)4 << 10,
+                           .segments = true, .rank_order = true},
+    [ALLREDUCE_SHM] = {"shm", all_reduce_shm, reduce_scatter_shm, all_gather_shm, .rank_order = true},
 };
 
 /* note: half-precision-sums
@@ -124,30 +132,40 @@ bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype)
     return algorithms[all_reduce_algorithm(wanted, dtype)].rank_order;
 }
 
-static void run(ProcessGroup *pg, const Collective *c)
+static Algorithm algorithm_for(AllReduceAlgorithm chosen, const Collective *c)
 {
-    if (c->operation != OP_ALL_REDUCE) {
-        run_by_mpi(pg, c);
+    bool small = c->count * dtype_size(c->dtype) <= algorithms[chosen].small_bytes;
+    if (c->operation == OP_REDUCE_SCATTER)
+        return algorithms[chosen].reduce_scatter;
+    if (c->operation == OP_ALL_GATHER)
+        return algorithms[chosen].all_gather;
+    return small && algorithms[chosen].all_reduce_small != NULL ? algorithms[chosen].all_reduce_small
+                                                                 : algorithms[chosen].all_reduce;
+}
+
+static void run(ProcessGroup *pg, const Collective *collective)
+{
+    if (collective->operation == OP_BARRIER || collective->operation == OP_BROADCAST) {
+        run_by_mpi(pg, collective);
         return;
     }
-    AllReduceAlgorithm chosen = all_reduce_algorithm(pg->options.algorithm, c->dtype);
-    size_t size = dtype_size(c->dtype), bytes = c->count * size;
+    Collective c = *collective;
+    c.stride = c.count;
+    bool adds = c.operation != OP_ALL_GATHER;
+    AllReduceAlgorithm chosen = adds ? all_reduce_algorithm(pg->options.algorithm, c.dtype) : pg->options.algorithm;
+    size_t bytes = c.count * dtype_size(c.dtype), parts = c.operation == OP_ALL_REDUCE ? 1 : (size_t)pg->world_size;
     if (chosen != ALLREDUCE_MPI && (pg->world_size == 1 || bytes == 0)) {
-        if (c->send != c->receive && bytes > 0)
-            memcpy(c->receive, c->send, bytes);
+        if (c.send != c.receive && bytes > 0)
+            memcpy(c.receive, c.send, bytes);
         return;
     }
-    bool small = algorithms[chosen].run_small != NULL && bytes <= algorithms[chosen].small_bytes;
-    Algorithm algorithm = small ? algorithms[chosen].run_small : algorithms[chosen].run;
-    size_t segment = algorithms[chosen].segments ? SEGMENT_BYTES / size : c->count, start = 0;
+    Algorithm algorithm = algorithm_for(chosen, &c);
+    size_t most = algorithms[chosen].segments ? SEGMENT_BYTES / parts / dtype_size(c.dtype) : c.count, start = 0;
     do {
-        Collective part = *c;
-        part.send = (const unsigned char *)c->send + start * size;
-        part.receive = (unsigned char *)c->receive + start * size;
-        part.count = c->count - start < segment ? c->count - start : segment;
-        algorithm(pg, &part);
-        start += segment;
-    } while (start < c->count);
+        const Collective segment = segment_of(&c, start, most);
+        algorithm(pg, &segment);
+        start += most;
+    } while (start < c.count);
 }
 
 /* pg_destroy() has already made all ranks wait for each other. */
@@ -204,6 +222,7 @@ void pg_mpi_prepare(ProcessGroup *pg)
         return;
     if (!state->one_host)
         die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
-    if (!shared_memory_open(pg))
-        *algorithm = ALLREDUCE_MPI;
+    *algorithm = ALLREDUCE_MPI; /* for observers that gather something meanwhile */
+    if (shared_memory_open(pg))
+        *algorithm = ALLREDUCE_SHM;
 }

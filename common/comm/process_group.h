@@ -13,8 +13,8 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* The algorithm of all_reduce. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must be on one host. AUTO: SHM if
- * they are, and if the host has room for it; else MPI. The others: see comm/allreduce.h. */
+/* The algorithm of all_reduce, reduce_scatter and all_gather. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must
+ * be on one host. AUTO: SHM if they are, and if the host has room for it; else MPI. The others: see comm/allreduce.h. */
 typedef enum AllReduceAlgorithm {
     ALLREDUCE_MPI,
     ALLREDUCE_ORDERED,
@@ -25,7 +25,8 @@ typedef enum AllReduceAlgorithm {
     ALLREDUCE_AUTO
 } AllReduceAlgorithm;
 
-/* The algorithm that all_reduce uses over MPI if `wanted` is requested: `wanted`, but not always for 16-bit types. */
+/* The algorithm that all_reduce and reduce_scatter use over MPI if `wanted` is requested: `wanted`, but not always for
+ * 16-bit types. */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype);
 const char *all_reduce_name(AllReduceAlgorithm algorithm); /* "ring": as --allreduce calls it; not for AUTO */
 /* True if that algorithm adds each element in rank order, so that its result has the same bits for all message
@@ -44,6 +45,7 @@ typedef struct ProcessGroupOptions {
 typedef struct CommCounters {
     long collectives;
     int64_t bytes;        /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
+    int64_t wire_bytes;   /* that each rank's link carries in one direction under a ring */
     int64_t out_of_place; /* bytes of the largest all-reduce that was not in place (send != receive) */
     double in_flight;     /* seconds during which a collective was under way */
     double exposed;       /* seconds during which the training thread waited for one */
@@ -73,8 +75,8 @@ AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO
 
 /* Zeroed device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
  * otherwise, if pg is NULL, or if AUTO has chosen SHM and the host has no room left, it comes from device_alloc(). Free
- * with pg_free_shared(). Both are collective, with the same `bytes` on all ranks. pg_free_shared() faults if a
- * pg_all_reduce_async() has not had its work_wait(), because the communication thread may still use the memory. */
+ * with pg_free_shared(). Both are collective, with the same `bytes` on all ranks. pg_free_shared() faults if an
+ * asynchronous collective has not had its work_wait(), because the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
 
@@ -87,21 +89,27 @@ void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int
  * case. */
 void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                    const char *carries);
-/* receive (world_size * count) = every rank's send (count), in rank order. The two buffers must be different. */
+/* receive (world_size * count) = every rank's send (count), in rank order. In place: send == receive + rank * count
+ * elements, on all ranks. Otherwise the two buffers must not overlap. */
 void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
-/* receive (count) = this rank's part of the sum over ranks of send (world_size * count). Not for 16-bit types. No stage
- * needs it; it completes the usual interface. */
+/* receive (count) = elements rank * count and following of the op over all ranks of send (world_size * count). Where
+ * all_reduce of `send` adds in rank order, these are the same bits. In place: receive == send + rank * count elements, on
+ * all ranks; the other parts of `send` may have any value afterwards. Otherwise the two buffers must not overlap. */
 void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                        const char *carries);
 
-/* ---- asynchronous all-reduce ---- */
+/* ---- asynchronous collectives ---- */
 
-/* Queues an all-reduce and returns at once. A communication thread carries out the queue in the order of the calls,
- * while the caller computes. Do not touch the buffers until work_wait() returns. */
+/* As the blocking ones, but they queue the collective and return at once. A communication thread carries out the queue in
+ * the order of the calls, while the caller computes. Do not touch the buffers until work_wait() returns. */
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
+Work *pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                              const char *carries);
+Work *pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries);
 bool work_test(Work *work); /* true once it is done; never waits. No stage needs it; it completes the usual interface */
-/* Returns when the all-reduce is done, and frees the handle. Call it exactly once for each Work. NULL, or a second call
+/* Returns when the collective is done, and frees the handle. Call it exactly once for each Work. NULL, or a second call
  * for the same Work, is a fault. */
 void work_wait(Work *work);
 

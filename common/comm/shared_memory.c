@@ -15,17 +15,19 @@
 
 static void check_same_call(const Collective *c, Announcement mine, int rank, Announcement theirs)
 {
+    const char *name = operation_name(c->operation), *other = operation_name((Operation)theirs.operation);
     CHECK(!theirs.frees || mine.frees,
-          "all_reduce number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the "
-          "others?", c->sequence, c->carries, rank);
+          "%s number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the "
+          "others?", name, c->sequence, c->carries, rank);
     CHECK(!mine.frees || theirs.frees,
-          "this rank frees its shared memory, but rank %d calls an all_reduce of %zu elements: did this rank run out "
-          "of data before the others?", rank, theirs.count);
-    CHECK(theirs.count == mine.count && theirs.dtype == mine.dtype,
-          "all_reduce number %ld: this rank sends %zu elements of %s (%s), but rank %d sends %zu of %s: all ranks "
-          "must call the same collectives in the same order", c->sequence, mine.count, dtype_name(c->dtype),
-          c->carries, rank, theirs.count, dtype_name((DType)theirs.dtype));
-    CHECK(theirs.window == mine.window && theirs.offset == mine.offset,
+          "this rank frees its shared memory, but rank %d calls %s of %zu elements: did this rank run out "
+          "of data before the others?", rank, other, theirs.count);
+    CHECK(theirs.operation == mine.operation && theirs.count == mine.count && theirs.dtype == mine.dtype,
+          "this rank calls %s number %ld of %zu elements of %s (%s), but rank %d calls %s of %zu of %s: all ranks "
+          "must call the same collectives in the same order", name, c->sequence, mine.count, dtype_name(c->dtype),
+          c->carries, rank, other, theirs.count, dtype_name((DType)theirs.dtype));
+    bool same_place = theirs.window == mine.window && theirs.offset == mine.offset;
+    CHECK(same_place || c->operation == OP_REDUCE_SCATTER || c->operation == OP_ALL_GATHER,
           "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: "
           "all ranks must allocate the same buffers in the same order", operation_name(c->operation), c->sequence,
           c->carries, rank);
@@ -35,10 +37,20 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
 {
     SharedMemory *shared = pg->shared;
     int slot = (int)(shared->calls++ % 2);
+    mine.operation = collective->operation;
     shared->mailboxes[pg->rank]->announced[slot] = mine;
     shared_meet(pg, collective);
     for (int rank = 0; rank < pg->world_size; rank++)
         check_same_call(collective, mine, rank, shared->mailboxes[rank]->announced[slot]);
+}
+
+const unsigned char *shared_announced_send(const SharedMemory *shared, int rank)
+{
+    const Announcement *theirs = &shared->mailboxes[rank]->announced[(shared->calls - 1) % 2];
+    for (const SharedWindow *window = shared->windows; window != NULL && theirs->window > 0; window = window->next)
+        if (window->number == theirs->window)
+            return window->parts[rank] + theirs->offset;
+    return NULL;
 }
 
 /* Making and freeing a window are collective: observers must be able to see which rank is missing. Call end_meeting()

@@ -12,7 +12,7 @@
 
 #include "comm/group.h"
 
-#define MAILBOX_SMALL ((size_t)8 << 10)     /* an all-reduce of up to so many bytes uses `small` */
+#define MAILBOX_SMALL ((size_t)8 << 10)     /* a rank that sends up to so many bytes uses `small` */
 #define MAILBOX_STAGING ((size_t)512 << 10) /* bytes of a piece */
 
 /* An MPI window: one part per rank. Every rank can read and write all parts. */
@@ -25,19 +25,20 @@ struct SharedWindow {
     SharedWindow *next;
 };
 
-/* What a rank is about to do in a meeting: an all-reduce, or freeing a window. The ranks compare it before any rank
- * writes into another's memory. */
+/* What a rank is about to do in a meeting: one of the three operations with an algorithm, or freeing a window. The ranks
+ * compare it before any rank writes into another's memory. */
 typedef struct Announcement {
-    bool frees;      /* it frees the window; count and offset are 0 then */
+    bool frees;         /* it frees the window; count and offset are 0 then */
+    uint32_t operation; /* enum Operation */
     size_t count;
     uint32_t dtype;
-    uint32_t window; /* number of the buffer's window; 0: in no window */
-    size_t offset;   /* of the buffer in this rank's part of it, in bytes */
+    uint32_t window;    /* number of the window where `send` lies; 0: in no window */
+    size_t offset;      /* of `send` in this rank's part of the window, in bytes */
 } Announcement;
 
 /* One rank's mailbox, in a window. Only its owner writes to it, except to the chunks of `staging` that other ranks own.
- * Two all-reduces in succession use different halves, so that a faster rank does not overwrite what others still read.
- * It cannot be two all-reduces ahead, because each of them has at least one meeting. */
+ * Two calls in succession use different halves, and so do two pieces, so that a faster rank does not overwrite what
+ * others still read. It cannot be two calls or pieces ahead, because each of them has at least one meeting. */
 typedef struct Mailbox {
     _Atomic long arrived;      /* meetings of the owner so far; on the same cache line as the next field */
     Announcement announced[2]; /* of call number n: [n % 2] */
@@ -48,7 +49,7 @@ typedef struct Mailbox {
 typedef struct SharedMemory {
     SharedWindow *windows; /* one for the mailboxes, and those of pg_alloc_shared(); owned */
     Mailbox **mailboxes;   /* by rank */
-    const void **parts;    /* by rank: what allreduce_shm.c adds; kept here so that a small sum allocates nothing */
+    const void **parts;    /* by rank: what allreduce_shm.c reads; kept here so that a small sum allocates nothing */
     void **totals;
     uint32_t windows_made;
     long meetings;         /* this rank's, so far */
@@ -65,9 +66,13 @@ void shared_memory_close(ProcessGroup *pg);
  * count. */
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes);
 
-/* The first meeting of every all-reduce. Faults if another rank has announced something else, because the ranks would
+/* The first meeting of every call. Faults if another rank has announced something else, because the ranks would
  * overwrite each other's memory. */
 void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine);
+
+/* Where the `send` that a rank has just announced lies in this process's addresses; NULL if it is in no window. Valid
+ * until the rank's next call but one. */
+const unsigned char *shared_announced_send(const SharedMemory *shared, int rank);
 
 /* Returns when every rank has reached this meeting. Everything that they wrote before is then visible. */
 void shared_meet(ProcessGroup *pg, const Collective *collective);

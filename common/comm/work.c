@@ -33,7 +33,7 @@ struct Worker {
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* queue */
     bool first_under_way;        /* a thread is carrying the first out */
-    Work *spare;                 /* kept for later all-reduces, so that a second work_wait() finds a valid Work */
+    Work *spare;                 /* kept for later collectives, so that a second work_wait() finds a valid Work */
     long not_waited_for;         /* works without a work_wait() so far */
     bool stop;
 };
@@ -43,6 +43,23 @@ struct Worker {
 
 /* ---- counting ---- */
 
+/* note: wire-bytes
+ * Bytes that each rank's link carries in one direction under a ring. A reduce-scatter or an all-gather has N-1 steps of
+ * 1/N of the bytes each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces, so
+ * that all ranks pass it on at the same time, but each rank must receive all of it. */
+static int ring_steps(const ProcessGroup *pg, const Collective *collective)
+{
+    return (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2 : 1);
+}
+
+static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
+{
+    int64_t bytes = (int64_t)collective_bytes(pg, collective), steps = ring_steps(pg, collective);
+    if (collective->operation == OP_BROADCAST && pg->world_size > 1)
+        return bytes;
+    return bytes * steps / pg->world_size;
+}
+
 /* Counts a collective that took this many seconds. */
 static void count_collective(ProcessGroup *pg, const Collective *collective, double seconds)
 {
@@ -51,6 +68,7 @@ static void count_collective(ProcessGroup *pg, const Collective *collective, dou
     pthread_mutex_lock(&pg->lock);
     pg->counters.collectives++;
     pg->counters.bytes += bytes;
+    pg->counters.wire_bytes += link_bytes(pg, collective);
     if (out_of_place && bytes > pg->counters.out_of_place)
         pg->counters.out_of_place = bytes;
     pg->counters.in_flight += seconds;
@@ -122,17 +140,17 @@ void group_remove_block(ProcessGroup *pg, const void *memory)
     free(block);
 }
 
-/* A send buffer that begins in one of the blocks may not end beyond it. */
-static void check_count(ProcessGroup *pg, const Collective *c)
+/* A buffer (of so many times `count` elements) that begins in one of the blocks may not end beyond it. */
+static void check_count(ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
 {
-    const uintptr_t send = (uintptr_t)c->send;
+    const uintptr_t begin = (uintptr_t)buffer;
     size_t most = SIZE_MAX;
     pthread_mutex_lock(&pg->lock);
     for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
-        if (send - block->begin < block->bytes) /* unsigned: huge if `send` lies before the block */
-            most = (block->begin + block->bytes - send) / dtype_size(c->dtype);
+        if (begin - block->begin < block->bytes) /* unsigned: huge if `begin` lies before the block */
+            most = (block->begin + block->bytes - begin) / dtype_size(c->dtype);
     pthread_mutex_unlock(&pg->lock);
-    CHECK(c->count <= most,
+    CHECK(c->count <= most / (size_t)counts,
           "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
           "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
           dtype_name(c->dtype), most);
@@ -141,18 +159,13 @@ static void check_count(ProcessGroup *pg, const Collective *c)
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link
- * Seconds that a ring over the emulated link needs. A reduce-scatter or an all-gather has N-1 steps of 1/N of the bytes
- * each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces, so that all ranks
- * pass it on at the same time, but each rank must receive all of it. */
+ * Seconds that a ring over the emulated link needs: for its bytes (wire-bytes, above), and the latency of each step. */
 static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 {
     if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
         return 0;
-    double steps = (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2.0 : 1.0);
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
-    double bytes = (double)collective_bytes(pg, collective);
-    double share = collective->operation == OP_BROADCAST ? 1 : steps / pg->world_size; /* of the bytes, per link */
-    return share * bytes / bytes_per_second + steps * pg->options.wire_latency;
+    return (double)link_bytes(pg, collective) / bytes_per_second + ring_steps(pg, collective) * pg->options.wire_latency;
 }
 
 /* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not
@@ -173,8 +186,8 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
           "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
           operation_name(collective->operation), collective->sequence, collective->carries);
-    if (collective->operation == OP_ALL_REDUCE)
-        check_count(pg, collective);
+    check_count(pg, collective, collective->send, collective->operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
+    check_count(pg, collective, collective->receive, collective->operation == OP_ALL_GATHER ? pg->world_size : 1);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);
@@ -250,15 +263,15 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
            collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 
-Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
-                          const char *carries)
+/* Numbers the collective and appends it to the queue. */
+static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)
         start_worker(pg);
     Worker *worker = pg->worker;
-    const Collective collective = {.operation = OP_ALL_REDUCE, .send = send, .receive = receive, .count = count,
-                                   .dtype = dtype, .op = op, .carries = carries, .sequence = pg->sequence++,
-                                   .ready = device_event_record(), .background = true};
+    collective.sequence = pg->sequence++;
+    collective.ready = device_event_record();
+    collective.background = true;
     pthread_mutex_lock(&worker->lock);
     Work *work = worker->spare;
     if (work != NULL)
@@ -268,8 +281,8 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
     *work = (Work){.pg = pg, .collective = collective};
     worker->not_waited_for++;
     CHECK(worker->not_waited_for <= MOST_WORKS,
-          "more than %d all-reduces have been started without a work_wait() (the last one: %s): does the loop that "
-          "starts them ever stop?", MOST_WORKS, carries);
+          "more than %d collectives have been started without a work_wait() (the last one: %s): does the loop that "
+          "starts them ever stop?", MOST_WORKS, collective.carries);
     if (worker->first == NULL)
         worker->first = work;
     else
@@ -281,13 +294,35 @@ Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, siz
     return work;
 }
 
+Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                          const char *carries)
+{
+    return enqueue(pg, (Collective){.operation = OP_ALL_REDUCE, .send = send, .receive = receive, .count = count,
+                                    .dtype = dtype, .op = op, .carries = carries});
+}
+
+Work *pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                              const char *carries)
+{
+    return enqueue(pg, (Collective){.operation = OP_REDUCE_SCATTER, .send = send, .receive = receive, .count = count,
+                                    .dtype = dtype, .op = op, .carries = carries});
+}
+
+Work *pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries)
+{
+    return enqueue(pg, (Collective){.operation = OP_ALL_GATHER, .send = send, .receive = receive, .count = count,
+                                    .dtype = dtype, .carries = carries});
+}
+
 /* A bucket that was never launched has no work. (Only the caller's thread uses waited_for.) */
 static void check_started(const Work *work, const char *function)
 {
-    CHECK(work != NULL, "%s(NULL): this all-reduce was never started; is every bucket started in every backward pass, "
+    CHECK(work != NULL, "%s(NULL): this collective was never started; is every bucket started in every backward pass, "
           "and are its counters reset before each one?", function);
-    CHECK(!work->waited_for, "%s(): all-reduce number %ld has had its work_wait() before, which has freed the handle: "
-          "call work_wait() exactly once for each pg_all_reduce_async()", function, work->collective.sequence);
+    CHECK(!work->waited_for, "%s(): %s number %ld has had its work_wait() before, which has freed the handle: "
+          "call work_wait() exactly once for each collective that was started", function,
+          operation_name(work->collective.operation), work->collective.sequence);
 }
 
 /* One turn of the training thread's waiting. The lock is held. */
@@ -351,8 +386,8 @@ void worker_check_all_waited_for(ProcessGroup *pg, const char *what)
     pthread_mutex_lock(&pg->worker->lock);
     long left = pg->worker->not_waited_for;
     pthread_mutex_unlock(&pg->worker->lock);
-    CHECK(left == 0, "%s while %ld all-reduce(s) may be under way: every pg_all_reduce_async() needs its work_wait() "
-          "first", what, left);
+    CHECK(left == 0, "%s while %ld collective(s) may be under way: every collective that was started needs its "
+          "work_wait() first", what, left);
 }
 
 void worker_stop(ProcessGroup *pg)
