@@ -35,7 +35,7 @@ typedef struct DdpOptions {
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
     DType grad_dtype;              /* from stage 4 on: what travels; DTYPE_F32 otherwise */
-    int zero;                      /* stage 5: 1, 2 or 3: the optimizer's state is divided; gradients, too; weights, too */
+    int zero;                      /* stage 5: what is divided. 1: the optimizer's state; 2: also gradients; 3: also weights */
     bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */
 } DdpOptions;
 
@@ -61,7 +61,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale);
 
 int ddp_bucket_count(const Ddp *ddp); /* all-reduces of one backward pass; stage 1: one per parameter */
 
-/* ---- stage 5: what is divided among the ranks. In stages 1 to 4 nothing is: ddp/undivided.c has these functions ---- */
+/* ---- stage 5: what is divided among the ranks. Stages 1 to 4 divide nothing: ddp_undivided.c ---- */
 
 /* What this rank's optimizer updates; NULL: everything. Owned by ddp, and valid until ddp_destroy(). */
 const Partition *ddp_partition(Ddp *ddp);

@@ -1,15 +1,14 @@
-/* Stage 5: no rank holds everything (ZeRO: Rajbhandari et al., 2020; PyTorch calls level 3 "fully sharded").
+/* Stage 5: no rank holds everything (ZeRO; level 3 is PyTorch's "fully sharded").
  *
- * New over stage 4: each bucket is cut into one shard per rank, and each rank updates its own shard only.
- *   level 1 (--zero 1): a bucket's gradients are reduce-scattered: rank r receives the sum of shard r alone. It keeps the
- *                       optimizer's state for this shard, and updates it. Then the weights are all-gathered.
- *   level 2 (--zero 2): whole gradients live only until they are reduce-scattered.
- *   level 3 (--zero 3): whole weights live only while an operation needs them. They are gathered in forward, and again in
- *                       backward.
- * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter and an all-gather, one after the other,
- * so levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, so it sends half as much again.
- * What is wrong with it: activations are whole on every rank, and so is each layer's work. Dividing these is another
- * kind of parallelism.
+ * New over stage 4: each bucket is cut into one shard per rank, and a rank updates its own shards only.
+ *   --zero 1  A bucket's gradients are reduce-scattered: rank r receives the sum of shard r alone. The rank keeps the
+ *             optimizer's state of this shard, and updates its weights. Then the new weights are all-gathered.
+ *   --zero 2  Whole gradients exist only from their first contribution to their reduce-scatter.
+ *   --zero 3  Whole weights exist only while an operation needs them, in forward and again in backward (weights.c).
+ * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter and an all-gather one after the other:
+ * levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, and so sends half as much again.
+ * What is wrong with it: activations are not divided. Each rank still computes every layer of its samples by itself.
+ * Source: Rajbhandari et al., 2020 (ZeRO).
  */
 #include "ddp.h"
 
@@ -20,11 +19,12 @@
 #include "ddp/replicas.h"
 #include "ddp/shards.h"
 #include "device/device.h"
+#include "weights.h"
 
 const int ddp_stage_number = 5;
 const char *const ddp_stage_name = "sharded";
 
-#define MOST_IN_FLIGHT 2 /* reduce-scatters from level 2 on: each holds a bucket's whole gradients */
+#define MOST_IN_FLIGHT 2 /* reduce-scatters from level 2 on: the whole gradients of so many buckets wait to be sent */
 
 struct Ddp {
     ProcessGroup *pg;          /* not owned */
@@ -32,16 +32,11 @@ struct Ddp {
     Tape *tape;                /* not owned */
     DdpOptions options;
     Shards shards;       /* buckets, and this rank's shard of each; owned */
+    Weights weights;     /* their gathers; owned */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose reduce-scatter has not started in this backward pass */
     int next_finished;   /* the first bucket whose reduce-scatter has not been waited for */
     bool synchronize;    /* false: no_sync, this backward pass only accumulates */
-    bool all_gathered;   /* ddp_gather_weights() was called: nothing needs to be gathered or dropped */
-    /* Level 3: the buckets in the order in which a micro-batch gathers them. The first micro-batch writes the list. */
-    int *schedule; /* owned */
-    int scheduled, schedule_room;
-    bool schedule_known;
-    int next_gather; /* in the schedule */
 };
 
 static void gradient_ready(void *listener, Parameter *parameter);
@@ -49,7 +44,7 @@ static void gradient_needed(void *listener, Parameter *parameter);
 static void parameters_needed(void *listener, Parameter *const *parameters, int count);
 
 /* note: stage5-create
- * The start is the same as in stages 1 to 4. Then the weights move into buckets, and the stage listens to three events. */
+ * The ranks start as in all stages. Then the weights move into the buckets, and the stage listens to three events. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
@@ -62,6 +57,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
     shards_create(&ddp->shards, pg, parameters, caps, options->zero);
+    weights_create(&ddp->weights, &ddp->shards);
     readiness_create(&ddp->readiness, parameters);
     tape->on_gradient_ready = gradient_ready;
     tape->on_gradient_needed = gradient_needed;
@@ -72,13 +68,13 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
 
 void ddp_destroy(Ddp *ddp)
 {
-    ddp_gather_weights(ddp); /* they return to the model */
+    ddp_gather_weights(ddp); /* they go back to the model */
     ddp->tape->on_gradient_ready = NULL;
     ddp->tape->on_gradient_needed = NULL;
     ddp->tape->on_parameters_needed = NULL;
     readiness_free(&ddp->readiness);
+    weights_free(&ddp->weights);
     shards_free(&ddp->shards);
-    free(ddp->schedule);
     free(ddp);
 }
 
@@ -87,173 +83,66 @@ int ddp_bucket_count(const Ddp *ddp)
     return ddp->shards.count;
 }
 
+/* ---- the update: each rank its own slices ---- */
+
 const Partition *ddp_partition(Ddp *ddp)
 {
     return &ddp->shards.partition;
 }
 
-/* NULL: the parameter is frozen. Every rank always holds it. */
-static ShardedBucket *bucket_of(Ddp *ddp, const Parameter *parameter)
+void ddp_after_update(Ddp *ddp)
 {
-    const int number = ddp->shards.of_parameter[parameter->index];
-    return number < 0 ? NULL : &ddp->shards.buckets[number];
-}
-
-/* ---- weights: gathered before they are used ---- */
-
-static bool is_gathered(const ShardedBucket *bucket)
-{
-    return bucket->weights != NULL && bucket->gather == NULL;
-}
-
-static void start_gather(Ddp *ddp, ShardedBucket *bucket)
-{
-    shards_place_weights(&ddp->shards, bucket);
-    bucket->gather = pg_all_gather_async(ddp->pg, bucket->weight_shard, bucket->weights, bucket->shard_elements,
-                                         DTYPE_F32, bucket->weights_name);
-}
-
-static void finish_gather(ShardedBucket *bucket)
-{
-    if (bucket->gather == NULL)
-        return;
-    work_wait(bucket->gather);
-    bucket->gather = NULL;
-    for (int i = 0; i < bucket->count; i++)
-        parameter_changed(bucket->parameters[i]);
-}
-
-/* note: gather-schedule
- * Level 3: starts the next gather of the micro-batch, which is that of bucket `number`. All ranks run the same operations
- * in the same order, so they gather in the same order, too. */
-static void gather_next(Ddp *ddp, int number)
-{
-    if (!ddp->schedule_known) {
-        if (ddp->scheduled == ddp->schedule_room) {
-            ddp->schedule_room = 2 * ddp->schedule_room + ddp->shards.count;
-            ddp->schedule = realloc(ddp->schedule, (size_t)ddp->schedule_room * sizeof *ddp->schedule);
-            CHECK(ddp->schedule != NULL, "out of memory for the order of gathers");
-        }
-        ddp->schedule[ddp->scheduled++] = number;
-    }
-    CHECK(ddp->next_gather < ddp->scheduled && ddp->schedule[ddp->next_gather] == number,
-          "%s are needed out of turn: at --zero 3, every micro-batch must use the weights in the same order",
-          ddp->shards.buckets[number].weights_name);
-    ddp->next_gather++;
-    start_gather(ddp, &ddp->shards.buckets[number]);
-}
-
-/* Level 3: starts the gather after the current one, so that it runs behind the computation. */
-static void prefetch(Ddp *ddp)
-{
-    if (!ddp->schedule_known || ddp->next_gather == ddp->scheduled)
-        return;
-    const int next = ddp->schedule[ddp->next_gather];
-    if (ddp->shards.buckets[next].weights == NULL)
-        gather_next(ddp, next);
-}
-
-/* Level 3: drops all whole weights except those that the operation needs, and those that are on their way. */
-static void drop_weights(Ddp *ddp, Parameter *const *needed, int count)
-{
-    for (int b = 0; b < ddp->shards.count; b++) {
-        ShardedBucket *bucket = &ddp->shards.buckets[b];
-        bool keep = !is_gathered(bucket);
-        for (int i = 0; i < count; i++)
-            keep = keep || bucket_of(ddp, needed[i]) == bucket;
-        if (!keep)
-            shards_drop_weights(&ddp->shards, bucket);
-    }
-}
-
-/* note: parameters-needed
- * The parameters-needed event: an operation reads these weights next, in forward or backward. If they are not there,
- * this is a new layer: the last one's weights are dropped, these are waited for, and the next layer's are started. */
-static void parameters_needed(void *listener, Parameter *const *parameters, int count)
-{
-    Ddp *ddp = listener;
-    bool there = true;
-    for (int i = 0; i < count; i++)
-        there = there && (bucket_of(ddp, parameters[i]) == NULL || is_gathered(bucket_of(ddp, parameters[i])));
-    if (there)
-        return;
-    if (ddp->options.zero == 3)
-        drop_weights(ddp, parameters, count);
-    for (int i = 0; i < count; i++) {
-        ShardedBucket *bucket = bucket_of(ddp, parameters[i]);
-        if (bucket == NULL)
-            continue;
-        if (bucket->weights == NULL)
-            gather_next(ddp, ddp->shards.of_parameter[parameters[i]->index]);
-        finish_gather(bucket);
-    }
-    if (ddp->options.zero == 3)
-        prefetch(ddp);
+    weights_after_update(&ddp->weights);
 }
 
 void ddp_gather_weights(Ddp *ddp)
 {
-    for (int b = 0; b < ddp->shards.count; b++)
-        if (ddp->shards.buckets[b].weights == NULL)
-            start_gather(ddp, &ddp->shards.buckets[b]);
-    for (int b = 0; b < ddp->shards.count; b++)
-        finish_gather(&ddp->shards.buckets[b]);
-    ddp->all_gathered = true;
+    weights_gather_all(&ddp->weights);
 }
 
-/* Level 3: the micro-batch is over: what is left of its weights is dropped, so that every one begins alike. */
-static void end_micro_batch(Ddp *ddp)
+DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters)
 {
-    drop_weights(ddp, NULL, 0);
-    ddp->next_gather = 0;
+    (void)parameters;
+    return (DdpMemory){.weights = ddp->shards.weight_bytes, .gradients = ddp->shards.gradient_bytes,
+                       .most_gathered_weights = ddp->shards.most_gathered,
+                       .most_whole_gradients = ddp->shards.most_whole_gradients};
 }
 
-/* note: stage5-update
- * Levels 1 and 2 gather all weights now, in the order in which forward needs them, which is the reverse of the buckets'
- * order. Forward begins meanwhile, and waits for each bucket when it needs it. Level 3 gathers the first layer's. */
-void ddp_after_update(Ddp *ddp)
+/* ---- events ---- */
+
+static void parameters_needed(void *listener, Parameter *const *parameters, int count)
 {
-    if (ddp->options.zero == 3) {
-        end_micro_batch(ddp); /* what is still gathered is the weights of before the update */
-        prefetch(ddp);
-    }
-    for (int b = ddp->shards.count - 1; b >= 0 && ddp->options.zero < 3; b--)
-        start_gather(ddp, &ddp->shards.buckets[b]);
+    Ddp *ddp = listener;
+    weights_need(&ddp->weights, parameters, count);
 }
 
-/* ---- gradients: reduce-scattered when they are ready ---- */
-
-/* Starts the bucket's reduce-scatter, in grad_dtype. */
+/* Starts the bucket's reduce-scatter, in grad_dtype. The sum is written over this rank's part of what is sent, or, from
+ * level 2 on in float32, directly to the shard. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
     void *sent = bucket->gradients, *sum = bucket->gradient_shard;
     if (ddp->options.grad_dtype != DTYPE_F32) {
-        sent = bucket->half = device_alloc(bucket->elements * sizeof(uint16_t));
-        sum = (uint16_t *)sent + (size_t)pg_rank(ddp->pg) * bucket->shard_elements;
-        device_to_half(sent, bucket->gradients, ddp->options.grad_dtype, (int64_t)bucket->elements);
+        shards_place_half(&ddp->shards, bucket, ddp->options.grad_dtype);
+        sent = bucket->half;
+        sum = bucket->half_shard;
     }
     bucket->reduce_scatter = pg_reduce_scatter_async(ddp->pg, sent, sum, bucket->shard_elements,
                                                      ddp->options.grad_dtype, REDUCE_SUM, bucket->gradients_name);
 }
 
-/* From here on, the sum of this rank's shard is all that is left of the bucket's gradients (level 1: all that counts). */
+/* Waits for the bucket's reduce-scatter. From here on, this rank's shard is all that counts of its gradients. */
 static void finish(Ddp *ddp, ShardedBucket *bucket)
 {
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    if (ddp->options.grad_dtype != DTYPE_F32) {
-        device_from_half(bucket->gradient_shard,
-                         (uint16_t *)bucket->half + (size_t)pg_rank(ddp->pg) * bucket->shard_elements,
-                         ddp->options.grad_dtype, (int64_t)bucket->shard_elements);
-        device_free(bucket->half);
-        bucket->half = NULL;
-    }
+    if (ddp->options.grad_dtype != DTYPE_F32)
+        shards_take_half(bucket, ddp->options.grad_dtype);
     if (ddp->options.zero >= 2)
         shards_drop_gradients(&ddp->shards, bucket);
 }
 
-/* Finishes the reduce-scatters that are done, in the order of their launch, and waits until at most `most` are left. */
+/* Finishes the reduce-scatters that are done, in launch order, and waits until at most `most` are left. */
 static void finish_launched(Ddp *ddp, int most)
 {
     while (ddp->next_finished < ddp->next_bucket) {
@@ -266,13 +155,13 @@ static void finish_launched(Ddp *ddp, int most)
 }
 
 /* note: gradient-needed
- * The gradient-needed event, from level 2 on: the first contribution to the bucket's gradients comes next. If backward is
- * faster than the link, it must wait here, or whole gradients would pile up until all are in memory again. */
+ * The gradient-needed event (level 1 gets none, because its gradients always have memory). If backward is faster than
+ * the link, it waits here. Otherwise the whole gradients that wait to be sent would soon be all gradients again. */
 static void gradient_needed(void *listener, Parameter *parameter)
 {
     Ddp *ddp = listener;
     finish_launched(ddp, MOST_IN_FLIGHT);
-    shards_place_gradients(&ddp->shards, bucket_of(ddp, parameter));
+    shards_place_gradients(&ddp->shards, shards_bucket(&ddp->shards, parameter));
 }
 
 /* Launches every bucket that has no pending gradient, if all buckets before it are launched (why: stage 3). */
@@ -289,7 +178,7 @@ static void gradient_ready(void *listener, Parameter *parameter)
     readiness_mark(&ddp->readiness, parameter);
     if (!ddp->synchronize)
         return;
-    bucket_of(ddp, parameter)->pending--;
+    shards_bucket(&ddp->shards, parameter)->pending--;
     launch_ready_buckets(ddp);
 }
 
@@ -297,11 +186,7 @@ static void gradient_ready(void *listener, Parameter *parameter)
 
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
-    if (ddp->all_gathered && ddp->options.zero == 3) {
-        end_micro_batch(ddp);
-        prefetch(ddp);
-    }
-    ddp->all_gathered = false;
+    weights_begin_micro_batch(&ddp->weights);
     ddp->synchronize = last_micro_batch;
 }
 
@@ -319,7 +204,8 @@ static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
 {
     readiness_begin(&ddp->readiness, ddp->parameters);
-    ddp->next_bucket = ddp->next_finished = 0;
+    ddp->next_bucket = 0;
+    ddp->next_finished = 0;
     for (int b = 0; b < ddp->shards.count; b++)
         ddp->shards.buckets[b].pending = ddp->shards.buckets[b].count;
     if (ddp->options.find_unused_parameters)
@@ -327,37 +213,18 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage5-wait
- * A micro-batch that does not synchronise leaves this rank's own sum in whole gradients, at every level: the next one
- * adds to it. */
+ * A micro-batch that does not synchronise leaves this rank's own sum in whole gradients at every level: the next
+ * micro-batch adds to it. (So with --accumulate, levels 2 and 3 save gradients only in the last one.) */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);
-    if (ddp->options.zero == 3)
-        end_micro_batch(ddp);
-    ddp->schedule_known = true;
-    if (!ddp->synchronize) {
-        if (ddp->options.zero == 3)
-            prefetch(ddp); /* the weights are still the same */
+    weights_end_micro_batch(&ddp->weights, ddp->synchronize);
+    if (!ddp->synchronize)
         return;
-    }
     finish_launched(ddp, 0);
     for (int b = 0; b < ddp->shards.count; b++)
         device_scale(ddp->shards.buckets[b].gradient_shard, gradient_scale,
                      (int64_t)ddp->shards.buckets[b].shard_elements);
     if (ddp->options.find_unused_parameters)
         readiness_agree_on_use(ddp->pg, ddp->parameters);
-}
-
-DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters)
-{
-    const Shards *shards = &ddp->shards;
-    DdpMemory memory = {.most_gathered_weights = shards->most_gathered,
-                        .most_whole_gradients = shards->most_whole_gradients};
-    (void)parameters;
-    for (int b = 0; b < shards->count; b++) {
-        const ShardedBucket *bucket = &shards->buckets[b];
-        memory.weights += sizeof(float) * (shards->zero == 3 ? bucket->shard_elements : bucket->elements);
-        memory.gradients += sizeof(float) * (shards->zero >= 2 ? bucket->shard_elements : bucket->elements);
-    }
-    return memory;
 }

@@ -25,7 +25,7 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear: out = x weight^T + bias ----
- * saved[0]: x as an operand (rounding.h). The weight's operand is looked up again, because stage 5 may have moved it. */
+ * saved[0]: x as an operand (rounding.h). Backward looks the weight's up again: stage 5 may have moved it. */
 
 static void linear_backward(Tape *tape, Node *node)
 {

@@ -96,6 +96,12 @@ static void make_slices(Shards *shards)
     }
 }
 
+ShardedBucket *shards_bucket(const Shards *shards, const Parameter *parameter)
+{
+    const int number = shards->of_parameter[parameter->index];
+    return number < 0 ? NULL : &shards->buckets[number];
+}
+
 /* ---- what the optimizer needs of the other ranks ---- */
 
 static void add_up(void *owner, double *squares, size_t count)
@@ -181,6 +187,21 @@ void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
     shards->gathered -= bytes_of(bucket->elements);
 }
 
+void shards_place_half(Shards *shards, ShardedBucket *bucket, DType dtype)
+{
+    uint16_t *half = device_alloc(bucket->elements * sizeof *half);
+    device_to_half(half, bucket->gradients, dtype, (int64_t)bucket->elements);
+    bucket->half = half;
+    bucket->half_shard = half + (size_t)pg_rank(shards->pg) * bucket->shard_elements;
+}
+
+void shards_take_half(ShardedBucket *bucket, DType dtype)
+{
+    device_from_half(bucket->gradient_shard, bucket->half_shard, dtype, (int64_t)bucket->shard_elements);
+    device_free(bucket->half);
+    bucket->half = bucket->half_shard = NULL;
+}
+
 /* Copies the part of the parameters that lies in the elements from `begin` on to `to`, which has room for `count`. */
 static void copy_weights(const ShardedBucket *bucket, float *to, size_t begin, size_t count)
 {
@@ -202,9 +223,11 @@ static void take_memory(Shards *shards)
         weights += shards->zero == 3 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
         gradients += shards->zero >= 2 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
     }
-    float *weight = shards->weight_block = pg_alloc_shared(shards->pg, bytes_of(weights));
+    shards->weight_bytes = bytes_of(weights);
+    shards->gradient_bytes = bytes_of(gradients);
+    float *weight = shards->weight_block = pg_alloc_shared(shards->pg, shards->weight_bytes);
     float *gradient = shards->gradient_block =
-        shards->zero == 1 ? pg_alloc_shared(shards->pg, bytes_of(gradients)) : device_alloc(bytes_of(gradients));
+        shards->zero == 1 ? pg_alloc_shared(shards->pg, shards->gradient_bytes) : device_alloc(shards->gradient_bytes);
     for (int b = 0; b < shards->count; b++) {
         ShardedBucket *bucket = &shards->buckets[b];
         bucket->weights = shards->zero == 3 ? NULL : weight;

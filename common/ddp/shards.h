@@ -30,7 +30,7 @@ typedef struct ShardedBucket {
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
-    void *half;                    /* the gradients' 16-bit copy while it is sent; owned */
+    void *half, *half_shard;       /* the gradients' 16-bit copy while it is sent, and this rank's part of it; owned */
 } ShardedBucket;
 
 typedef struct Shards {
@@ -43,6 +43,7 @@ typedef struct Shards {
     int parameters;    /* entries of the last two */
     Partition partition;
     void *weight_block, *gradient_block; /* of what is always there; owned */
+    size_t weight_bytes, gradient_bytes; /* of these two */
     /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
     size_t gathered, most_gathered, whole_gradients, most_whole_gradients;
 } Shards;
@@ -58,11 +59,19 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
 /* Every rank must hold all whole weights. They return to memory of the list of parameters. */
 void shards_free(Shards *shards);
 
+/* The parameter's bucket; NULL if it is frozen: every rank holds it, and no rank updates it. */
+ShardedBucket *shards_bucket(const Shards *shards, const Parameter *parameter);
+
 /* Gives the bucket whole gradients, zeroed, if it has none. Level 1: it always has. */
 void shards_place_gradients(Shards *shards, ShardedBucket *bucket);
 void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
+
+/* Gives the bucket a copy of its gradients, rounded to 16 bits. */
+void shards_place_half(Shards *shards, ShardedBucket *bucket, DType dtype);
+/* Copies half_shard to gradient_shard, and frees the copy. */
+void shards_take_half(ShardedBucket *bucket, DType dtype);
 
 #endif

@@ -40,7 +40,7 @@ typedef struct Optimizer {
     ParameterList *parameters; /* not owned */
     const Partition *partition; /* NULL: this process updates everything; not owned */
     bool has_state;            /* false: state1 and state2 are not allocated yet */
-    float **state1, **state2;  /* per parameter: momentum buffer, or m and v, of its slice; NULL if not needed. Device */
+    float **state1, **state2;  /* per parameter, of its slice: momentum, or m and v; device memory, NULL if not needed */
     long *steps;               /* per parameter: number of updates */
     /* About the current step. The first two are device memory: kernels read them, so the host need not wait. */
     double *squares; /* of each block of each gradient (device_sum_of_squares()); 0 if there is no gradient */

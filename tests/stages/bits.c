@@ -1,7 +1,7 @@
 /* bits.c: trains small models with ordered all-reduces at five bucket caps, and writes a hash of the weights for each
  * model, optimizer and number of micro-batches. Every cap must give the same hash, and the sharded run of one process
- * must give the same bits. test_bits.sh compares the hashes of the four stages. This is not a cmocka program, because a
- * script compares its output.
+ * must give the same bits. Stage 5 does this at each of its levels. test_bits.sh compares the stages' hashes. This is
+ * not a cmocka program, because a script compares its output.
  *
  * usage: mpiexec -n N bits FILE     FILE: one line per case; "-" for none */
 #include <inttypes.h>
@@ -41,6 +41,8 @@ static ProcessGroup *pg;
 static int failures;
 static long runs;
 
+static int zero = 1; /* stage 5: the level */
+
 static Options case_options(const Case *c, const Cap *cap)
 {
     Options options = toy_options(c->model);
@@ -52,6 +54,7 @@ static Options case_options(const Case *c, const Cap *cap)
     options.lr = c->optimizer == OPTIMIZER_SGD ? 0.05f : 0.003f;
     options.ddp.first_bucket_cap_bytes = cap->first;
     options.ddp.bucket_cap_bytes = cap->others;
+    options.ddp.zero = zero;
     return options;
 }
 
@@ -122,6 +125,7 @@ static void run_case(Case c, FILE *file)
 {
     snprintf(c.title, sizeof c.title, "%s %s, %d micro-batch(es), %d rank(s)", c.model,
              c.optimizer == OPTIMIZER_SGD ? "sgd" : "adamw", c.accumulate, pg_world_size(pg));
+    zero = 1;
     uint64_t first = train_and_hash(&c, &caps[0], true);
     for (int i = 1; i < CAPS && LOCKSTEP_STAGE > 1; i++)
         expect_hash(&c, train_and_hash(&c, &caps[i], false), first, caps[i].name);
@@ -130,6 +134,9 @@ static void run_case(Case c, FILE *file)
         expect_hash(&c, train_and_hash(&c, &caps[2], false), first, "the default all-reduce");
         pg->options.algorithm = ALLREDUCE_ORDERED;
     }
+    for (zero = 2; zero <= 3 && LOCKSTEP_STAGE == 5; zero++)
+        for (int i = 0; i < CAPS; i++)
+            expect_hash(&c, train_and_hash(&c, &caps[i], false), first, zero == 2 ? "--zero 2" : "--zero 3");
     if (file != NULL)
         fprintf(file, "%s: %016" PRIx64 "\n", c.title, first);
 }

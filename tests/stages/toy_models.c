@@ -2,6 +2,7 @@
 #include "toy_models.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "autograd/ops.h"
 #include "base/check.h"
@@ -28,8 +29,8 @@ Options toy_options(const char *model_name)
     options.group.timeout = tests_timeout();
     options.group.debug_collectives = true; /* a stage under test may make any calls: name the wrong one */
     options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .grad_dtype = DTYPE_F32};
-    if (ddp_stage_number == 5) /* its tests are run once for each level */
-        options.ddp.zero = getenv("LOCKSTEP_TEST_ZERO") != NULL ? atoi(getenv("LOCKSTEP_TEST_ZERO")) : 2;
+    const char *zero = getenv("LOCKSTEP_TEST_ZERO"); /* stage 5: its tests are run once for each level */
+    options.ddp.zero = zero != NULL ? atoi(zero) : 2;
     return options;
 }
 

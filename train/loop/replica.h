@@ -52,8 +52,8 @@ bool replica_update(Replica *replica, long step);
 bool replica_try_update(Replica *replica, long step);
 
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). die()s if
- * the file does not fit. replica_save() writes one: rank 0 does, but it is collective if the optimizer's state is divided.
- * next_step: number of steps done. */
+ * the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks: each may hold a part of the
+ * optimizer's state. next_step: number of steps done. */
 long replica_resume(Replica *replica, const char *path, int world_size);
 void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step);
 

@@ -1,0 +1,164 @@
+/* weights.c: gathers whole weights before they are used, and drops them after use. */
+#include "weights.h"
+
+#include <stdlib.h>
+
+#include "base/check.h"
+
+void weights_create(Weights *weights, Shards *shards)
+{
+    *weights = (Weights){.shards = shards};
+}
+
+void weights_free(Weights *weights)
+{
+    free(weights->schedule);
+}
+
+/* ---- one bucket ---- */
+
+static bool is_gathered(const ShardedBucket *bucket)
+{
+    return bucket->weights != NULL && bucket->gather == NULL;
+}
+
+static void start_gather(Weights *weights, ShardedBucket *bucket)
+{
+    shards_place_weights(weights->shards, bucket);
+    bucket->gather = pg_all_gather_async(weights->shards->pg, bucket->weight_shard, bucket->weights,
+                                         bucket->shard_elements, DTYPE_F32, bucket->weights_name);
+}
+
+static void finish_gather(ShardedBucket *bucket)
+{
+    if (bucket->gather == NULL)
+        return;
+    work_wait(bucket->gather);
+    bucket->gather = NULL;
+    for (int i = 0; i < bucket->count; i++)
+        parameter_changed(bucket->parameters[i]);
+}
+
+/* ---- level 3: the schedule ---- */
+
+static void add_to_schedule(Weights *weights, int number)
+{
+    if (weights->length == weights->room) {
+        weights->room = 2 * weights->room + weights->shards->count;
+        weights->schedule = realloc(weights->schedule, (size_t)weights->room * sizeof *weights->schedule);
+        CHECK(weights->schedule != NULL, "out of memory for the schedule of gathers");
+    }
+    weights->schedule[weights->length++] = number;
+}
+
+/* note: gather-schedule
+ * Starts the next gather of the micro-batch: that of bucket `number`. All ranks run the same operations in the same
+ * order, so they start the same gathers in the same order, between the same reduce-scatters. */
+static void start_next(Weights *weights, int number)
+{
+    if (!weights->complete)
+        add_to_schedule(weights, number);
+    CHECK(weights->next < weights->length && weights->schedule[weights->next] == number,
+          "%s are needed out of turn: with --zero 3, every micro-batch must use the weights in the same order",
+          weights->shards->buckets[number].weights_name);
+    weights->next++;
+    start_gather(weights, &weights->shards->buckets[number]);
+}
+
+/* Starts the gather that comes after the current one, so that it runs behind the computation. */
+static void prefetch(Weights *weights)
+{
+    if (!weights->complete || weights->next == weights->length)
+        return;
+    const int number = weights->schedule[weights->next];
+    if (weights->shards->buckets[number].weights == NULL)
+        start_next(weights, number);
+}
+
+/* Drops all whole weights, except those of the parameters given and those that are on their way. */
+static void drop_others(Weights *weights, Parameter *const *parameters, int count)
+{
+    for (int b = 0; b < weights->shards->count; b++) {
+        ShardedBucket *bucket = &weights->shards->buckets[b];
+        bool keep = !is_gathered(bucket);
+        for (int i = 0; i < count; i++)
+            keep = keep || shards_bucket(weights->shards, parameters[i]) == bucket;
+        if (!keep)
+            shards_drop_weights(weights->shards, bucket);
+    }
+}
+
+/* ---- events ---- */
+
+static bool all_are_gathered(const Weights *weights, Parameter *const *parameters, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const ShardedBucket *bucket = shards_bucket(weights->shards, parameters[i]);
+        if (bucket != NULL && !is_gathered(bucket))
+            return false;
+    }
+    return true;
+}
+
+/* note: parameters-needed
+ * If the weights are not there, a new layer begins. Level 3 drops the weights of the layer before, waits for these, and
+ * starts to gather those of the next layer. Levels 1 and 2 have started all gathers; they only wait for these. */
+void weights_need(Weights *weights, Parameter *const *parameters, int count)
+{
+    const bool dropped_after_use = weights->shards->zero == 3;
+    if (all_are_gathered(weights, parameters, count))
+        return;
+    if (dropped_after_use)
+        drop_others(weights, parameters, count);
+    for (int i = 0; i < count; i++) {
+        ShardedBucket *bucket = shards_bucket(weights->shards, parameters[i]);
+        if (bucket == NULL)
+            continue; /* frozen */
+        if (bucket->weights == NULL)
+            start_next(weights, weights->shards->of_parameter[parameters[i]->index]);
+        finish_gather(bucket);
+    }
+    if (dropped_after_use)
+        prefetch(weights);
+}
+
+/* note: stage5-update
+ * Levels 1 and 2 start the gathers in the order in which forward needs the weights: the buckets' order reversed. */
+void weights_after_update(Weights *weights)
+{
+    if (weights->shards->zero == 3) {
+        weights_end_micro_batch(weights, false);
+        return;
+    }
+    for (int b = weights->shards->count - 1; b >= 0; b--)
+        start_gather(weights, &weights->shards->buckets[b]);
+}
+
+void weights_begin_micro_batch(Weights *weights)
+{
+    if (weights->everything && weights->shards->zero == 3)
+        weights_end_micro_batch(weights, false);
+    weights->everything = false;
+}
+
+/* Nothing is kept, so that every micro-batch begins alike and makes the same gathers. */
+void weights_end_micro_batch(Weights *weights, bool update_follows)
+{
+    if (weights->shards->zero < 3)
+        return;
+    drop_others(weights, NULL, 0);
+    weights->complete = weights->length > 0;
+    weights->next = 0;
+    if (!update_follows)
+        prefetch(weights);
+}
+
+void weights_gather_all(Weights *weights)
+{
+    for (int b = 0; b < weights->shards->count; b++)
+        if (weights->shards->buckets[b].weights == NULL)
+            start_gather(weights, &weights->shards->buckets[b]);
+    for (int b = 0; b < weights->shards->count; b++)
+        finish_gather(&weights->shards->buckets[b]);
+    weights->everything = true;
+}
