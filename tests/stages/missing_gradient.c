@@ -39,7 +39,8 @@ int main(int argc, char **argv)
     if (argc == 2)
         culprit = atoi(argv[1]);
     Branches branches;
-    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32};
+    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32,
+                          .zero = 2};
     BranchPlan plan = branches_plan(0);
     branches_create(&branches, 1);
     branches.parameters.items[3]->tensor.requires_grad = !other_model;

@@ -203,6 +203,8 @@ static void train_toy(const ToyKind *kind)
     optimizer_create(&optimizer, &sgd, &ranks->parameters);
     Ddp *ddp = ddp_create(pg, &ranks->parameters, &ranks->tape, &options.ddp);
     CHECK(ddp != NULL, "ddp_create() returned NULL");
+    optimizer_set_partition(&optimizer, ddp_partition(ddp));
+    ddp_gather_weights(ddp);
     void *gradients = parameters_allocate_gradients(&whole->parameters);
     Sampler sampler;
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), SAMPLES, 5, true, false);
@@ -210,6 +212,8 @@ static void train_toy(const ToyKind *kind)
     for (int step = 1; step <= STEPS; step++) {
         sampler_set_epoch(&sampler, step); /* a new order: each rank gets other samples */
         step_of_ranks(ranks, ddp, &optimizer, &sampler);
+        ddp_after_update(ddp);
+        ddp_gather_weights(ddp);
         step_of_one_process(whole);
         compare(kind, ranks, whole, initial, step);
         replicas_check_equal(pg, &ranks->parameters);
