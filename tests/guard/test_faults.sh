@@ -256,6 +256,7 @@ mistakes() {
     plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
+        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32 for each rank\) goes beyond the end of its memory, where 2000'
     done
     plant unstarted 'rank 2, step 2: work_wait\(NULL\): this collective was never started'
     plant twice 'rank 2, step 2: work_wait\(\): all_reduce number 4 has had its work_wait\(\) before'
