@@ -1,4 +1,5 @@
-/* collectives.c: the time of an all-reduce. Every algorithm, side by side in one run, timed and checked.
+/* collectives.c: the time of an all-reduce, and of its two halves. Every algorithm, side by side in one run, timed and
+ * checked.
  *
  *   mpiexec -n 2 build/bench/collectives [--sizes 1K,13M,100M] [--csv FILE]        --help lists the options
  *
@@ -7,8 +8,8 @@
  *
  * A sample: after a barrier, each rank makes one call to warm up and then some calls in a row; the sample is the
  * slowest rank's time per call. The contenders take turns, sample by sample, so that noise of the machine affects all
- * alike. Before and after its samples each contender sums integers, and every element is compared with the expected
- * sum.
+ * alike. Before and after its samples each contender sums (or gathers) integers, and every element is compared with
+ * what it must be.
  */
 #include <math.h>
 #include <mpi.h>
@@ -37,10 +38,11 @@ typedef struct Result {
 static ProcessGroup *pg;
 static float *plain, *window; /* the buffers, in host memory, as large as the largest size */
 static float *on_device;      /* NULL unless NCCL takes part */
+static Measured operation;    /* which of the three is being measured */
 
 /* ---- one call, and the check of its result ---- */
 
-/* The contender's buffer, which it sums in place. */
+/* The contender's buffer. All three operations are in place in it. */
 static float *buffer_of(const Contender *contender)
 {
     return contender->on_device ? on_device : contender->in_window ? window : plain;
@@ -52,10 +54,36 @@ static float *host_buffer_of(const Contender *contender)
     return contender->on_device ? plain : buffer_of(contender);
 }
 
+/* The elements of a rank's part: the buffer's `count` is a multiple of the ranks, unless all-reduce is measured. */
+static size_t part_of(size_t count)
+{
+    return count / (size_t)pg_world_size(pg);
+}
+
+/* MPI's own blocking call. Its reduce-scatter in place leaves the result at the start of the buffer. */
+static void call_mpi(float *buffer, size_t count)
+{
+    const int part = (int)part_of(count);
+    switch (operation) {
+    case ALL_REDUCE: MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case REDUCE_SCATTER:
+        MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    case ALL_GATHER: MPI_Allgather(MPI_IN_PLACE, part, MPI_FLOAT, buffer, part, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case OPERATIONS: break;
+    }
+}
+
 static void call(const Contender *contender, float *buffer, size_t count)
 {
+    size_t part = part_of(count);
+    float *mine = buffer + (size_t)pg_rank(pg) * part;
     if (contender->blocking)
-        MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        call_mpi(buffer, count);
+    else if (operation == REDUCE_SCATTER)
+        pg_reduce_scatter(pg, buffer, mine, part, DTYPE_F32, REDUCE_SUM, "samples");
+    else if (operation == ALL_GATHER)
+        pg_all_gather(pg, mine, buffer, part, DTYPE_F32, "samples");
     else
         pg_all_reduce(pg, buffer, buffer, count, DTYPE_F32, REDUCE_SUM, "samples");
 }
@@ -67,23 +95,41 @@ static double over_ranks(double value, ReduceOp op)
     return value;
 }
 
-/* Sums small integers, which float32 adds exactly, and returns the number of wrong elements on all ranks. */
+/* What a rank puts into element i: a small integer, so that float32 adds it exactly. */
+static float sent_by(int rank, size_t i)
+{
+    return (float)((rank + 1) * (int)(i % 127 + 1));
+}
+
+/* The number of this rank's elements that are not what the operation must make of sent_by(). */
+static long wrong_elements(const Contender *contender, const float *host, size_t count)
+{
+    size_t part = part_of(count), first = operation == REDUCE_SCATTER ? (size_t)pg_rank(pg) * part : 0;
+    size_t elements = operation == REDUCE_SCATTER ? part : count;
+    const float *result = contender->blocking ? host : host + first;
+    int N = pg_world_size(pg);
+    long wrong = 0;
+    for (size_t i = 0; i < elements; i++) {
+        float sum = (float)(N * (N + 1) / 2 * (int)((first + i) % 127 + 1));
+        wrong += !(result[i] == (operation == ALL_GATHER ? sent_by((int)(i / part), i) : sum));
+    }
+    return wrong;
+}
+
+/* One call on known numbers; returns the number of wrong elements on all ranks. */
 static long count_wrong(const Contender *contender, size_t count)
 {
     float *buffer = buffer_of(contender), *host = host_buffer_of(contender);
     const size_t bytes = count * sizeof *buffer;
-    int N = pg_world_size(pg), rank = pg_rank(pg);
-    long wrong = 0;
     for (size_t i = 0; i < count; i++)
-        host[i] = (float)((rank + 1) * (int)(i % 127 + 1));
+        host[i] = sent_by(pg_rank(pg), i);
     if (contender->on_device)
         device_from_host(buffer, host, bytes);
     pg_set_algorithm(pg, contender->algorithm);
     call(contender, buffer, count);
     if (contender->on_device)
         device_to_host(host, buffer, bytes);
-    for (size_t i = 0; i < count; i++)
-        wrong += !(host[i] == (float)(N * (N + 1) / 2 * (int)(i % 127 + 1)));
+    long wrong = wrong_elements(contender, host, count);
     memset(host, 0, bytes); /* zeros stay zeros, however often they are summed */
     if (contender->on_device)
         device_from_host(buffer, host, bytes);
@@ -123,9 +169,16 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The elements of the longer buffer; for the two halves, whole parts, and at least one element in each. */
+static size_t count_of(size_t bytes)
+{
+    size_t count = bytes / sizeof(float), N = (size_t)pg_world_size(pg);
+    return operation == ALL_REDUCE ? count : count < N ? N : count / N * N;
+}
+
 static void measure_size(const Settings *settings, size_t bytes, Result *results)
 {
-    size_t count = bytes / sizeof(float);
+    size_t count = count_of(bytes);
     for (int i = 0; i < CONTENDERS; i++) {
         if (!settings->wanted[i])
             continue;
@@ -151,18 +204,20 @@ static void measure_size(const Settings *settings, size_t bytes, Result *results
 /* ---- printing ---- */
 
 /* algbw, the caller's view: bytes / time. busbw, the links' view, comparable between numbers of ranks: algbw *
- * 2(N-1)/N, because an all-reduce moves at least that share of the bytes into and out of every rank. */
+ * 2(N-1)/N, because an all-reduce moves at least that share of the bytes into and out of every rank; each of its halves
+ * moves half of that. */
 static void print_row(FILE *csv, const char *name, size_t bytes, const Result *result, const Result *yardstick)
 {
-    double N = pg_world_size(pg), algbw = (double)bytes / result->p50 * 1e-9, busbw = algbw * 2 * (N - 1) / N;
+    double N = pg_world_size(pg), algbw = (double)bytes / result->p50 * 1e-9;
+    double busbw = algbw * (operation == ALL_REDUCE ? 2 : 1) * (N - 1) / N;
     double ratio = yardstick != NULL ? result->p50 / yardstick->p50 : NAN;
     printf("%12zu  %-20s %7d x %-4d %11.2f %11.2f %11.2f %9.3f %9.3f %8.2f %6ld\n", bytes, name, result->samples,
            result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
            result->wrong);
     if (csv != NULL)
-        fprintf(csv, "%s,%d,%zu,%d,%d,%.3f,%.3f,%.3f,%.4f,%.4f,%.4f,%ld\n", name, (int)N, bytes, result->samples,
+        fprintf(csv, "%s,%d,%zu,%d,%d,%.3f,%.3f,%.3f,%.4f,%.4f,%.4f,%ld,%s\n", name, (int)N, bytes, result->samples,
                 result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
-                result->wrong);
+                result->wrong, operation_names[operation]);
 }
 
 static void print_fits(const Settings *settings, const Result *results)
@@ -184,18 +239,15 @@ static void print_fits(const Settings *settings, const Result *results)
 }
 
 /* Returns the number of wrong elements. */
-static long measure_all(const Settings *settings, FILE *csv)
+static long measure_operation(const Settings *settings, FILE *csv)
 {
     Result *results = alloc_or_fault((size_t)settings->size_count * CONTENDERS * sizeof *results);
     long wrong = 0;
     bool speaks = pg_rank(pg) == 0;
-    if (csv != NULL)
-        fprintf(csv, "algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,ratio_to_MPI_Allreduce,"
-                     "wrong\n");
     if (speaks)
-        printf("# all-reduce, float32 sum, in place, %d ranks\n%12s  %-20s %14s %9s %11s %11s %9s %9s %8s %6s\n",
-               pg_world_size(pg), "bytes", "algorithm", "samples x calls", "min us", "p50 us", "p95 us", "algbw", "busbw",
-               "ratio", "wrong");
+        printf("# %s, float32%s, in place, %d ranks\n%12s  %-20s %14s %9s %11s %11s %9s %9s %8s %6s\n",
+               operation_names[operation], operation == ALL_GATHER ? "" : " sum", pg_world_size(pg), "bytes",
+               "algorithm", "samples x calls", "min us", "p50 us", "p95 us", "algbw", "busbw", "ratio", "wrong");
     for (int s = 0; s < settings->size_count; s++) {
         Result *row = &results[s * CONTENDERS];
         measure_size(settings, settings->sizes[s], row);
@@ -209,6 +261,20 @@ static long measure_all(const Settings *settings, FILE *csv)
     if (speaks && settings->size_count > 1)
         print_fits(settings, results);
     free(results);
+    return wrong;
+}
+
+static long measure_all(const Settings *settings, FILE *csv)
+{
+    long wrong = 0;
+    if (csv != NULL)
+        fprintf(csv, "algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,"
+                     "ratio_to_MPI_Allreduce,wrong,operation\n");
+    for (int o = 0; o < OPERATIONS; o++) {
+        operation = (Measured)o;
+        if (settings->operations[o])
+            wrong += measure_operation(settings, csv);
+    }
     return wrong;
 }
 
@@ -269,7 +335,7 @@ int main(int argc, char **argv)
     size_t largest = 0;
     for (int s = 0; s < settings.size_count; s++)
         largest = settings.sizes[s] > largest ? settings.sizes[s] : largest;
-    make_buffers(&settings, largest);
+    make_buffers(&settings, largest + (size_t)pg_world_size(pg) * sizeof(float)); /* see count_of() */
     long wrong = measure_all(&settings, csv.stream);
     if (writes)
         atomic_commit(&csv);

@@ -19,6 +19,7 @@ const Contender contenders[CONTENDERS] = {
     {"shm-staged", ALLREDUCE_SHM, false, false, false},
     {"nccl", ALLREDUCE_MPI, false, false, true},
 };
+const char *const operation_names[OPERATIONS] = {"all-reduce", "reduce-scatter", "all-gather"};
 const char collectives_usage[] =
     "usage: mpiexec -n N collectives [options]\n"
     "  --min BYTES, --max BYTES   the range of sizes (4, 256M); K, M, G: times 1024\n"
@@ -26,6 +27,7 @@ const char collectives_usage[] =
     "  --sizes A,B,...            these sizes instead\n"
     "  --algorithms A,B,...       MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged, and in\n"
     "                             collectives_cuda nccl (all)\n"
+    "  --operations A,B,...       all-reduce reduce-scatter all-gather (all-reduce); sizes are of the longer buffer\n"
     "  --samples N                per algorithm and size (100; fewer where they do not fit into the budget)\n"
     "  --budget SECONDS           per algorithm and size (0.5)\n"
     "  --csv FILE                 write the table as CSV\n";
@@ -72,6 +74,19 @@ static void parse_algorithms(Settings *settings, char *list)
     }
 }
 
+static void parse_operations(Settings *settings, char *list)
+{
+    memset(settings->operations, 0, sizeof settings->operations);
+    for (char *text = strtok(list, ","); text != NULL; text = strtok(NULL, ",")) {
+        int i = 0;
+        while (i < OPERATIONS && strcmp(operation_names[i], text) != 0)
+            i++;
+        if (i == OPERATIONS)
+            die("--operations: there is no %s; --help lists them", text);
+        settings->operations[i] = true;
+    }
+}
+
 static double parse_number(const char *flag, const char *text, double low, double high)
 {
     char *end = NULL;
@@ -96,8 +111,8 @@ Settings collectives_options(int argc, char **argv)
         {"factor", required_argument, NULL, 'f'},     {"sizes", required_argument, NULL, 's'},
         {"algorithms", required_argument, NULL, 'a'}, {"samples", required_argument, NULL, 'n'},
         {"budget", required_argument, NULL, 'b'},     {"csv", required_argument, NULL, 'c'},
-        {"help", no_argument, NULL, 'h'},             {0}};
-    Settings settings = {.samples = 100, .budget = 0.5};
+        {"operations", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {0}};
+    Settings settings = {.samples = 100, .budget = 0.5, .operations = {[ALL_REDUCE] = true}};
     size_t low = 4, high = (size_t)256 << 20;
     double factor = 4;
     opterr = 0; /* die() prints the message, once for all ranks */
@@ -110,6 +125,7 @@ Settings collectives_options(int argc, char **argv)
         case 'f': factor = parse_number("--factor", optarg, 1.1, 1e9); break;
         case 's': parse_sizes(&settings, optarg); break;
         case 'a': parse_algorithms(&settings, optarg); break;
+        case 'o': parse_operations(&settings, optarg); break;
         case 'n': settings.samples = (int)parse_number("--samples", optarg, 1, MAX_SAMPLES); break;
         case 'b': settings.budget = parse_number("--budget", optarg, 0.001, 3600); break;
         case 'c': settings.csv = optarg; break;

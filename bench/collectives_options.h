@@ -16,11 +16,16 @@ typedef struct Contender {
 
 extern const Contender contenders[CONTENDERS];
 
+typedef enum Measured { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, OPERATIONS } Measured;
+
+extern const char *const operation_names[OPERATIONS];
+
 typedef struct Settings {
     size_t sizes[MAX_SIZES]; /* bytes */
     int size_count, samples;
     double budget; /* seconds for one contender at one size */
     bool wanted[CONTENDERS];
+    bool operations[OPERATIONS]; /* which to measure */
     const char *csv; /* NULL: no such file */
     bool help;
 } Settings;

@@ -11,13 +11,16 @@ import sys
 
 
 def read(paths):
-    """{(algorithm, ranks): [(bytes, p50 in us, p95 in us, bus bandwidth in GB/s), ...]}, in order of size."""
+    """{(algorithm, ranks): [(bytes, p50 in us, p95 in us, bus bandwidth in GB/s), ...]}, in order of size. Operations
+    other than all-reduce have their name in front of the algorithm's."""
     lines = {}
     for path in paths:
         try:
             with open(path, newline="") as file:
                 for row in csv.DictReader(file):
-                    line = lines.setdefault((row["algorithm"], int(row["ranks"])), [])
+                    operation = row.get("operation", "all-reduce")
+                    name = row["algorithm"] if operation == "all-reduce" else f"{operation}, {row['algorithm']}"
+                    line = lines.setdefault((name, int(row["ranks"])), [])
                     line.append(
                         (int(row["bytes"]), float(row["p50_us"]), float(row["p95_us"]), float(row["busbw_gb_s"]))
                     )
@@ -54,7 +57,7 @@ def main():
     bandwidths.legend(fontsize="small")
     for axes in (times, bandwidths):
         axes.grid(True, which="major", alpha=0.3)
-    figure.suptitle(f"all-reduce, float32 sum, {', '.join(str(world) for world in sorted(ranks))} ranks")
+    figure.suptitle(f"all-reduce, float32, {', '.join(str(world) for world in sorted(ranks))} ranks")
     figure.tight_layout()
     figure.savefig(arguments.output)
     print(f"wrote {arguments.output}")

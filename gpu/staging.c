@@ -56,7 +56,7 @@ static void *grow(void **memory, size_t *size, size_t bytes)
 static void run_staged(ProcessGroup *pg, const Collective *collective)
 {
     Collective on_host = *collective;
-    bool in_place = collective->send == collective->receive;
+    bool in_place = collective->send == collective->receive && collective->operation != OP_REDUCE_SCATTER;
     bool copy_back = device_owns(collective->receive);
     if (copy_back)
         on_host.receive = grow(&staging.receive, &staging.receive_bytes, bytes_received(pg, collective));

@@ -1,5 +1,5 @@
-/* allreduce.h: inside comm/ only: the algorithms of all-reduce, reduce-scatter and all-gather. pg_mpi.c has the table of
- * them.
+/* allreduce.h: inside comm/ only: the algorithms of all-reduce, reduce-scatter and all-gather. pg_mpi.c has the table
+ * of them.
  *
  *   mpi                 pg_mpi.c              the library's own MPI_Iallreduce
  *   root                allreduce_root.c      all parts to rank 0, the sum back

@@ -20,7 +20,8 @@
 #include "comm/allreduce.h"
 #include "comm/shared_memory.h"
 
-/* Copies `send` (of so many bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
+/* note: shm-small
+ * Copies `send` (of so many bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
  * byte `offset` on. */
 static void exchange_small(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
@@ -87,7 +88,7 @@ void all_reduce_shm(ProcessGroup *pg, const Collective *c)
     size_t bytes = c->count * dtype_size(c->dtype);
     bool in_place = c->send == c->receive;
     const SharedWindow *window = in_place ? shared_window_of(pg->shared, pg->rank, c->receive, bytes) : NULL;
-    if (bytes <= MAILBOX_SMALL) { /* note: shm-small */
+    if (bytes <= MAILBOX_SMALL) {
         exchange_small(pg, c, bytes, 0);
         add_parts(pg, c);
     } else if (window != NULL)
@@ -131,8 +132,8 @@ static void copy_parts(ProcessGroup *pg, const Collective *c)
             memcpy(part_received(pg, c, rank), pg->shared->parts[rank], c->count * dtype_size(c->dtype));
 }
 
-/* Stages the collective piece by piece: copies what this rank sends of a piece into its mailbox, meets, and then adds or
- * copies what the others have there. One meeting for each piece is enough: see Mailbox. */
+/* Piece by piece: copies what this rank sends of a piece into its mailbox, meets, and then adds or copies what all
+ * ranks have there. One meeting for each piece is enough: see Mailbox. */
 static void run_staged(ProcessGroup *pg, const Collective *c)
 {
     bool adds = c->operation == OP_REDUCE_SCATTER;

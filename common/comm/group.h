@@ -58,10 +58,6 @@ void group_tell_closing(ProcessGroup *pg);
 /* Adds to the time that the training thread has waited for communication. */
 void group_add_exposed(ProcessGroup *pg, double seconds);
 
-/* Memory for the buffers of collectives: none may go beyond the end of its block. */
-void group_add_block(ProcessGroup *pg, const void *memory, size_t bytes);
-void group_remove_block(ProcessGroup *pg, const void *memory);
-
 /* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
 void group_carry_out(ProcessGroup *pg, const Collective *collective);
 
@@ -71,6 +67,11 @@ void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and noth
  * result does not differ from run to run. */
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
+
+/* ---- shared_memory.c ---- */
+
+/* Faults if the buffer, of so many times `count` elements, begins in what pg_alloc_shared() gave and ends beyond it. */
+void group_check_count(ProcessGroup *pg, const Collective *collective, const void *buffer, int counts);
 
 /* ---- pg_mpi.c ---- */
 void pg_mpi_open(ProcessGroup *pg);

@@ -55,8 +55,8 @@ size_t part_count(const ProcessGroup *pg, const Collective *c, int rank)
 
 static size_t part_offset(const ProcessGroup *pg, const Collective *c, int rank) /* bytes */
 {
-    size_t start = c->operation == OP_ALL_REDUCE ? chunk_start(c->count, pg->world_size, rank) : (size_t)rank * c->stride;
-    return start * dtype_size(c->dtype);
+    bool chunks = c->operation == OP_ALL_REDUCE;
+    return (chunks ? chunk_start(c->count, pg->world_size, rank) : (size_t)rank * c->stride) * dtype_size(c->dtype);
 }
 
 const void *part_sent(const ProcessGroup *pg, const Collective *c, int rank)

@@ -40,9 +40,9 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
 size_t chunk_start(size_t count, int chunks, int chunk);
 size_t chunk_count(size_t count, int chunks, int chunk);
 
-/* In all three operations with chunks, rank r owns part r of a buffer. The buffer of an all-reduce has `count` elements,
- * and its parts are nearly equal chunks. That of a reduce-scatter (its `send`) or an all-gather (its `receive`) has parts
- * of `count` elements, each beginning `stride` elements after the one before it. */
+/* Rank r owns part r of a buffer. The buffer of an all-reduce has `count` elements, and its parts are nearly equal
+ * chunks. That of a reduce-scatter (its `send`) or an all-gather (its `receive`) has parts of `count` elements, each
+ * beginning `stride` elements after the one before it. */
 size_t part_count(const ProcessGroup *pg, const Collective *c, int rank);
 /* Where the rank's part lies in `send`, and where its result belongs in `receive`. An all-gather sends only this rank's
  * part, and a reduce-scatter receives only this rank's, so for them `rank` must be this one. */

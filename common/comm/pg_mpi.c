@@ -30,8 +30,8 @@ void pg_initialize(int *argc, char ***argv)
 
 /* ---- carrying a collective out ---- */
 
-/* Starts the collective with MPI's own call, and waits for it. (In place, MPI's reduce-scatter would write its result to
- * the start of `send`, so it gets another buffer.) */
+/* Starts the collective with MPI's own call, and waits for it. (In place, MPI's reduce-scatter would write its result
+ * to the start of `send`, so it gets another buffer.) */
 static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 {
     CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
@@ -43,7 +43,8 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
     bool in_place = c->operation == OP_REDUCE_SCATTER && c->receive == part_sent(pg, c, pg->rank);
     size_t bytes = c->count * dtype_size(c->dtype);
     void *receive = in_place ? group_scratch(pg, bytes) : c->receive;
-    const void *send = c->operation == OP_ALL_GATHER && c->send == part_received(pg, c, pg->rank) ? MPI_IN_PLACE : c->send;
+    bool gathers_in_place = c->operation == OP_ALL_GATHER && c->send == part_received(pg, c, pg->rank);
+    const void *send = gathers_in_place ? MPI_IN_PLACE : c->send;
     switch (c->operation) {
     case OP_BARRIER: CHECK_MPI(MPI_Ibarrier(comm, &request)); break;
     case OP_BROADCAST: CHECK_MPI(MPI_Ibcast(c->receive, count, type, c->root, comm, &request)); break;
@@ -84,7 +85,7 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
 /* note: segments
  * A long buffer is reduced segment by segment. What one step of an algorithm has written is then still in the cache
  * when the next step reads it, and scratch memory stays small. On a real network a segment must be long enough to be
- * worth its latency. (Of the buffer of a reduce-scatter or an all-gather, a segment has the same piece of each part.) */
+ * worth its latency. (In a reduce-scatter or an all-gather, a segment is the same piece of every part.) */
 #define SEGMENT_BYTES ((size_t)2 << 20)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);

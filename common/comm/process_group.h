@@ -13,8 +13,9 @@
 
 typedef enum ReduceOp { REDUCE_SUM, REDUCE_MAX } ReduceOp;
 
-/* The algorithm of all_reduce, reduce_scatter and all_gather. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks must
- * be on one host. AUTO: SHM if they are, and if the host has room for it; else MPI. The others: see comm/allreduce.h. */
+/* The algorithm of all_reduce, reduce_scatter and all_gather. ALLREDUCE_MPI: the MPI library decides. SHM: all ranks
+ * must be on one host. AUTO: SHM if they are, and if the host has room for it; else MPI. The others: see
+ * comm/allreduce.h. */
 typedef enum AllReduceAlgorithm {
     ALLREDUCE_MPI,
     ALLREDUCE_ORDERED,
@@ -92,16 +93,18 @@ void pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t cou
 /* receive (world_size * count) = every rank's send (count), in rank order. In place: send == receive + rank * count
  * elements, on all ranks. Otherwise the two buffers must not overlap. */
 void pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, const char *carries);
-/* receive (count) = elements rank * count and following of the op over all ranks of send (world_size * count). Where
- * all_reduce of `send` adds in rank order, these are the same bits. In place: receive == send + rank * count elements, on
- * all ranks; the other parts of `send` may have any value afterwards. Otherwise the two buffers must not overlap. */
+/* receive (count) = part `rank` of the op over all ranks of send (world_size * count). If the algorithm adds in rank
+ * order (all_reduce_in_rank_order), these are the bits of an all_reduce of `send`. In place: receive == send + rank *
+ * count elements, on all ranks; the other parts of `send` may have any value afterwards. Otherwise the two buffers must
+ * not overlap. */
 void pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                        const char *carries);
 
 /* ---- asynchronous collectives ---- */
 
-/* As the blocking ones, but they queue the collective and return at once. A communication thread carries out the queue in
- * the order of the calls, while the caller computes. Do not touch the buffers until work_wait() returns. */
+/* The same as the blocking ones, but each queues its collective and returns at once. A communication thread carries out
+ * the queue in the order of the calls, while the caller computes. Do not touch the buffers until work_wait() returns.
+ */
 Work *pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
 Work *pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,

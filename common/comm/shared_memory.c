@@ -17,11 +17,11 @@ static void check_same_call(const Collective *c, Announcement mine, int rank, An
 {
     const char *name = operation_name(c->operation), *other = operation_name((Operation)theirs.operation);
     CHECK(!theirs.frees || mine.frees,
-          "%s number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the "
-          "others?", name, c->sequence, c->carries, rank);
+          "%s number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the others?",
+          name, c->sequence, c->carries, rank);
     CHECK(!mine.frees || theirs.frees,
-          "this rank frees its shared memory, but rank %d calls %s of %zu elements: did this rank run out "
-          "of data before the others?", rank, other, theirs.count);
+          "this rank frees its shared memory, but rank %d calls %s of %zu elements: did this rank run out of "
+          "data before the others?", rank, other, theirs.count);
     CHECK(theirs.operation == mine.operation && theirs.count == mine.count && theirs.dtype == mine.dtype,
           "this rank calls %s number %ld of %zu elements of %s (%s), but rank %d calls %s of %zu of %s: all ranks "
           "must call the same collectives in the same order", name, c->sequence, mine.count, dtype_name(c->dtype),
@@ -173,6 +173,51 @@ void shared_memory_close(ProcessGroup *pg)
     pg->shared = NULL;
 }
 
+/* ---- counts must stay within this memory ---- */
+
+typedef struct Block {
+    uintptr_t begin;
+    size_t bytes;
+    struct Block *next;
+} Block;
+
+static void add_block(ProcessGroup *pg, const void *memory, size_t bytes)
+{
+    Block *block = alloc_or_fault(sizeof *block);
+    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
+    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only the training thread changes it */
+    pg->blocks = block;
+    pthread_mutex_unlock(&pg->lock);
+}
+
+static void remove_block(ProcessGroup *pg, const void *memory)
+{
+    pthread_mutex_lock(&pg->lock);
+    Block **link = &pg->blocks;
+    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
+        link = &(*link)->next;
+    Block *block = *link;
+    if (block != NULL)
+        *link = block->next;
+    pthread_mutex_unlock(&pg->lock);
+    free(block);
+}
+
+void group_check_count(ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
+{
+    const uintptr_t begin = (uintptr_t)buffer;
+    size_t most = SIZE_MAX;
+    pthread_mutex_lock(&pg->lock);
+    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
+        if (begin - block->begin < block->bytes) /* unsigned: huge if `begin` lies before the block */
+            most = (block->begin + block->bytes - begin) / dtype_size(c->dtype);
+    pthread_mutex_unlock(&pg->lock);
+    CHECK(c->count <= most / (size_t)counts,
+          "%s number %ld (%s, %zu x %s%s) goes beyond the end of its memory, where %zu elements are left: counts are "
+          "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
+          dtype_name(c->dtype), counts > 1 ? " for each rank" : "", most);
+}
+
 /* ---- memory for gradients, in windows or not ---- */
 
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
@@ -184,7 +229,7 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
     if (pg->shared != NULL && bytes > 0)
         window = window_create(pg, bytes);
     void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
-    group_add_block(pg, memory, bytes);
+    add_block(pg, memory, bytes);
     return memory;
 }
 
@@ -192,7 +237,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
 {
     if (pg != NULL) {
         worker_check_all_waited_for(pg, "this rank frees memory");
-        group_remove_block(pg, memory);
+        remove_block(pg, memory);
     }
     if (pg == NULL || pg->shared == NULL) {
         device_free(memory);

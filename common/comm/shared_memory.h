@@ -25,8 +25,8 @@ struct SharedWindow {
     SharedWindow *next;
 };
 
-/* What a rank is about to do in a meeting: one of the three operations with an algorithm, or freeing a window. The ranks
- * compare it before any rank writes into another's memory. */
+/* What a rank is about to do in a meeting: a collective in shared memory, or freeing a window. The ranks compare it
+ * before any rank writes into another's memory. */
 typedef struct Announcement {
     bool frees;         /* it frees the window; count and offset are 0 then */
     uint32_t operation; /* enum Operation */

@@ -45,8 +45,8 @@ struct Worker {
 
 /* note: wire-bytes
  * Bytes that each rank's link carries in one direction under a ring. A reduce-scatter or an all-gather has N-1 steps of
- * 1/N of the bytes each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces, so
- * that all ranks pass it on at the same time, but each rank must receive all of it. */
+ * 1/N of the bytes each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces,
+ * so that all ranks pass it on at the same time, but each rank must receive all of it. */
 static int ring_steps(const ProcessGroup *pg, const Collective *collective)
 {
     return (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2 : 1);
@@ -110,52 +110,6 @@ bool pg_is_measuring(const ProcessGroup *pg)
     return pg->measuring;
 }
 
-/* ---- counts ---- */
-
-typedef struct Block {
-    uintptr_t begin;
-    size_t bytes;
-    struct Block *next;
-} Block;
-
-void group_add_block(ProcessGroup *pg, const void *memory, size_t bytes)
-{
-    Block *block = alloc_or_fault(sizeof *block);
-    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
-    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only the training thread changes it */
-    pg->blocks = block;
-    pthread_mutex_unlock(&pg->lock);
-}
-
-void group_remove_block(ProcessGroup *pg, const void *memory)
-{
-    pthread_mutex_lock(&pg->lock);
-    Block **link = &pg->blocks;
-    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
-        link = &(*link)->next;
-    Block *block = *link;
-    if (block != NULL)
-        *link = block->next;
-    pthread_mutex_unlock(&pg->lock);
-    free(block);
-}
-
-/* A buffer (of so many times `count` elements) that begins in one of the blocks may not end beyond it. */
-static void check_count(ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
-{
-    const uintptr_t begin = (uintptr_t)buffer;
-    size_t most = SIZE_MAX;
-    pthread_mutex_lock(&pg->lock);
-    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
-        if (begin - block->begin < block->bytes) /* unsigned: huge if `begin` lies before the block */
-            most = (block->begin + block->bytes - begin) / dtype_size(c->dtype);
-    pthread_mutex_unlock(&pg->lock);
-    CHECK(c->count <= most / (size_t)counts,
-          "%s number %ld (%s, %zu x %s) goes beyond the end of its memory, where %zu elements are left: counts are "
-          "elements, never bytes", operation_name(c->operation), c->sequence, c->carries, c->count,
-          dtype_name(c->dtype), most);
-}
-
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link
@@ -165,7 +119,8 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
         return 0;
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
-    return (double)link_bytes(pg, collective) / bytes_per_second + ring_steps(pg, collective) * pg->options.wire_latency;
+    double latencies = ring_steps(pg, collective) * pg->options.wire_latency;
+    return (double)link_bytes(pg, collective) / bytes_per_second + latencies;
 }
 
 /* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not
@@ -186,8 +141,9 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
           "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
           operation_name(collective->operation), collective->sequence, collective->carries);
-    check_count(pg, collective, collective->send, collective->operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
-    check_count(pg, collective, collective->receive, collective->operation == OP_ALL_GATHER ? pg->world_size : 1);
+    const Operation operation = collective->operation;
+    group_check_count(pg, collective, collective->send, operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
+    group_check_count(pg, collective, collective->receive, operation == OP_ALL_GATHER ? pg->world_size : 1);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);

@@ -27,35 +27,43 @@ ends() {
         fail "${*:2}: expected status $expected, got $status (124: still running after 60 s)"
 }
 
-# ---- right sums: every algorithm, three sizes ----
-ends 0 "$collectives" --sizes 4,1K,100K "${quick[@]}" --csv "$scratch/csv"
+# ---- right sums: every operation and algorithm, three sizes ----
+ends 0 "$collectives" --sizes 4,1K,100K --operations all-reduce,reduce-scatter,all-gather "${quick[@]}" \
+    --csv "$scratch/csv"
 [ "$(head -n 1 "$scratch/csv")" = \
-    algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,ratio_to_MPI_Allreduce,wrong ] ||
+    algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,ratio_to_MPI_Allreduce,wrong,operation ] ||
     fail "the CSV's first line is: $(head -n 1 "$scratch/csv")"
 for algorithm in MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged; do
     for bytes in 4 1024 102400; do
-        [ "$(grep -c "^$algorithm,2,$bytes," "$scratch/csv")" -eq 1 ] ||
-            fail "no row, or several, for $algorithm, $bytes bytes"
+        for operation in all-reduce reduce-scatter all-gather; do
+            [ "$(grep -c "^$algorithm,2,$bytes,.*,$operation$" "$scratch/csv")" -eq 1 ] ||
+                fail "no row, or several, for $operation, $algorithm, $bytes bytes"
+        done
     done
-    grep -q "^$algorithm  *[0-9.]*  *[0-9.inf]*  *[0-9]*%  *[0-9]*%$" "$scratch/out" ||
-        fail "$algorithm: no alpha and bandwidth were fitted"
+    [ "$(grep -c "^$algorithm  *[0-9.]*  *[0-9.inf]*  *[0-9]*%  *[0-9]*%$" "$scratch/out")" -eq 3 ] ||
+        fail "$algorithm: no alpha and bandwidth were fitted for one of three operations"
 done
-awk -F, -v OFS=, 'NR > 1 && (NF != 12 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 0 && $6 <= $7 && $7 <= $8)) {
+awk -F, -v OFS=, 'NR > 1 && (NF != 13 || $12 != 0 || $4 < 1 || $5 < 1 || !($6 > 0 && $6 <= $7 && $7 <= $8)) {
     print "FAIL: a row that cannot be: wrong sums, or times that are not 0 < min <= p50 <= p95: " $0; bad = 1 }
     END { exit bad }' "$scratch/csv" || failures=$((failures + 1))
 
 # ---- wrong sums ----
-ends 1 "$wrong" --sizes 4,1K --algorithms MPI_Allreduce,ring "${quick[@]}" --csv "$scratch/wrong.csv"
-# One element, on one rank, is wrong before the samples and after them.
-[ "$(sed -n 's/^ring,.*,//p' "$scratch/wrong.csv" | sort -u)" = 2 ] ||
-    fail "a wrong sum was not counted: $(cat "$scratch/wrong.csv")"
-[ "$(sed -n 's/^MPI_Allreduce,.*,//p' "$scratch/wrong.csv" | sort -u)" = 0 ] ||
-    fail "a wrong sum was counted for MPI_Allreduce itself"
+for operation in all-reduce reduce-scatter all-gather; do
+    ends 1 "$wrong" --sizes 4,1K --operations "$operation" --algorithms MPI_Allreduce,ring "${quick[@]}" \
+        --csv "$scratch/wrong.csv"
+    # One element, on one rank, is wrong before the samples and after them.
+    [ "$(sed -n "s/^ring,.*,\(.*\),$operation$/\1/p" "$scratch/wrong.csv" | sort -u)" = 2 ] ||
+        fail "a wrong element was not counted: $(cat "$scratch/wrong.csv")"
+    [ "$(sed -n "s/^MPI_Allreduce,.*,\(.*\),$operation$/\1/p" "$scratch/wrong.csv" | sort -u)" = 0 ] ||
+        fail "a wrong element was counted for MPI's own call"
+done
 
 # ---- NCCL, imitated by tests/gpu/fake_nccl: on a GPU's memory, beside the others ----
-ends 0 "$played" --sizes 4,1K,100K --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
-[ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = "4 1024 102400" ] ||
-    fail "nccl has not three rows without wrong sums: $(cat "$scratch/nccl.csv")"
+ends 0 "$played" --sizes 4,1K,100K --operations all-reduce,reduce-scatter,all-gather \
+    --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
+[ "$(sed -n 's/^nccl,2,\([0-9]*\),.*,0,[a-z-]*$/\1/p' "$scratch/nccl.csv" | paste -sd ' ')" = \
+    "4 1024 102400 4 1024 102400 4 1024 102400" ] ||
+    fail "nccl has not nine rows without wrong sums: $(cat "$scratch/nccl.csv")"
 FAKE_NCCL=illegal ends 1 "$played" --sizes 4 --algorithms nccl "${quick[@]}"
 grep -q 'illegal memory access' "$scratch/err" ||
     fail "nccl does not use NCCL: its kernels crash, but the run ends well"
@@ -65,6 +73,8 @@ ends 2 "$collectives" --algorithms mpi,nccl
 grep -q -- 'without NCCL; collectives_cuda has nccl' "$scratch/err" || fail "nccl in a build without NCCL: no message"
 ends 2 "$collectives" --algorithms mpi,tree
 grep -q -- '--algorithms: there is no tree' "$scratch/err" || fail "an unknown algorithm is not named"
+ends 2 "$collectives" --operations all-reduce,scatter
+grep -q -- '--operations: there is no scatter' "$scratch/err" || fail "an unknown operation is not named"
 ends 2 "$collectives" --sizes 1X
 grep -q -- '--sizes: 1X is no size' "$scratch/err" || fail "a wrong size is not named"
 

@@ -1,4 +1,4 @@
-/* test_async.c: asynchronous all-reduces: the communication thread, its queue, and their order among blocking
+/* test_async.c: asynchronous collectives: the communication thread, its queue, and their order among blocking
  * collectives. Run on 1 to 4 ranks, and under ThreadSanitizer. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,6 +161,54 @@ static void test_blocking_ones_keep_their_place(void **state)
         free(chain[i]);
 }
 
+/* All three operations in one queue. The input of each is the output of the one before, and all are queued before the
+ * first wait. Every second part of the buffer is scattered and gathered in place. */
+static void check_mixed_queue(AllReduceAlgorithm algorithm, float *whole, float *apart)
+{
+    enum { PART = 700, LINKS = 4 };
+    size_t ranks = (size_t)pg_world_size(pg), rank = (size_t)pg_rank(pg);
+    Work *works[3 * LINKS];
+    float expected = 1;
+    Rng rng;
+    rng_seed(&rng, 11 + (uint64_t)rank);
+    pg_set_algorithm(pg, algorithm);
+    for (size_t i = 0; i < ranks * PART; i++)
+        whole[i] = (float)(i % 10);
+    for (int i = 0; i < LINKS; i++) {
+        float *mine = i % 2 == 0 ? whole + rank * PART : apart;
+        works[3 * i] = pg_all_reduce_async(pg, whole, whole, ranks * PART, DTYPE_F32, REDUCE_SUM, "whole");
+        stumble(&rng);
+        works[3 * i + 1] = pg_reduce_scatter_async(pg, whole, mine, PART, DTYPE_F32, REDUCE_SUM, "half");
+        stumble(&rng);
+        works[3 * i + 2] = pg_all_gather_async(pg, mine, whole, PART, DTYPE_F32, "other half");
+        expected *= (float)(ranks * ranks);
+    }
+    for (int i = 3 * LINKS - 1; i >= 0; i--)
+        work_wait(works[i]);
+    for (size_t i = 0; i < ranks * PART; i++)
+        if (!(whole[i] == expected * (float)(i % 10)))
+            fail_msg("%s, element %zu of %zu: expected %g, got %g; usual cause: a collective that overtook the one "
+                     "before it, or a part at another rank's place", all_reduce_name(algorithm), i, ranks * PART,
+                     (double)(expected * (float)(i % 10)), (double)whole[i]);
+}
+
+static void test_three_operations_in_one_queue(void **state)
+{
+    (void)state;
+    static const AllReduceAlgorithm all[] = {ALLREDUCE_MPI, ALLREDUCE_RING, ALLREDUCE_SHM, ALLREDUCE_ORDERED};
+    enum { ROOM = 4096 };
+    float *plain = alloc_or_fault(ROOM * sizeof *plain), *apart = alloc_or_fault(ROOM * sizeof *apart);
+    pg_set_algorithm(pg, ALLREDUCE_SHM);
+    float *window = pg_alloc_shared(pg, ROOM * sizeof *window);
+    for (int a = 0; a < 4; a++) {
+        check_mixed_queue(all[a], plain, apart);
+        check_mixed_queue(all[a], window, apart);
+    }
+    pg_free_shared(pg, window);
+    free(plain);
+    free(apart);
+}
+
 /* Every asynchronous all-reduce counts once, and the queue's order is the order on the wire. */
 static void test_counters_and_timeline(void **state)
 {
@@ -198,6 +246,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_progress_without_waiting),
         cmocka_unit_test(test_small_sums_complete_when_asked_for),
         cmocka_unit_test(test_blocking_ones_keep_their_place),
+        cmocka_unit_test(test_three_operations_in_one_queue),
         cmocka_unit_test(test_counters_and_timeline),
     };
     /* ordered: lockstep's own code, so the sanitizer sees all of it */

@@ -72,6 +72,9 @@ static void test_counters(void **state)
     assert_int_equal(counters.collectives, 5);
     assert_int_equal(counters.out_of_place, 64 * 4);
     assert_int_equal(counters.bytes, 64 * 4 + 10 * 2 + ranks * 3 * 8 + 5 * 8 + 64 * 8);
+    const int64_t summed = 2 * (ranks - 1) * 64 * 4 / ranks + 2 * (ranks - 1) * 10 * 2 / ranks +
+                           2 * (ranks - 1) * 64 * 8 / ranks;
+    assert_int_equal(counters.wire_bytes, summed + (ranks - 1) * 3 * 8 + (ranks > 1 ? 5 * 8 : 0));
     assert_true(counters.in_flight > 0);
     assert_true(counters.exposed >= counters.in_flight); /* all of it blocked */
     pg_set_measuring(pg, false);
@@ -80,7 +83,17 @@ static void test_counters(void **state)
     assert_int_equal(pg_counters(pg).collectives, 5);
     pg_reset_counters(pg);
     assert_int_equal(pg_counters(pg).collectives, 0);
-    assert_int_equal(pg_counters(pg).bytes + pg_counters(pg).out_of_place, 0);
+    assert_int_equal(pg_counters(pg).bytes + pg_counters(pg).wire_bytes + pg_counters(pg).out_of_place, 0);
+
+    /* The two halves of an all-reduce carry what it carries. */
+    pg_reduce_scatter(pg, receive, send, 7, DTYPE_I32, REDUCE_SUM, "test");
+    assert_int_equal(pg_counters(pg).wire_bytes, (ranks - 1) * 7 * 4);
+    pg_all_gather(pg, send, receive, 7, DTYPE_I32, "test");
+    const int64_t halves = pg_counters(pg).wire_bytes;
+    pg_reset_counters(pg);
+    pg_all_reduce(pg, receive, receive, (size_t)ranks * 7, DTYPE_I32, REDUCE_SUM, "test");
+    assert_int_equal(pg_counters(pg).wire_bytes, halves);
+    pg_reset_counters(pg);
     free(receive);
 }
 

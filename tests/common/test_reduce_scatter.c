@@ -52,184 +52,216 @@ static bool is_wanted(int a)
     return only == NULL || strcmp(only, algorithms[a].name) == 0;
 }
 
-typedef struct Case {
-    int a; /* algorithm */
-    DType dtype;
-    size_t count;
-    bool in_place, integers;
-    ReduceOp op;
-    Place place;
-} Case;
-
-static void fail_case(const char *operation, const Case *c, size_t i, double expected, double got, const char *cause)
-{
-    fail_msg("%s of %zu x %s by %s on %d ranks, rank %d, %s, %s, in %s: element %zu: expected %.17g, got %.17g; usual "
-             "cause: %s", operation, c->count, dtype_name(c->dtype), algorithms[c->a].name, pg_world_size(pg),
-             pg_rank(pg), c->op == REDUCE_SUM ? "sum" : "max", c->in_place ? "in place" : "not in place",
-             place_names[c->place], i, expected, got, cause);
-}
-
 /* ---- numbers ---- */
 
+/* What the ranks send, and what must come out, of the longest count; stored in a dtype. A result of fewer elements is
+ * the first ones of it. */
+typedef struct Reference {
+    DType dtype;
+    unsigned char *sent;    /* (world_size, room): what every rank sends */
+    unsigned char *reduced; /* (room): combined in rank order: 16-bit types in float32, and rounded once */
+} Reference;
+
 /* The rank's number for element i: a small integer, or of both signs and sizes from 1/16 to 16. */
-static double value_of(const Case *c, int rank, size_t i)
+static double value_of(int rank, size_t i, bool integers)
 {
     uint64_t random = (i * 8 + (uint64_t)rank + 1) * 0x9e3779b97f4a7c15u;
     random = (random ^ (random >> 29)) * 0xbf58476d1ce4e5b9u;
     random ^= random >> 32;
-    if (c->integers)
+    if (integers)
         return (double)(random % 11) - 5;
     return ldexp((double)(random >> 12 & 0xffffff) / 0xffffff * 2 - 1, (int)(random % 9) - 4);
 }
 
-/* The value as an element of the dtype holds it. */
-static double rounded(DType dtype, double value)
+static size_t longest(void)
 {
-    unsigned char stored[sizeof value];
-    store_value(stored, dtype, 0, value);
-    return load_value(stored, dtype, 0);
+    return (size_t)pg_world_size(pg) * LARGEST;
 }
 
-/* Element i of all ranks' buffers, combined in rank order: 16-bit types as float32, and rounded at the end. */
-static double combined(const Case *c, size_t i)
+/* What the rank sends, from element `first` on. */
+static unsigned char *sent_by(const Reference *reference, int rank, size_t first)
 {
-    double total = rounded(c->dtype, value_of(c, 0, i));
-    for (int rank = 1; rank < pg_world_size(pg); rank++) {
-        double part = rounded(c->dtype, value_of(c, rank, i));
-        if (c->op == REDUCE_MAX)
-            total = part > total ? part : total;
-        else
-            total = c->dtype == DTYPE_F64 ? total + part : (double)((float)total + (float)part);
+    return reference->sent + ((size_t)rank * longest() + first) * dtype_size(reference->dtype);
+}
+
+static Reference reference_create(DType dtype, ReduceOp op, bool integers)
+{
+    Reference reference = {.dtype = dtype};
+    reference.sent = alloc_or_fault((size_t)pg_world_size(pg) * longest() * dtype_size(dtype));
+    reference.reduced = alloc_or_fault(longest() * dtype_size(dtype));
+    for (size_t i = 0; i < longest(); i++) {
+        double total = 0;
+        for (int rank = 0; rank < pg_world_size(pg); rank++) {
+            store_value(sent_by(&reference, rank, i), dtype, 0, value_of(rank, i, integers));
+            double part = load_value(sent_by(&reference, rank, i), dtype, 0);
+            if (rank == 0 || op == REDUCE_MAX)
+                total = rank == 0 || part > total ? part : total;
+            else
+                total = dtype == DTYPE_F64 ? total + part : (double)((float)total + (float)part);
+        }
+        store_value(reference.reduced, dtype, i, total);
     }
-    return rounded(c->dtype, total);
+    return reference;
 }
 
-/* ---- buffers ---- */
-
-/* The longer buffer of a case, with guards on both sides. */
-static unsigned char *buffer_of(const Case *c)
+static void reference_free(Reference *reference)
 {
-    bool in_window = c->place == WINDOW || c->place == WINDOW_SHIFTED ||
-                     (c->place == WINDOW_ON_SOME_RANKS && pg_rank(pg) % 2 == 0);
-    size_t shift = c->place == WINDOW_SHIFTED ? 64 * (size_t)pg_rank(pg) : 0;
-    return (in_window ? window : plain) + GUARD + shift;
-}
-
-static void put_guards(unsigned char *buffer, size_t bytes)
-{
-    memset(buffer - GUARD, 0xa5, GUARD);
-    memset(buffer + bytes, 0xa5, GUARD);
-}
-
-static void check_guards(const char *operation, const Case *c, const unsigned char *buffer, size_t bytes)
-{
-    for (size_t i = 0; i < GUARD; i++)
-        if (buffer[i - GUARD] != 0xa5 || buffer[bytes + i] != 0xa5)
-            fail_case(operation, c, i, 0xa5, buffer[bytes + i], "it wrote beside its buffer");
-}
-
-static void fill(const Case *c, unsigned char *buffer, int rank, size_t first, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        store_value(buffer, c->dtype, i, value_of(c, rank, first + i));
-}
-
-static void expect_number(const char *operation, const Case *c, const void *buffer, size_t i, double expected,
-                         const char *cause)
-{
-    double got = load_value(buffer, c->dtype, i);
-    if (memcmp(&got, &expected, sizeof got) != 0 && !(c->integers && got == expected)) /* -0 is 0 among integers */
-        fail_case(operation, c, i, expected, got, cause);
+    free(reference->sent);
+    free(reference->reduced);
 }
 
 /* ---- one case ---- */
 
-static void check_reduce_scatter(const Case *c)
+typedef struct Case {
+    const char *operation;
+    const Reference *reference;
+    int a; /* algorithm */
+    size_t count;
+    bool in_place;
+    ReduceOp op;
+    Place place;
+} Case;
+
+/* The buffer (of so many bytes, with guards on both sides) at the place that the case wants. */
+static unsigned char *buffer_of(const Case *c, size_t bytes)
 {
-    size_t part = c->count * dtype_size(c->dtype), all = (size_t)pg_world_size(pg) * part;
-    size_t first = (size_t)pg_rank(pg) * c->count, longer = (size_t)pg_world_size(pg) * c->count;
-    unsigned char *send = buffer_of(c), *receive = c->in_place ? send + (size_t)pg_rank(pg) * part : other + GUARD;
-    put_guards(other + GUARD, part);
-    put_guards(send, all);
-    fill(c, send, pg_rank(pg), 0, longer);
-    pg_reduce_scatter(pg, send, receive, c->count, c->dtype, c->op, "parts");
-    for (size_t i = 0; i < c->count; i++)
-        expect_number("reduce_scatter", c, receive, i, combined(c, first + i),
-                     "another rank's part, or parts that were not added in rank order");
-    for (size_t i = 0; i < longer && !c->in_place; i++)
-        expect_number("reduce_scatter", c, send, i, rounded(c->dtype, value_of(c, pg_rank(pg), i)),
-                     "what was sent has been overwritten");
-    check_guards("reduce_scatter", c, send, all);
-    if (!c->in_place)
-        check_guards("reduce_scatter", c, receive, part);
+    bool in_window = c->place == WINDOW || c->place == WINDOW_SHIFTED ||
+                     (c->place == WINDOW_ON_SOME_RANKS && pg_rank(pg) % 2 == 0);
+    size_t shift = c->place == WINDOW_SHIFTED ? 64 * (size_t)pg_rank(pg) : 0;
+    unsigned char *buffer = (in_window ? window : plain) + GUARD + shift;
+    memset(buffer - GUARD, 0xa5, bytes + 2 * GUARD);
+    return buffer;
 }
 
-static void check_all_gather(const Case *c)
+/* Another buffer, which overlaps with none of these. */
+static unsigned char *other_buffer(size_t bytes)
 {
-    size_t part = c->count * dtype_size(c->dtype), all = (size_t)pg_world_size(pg) * part;
-    unsigned char *longer = c->in_place ? buffer_of(c) : other + GUARD;
-    unsigned char *send = c->in_place ? longer + (size_t)pg_rank(pg) * part : buffer_of(c);
-    put_guards(longer, all);
-    memset(longer, 0x5a, all);
-    if (!c->in_place)
-        put_guards(send, part);
-    fill(c, send, pg_rank(pg), 0, c->count);
-    pg_all_gather(pg, send, longer, c->count, c->dtype, "parts");
-    for (size_t i = 0; i < (size_t)pg_world_size(pg) * c->count; i++)
-        expect_number("all_gather", c, longer, i,
-                     rounded(c->dtype, value_of(c, (int)(i / c->count), i % c->count)), "parts in another order");
-    check_guards("all_gather", c, longer, all);
-    if (!c->in_place)
-        check_guards("all_gather", c, send, part);
+    memset(other, 0xa5, bytes + 2 * GUARD);
+    return other + GUARD;
 }
 
-static void every_algorithm_dtype_count_and_place(void **state)
+static void expect_guards(const Case *c, const unsigned char *buffer, size_t bytes)
 {
-    (void)state;
+    for (size_t i = 0; i < GUARD; i++)
+        if (buffer[i - GUARD] != 0xa5 || buffer[bytes + i] != 0xa5)
+            fail_msg("%s of %zu x %s by %s wrote beside its buffer", c->operation, c->count,
+                     dtype_name(c->reference->dtype), algorithms[c->a].name);
+}
+
+static void expect_elements(const Case *c, const void *got, const void *expected, size_t count, const char *cause)
+{
+    DType dtype = c->reference->dtype;
+    size_t size = dtype_size(dtype), i = 0;
+    if (count == 0 || memcmp(got, expected, count * size) == 0)
+        return;
+    while (memcmp((const char *)got + i * size, (const char *)expected + i * size, size) == 0)
+        i++;
+    fail_msg("%s of %zu x %s by %s on %d ranks, rank %d, %s, %s, in %s: element %zu: expected %.17g, got %.17g; usual "
+             "cause: %s", c->operation, c->count, dtype_name(dtype), algorithms[c->a].name, pg_world_size(pg),
+             pg_rank(pg), c->op == REDUCE_SUM ? "sum" : "max", c->in_place ? "in place" : "not in place",
+             place_names[c->place], i, load_value(expected, dtype, i), load_value(got, dtype, i), cause);
+}
+
+static void check_reduce_scatter(Case c)
+{
+    size_t size = dtype_size(c.reference->dtype), part = c.count * size, all = (size_t)pg_world_size(pg) * part;
+    unsigned char *send = buffer_of(&c, all), *mine = sent_by(c.reference, pg_rank(pg), 0);
+    unsigned char *receive = c.in_place ? send + (size_t)pg_rank(pg) * part : other_buffer(part);
+    c.operation = "reduce_scatter";
+    memcpy(send, mine, all);
+    pg_reduce_scatter(pg, send, receive, c.count, c.reference->dtype, c.op, "parts");
+    expect_elements(&c, receive, c.reference->reduced + (size_t)pg_rank(pg) * part, c.count,
+                    "another rank's part, one that its rank has changed already, or parts not added in rank order");
+    expect_guards(&c, send, all);
+    if (c.in_place)
+        return;
+    expect_guards(&c, receive, part);
+    expect_elements(&c, send, mine, (size_t)pg_world_size(pg) * c.count, "what was sent has been overwritten");
+}
+
+static void check_all_gather(Case c)
+{
+    size_t part = c.count * dtype_size(c.reference->dtype), all = (size_t)pg_world_size(pg) * part;
+    unsigned char *receive = c.in_place ? buffer_of(&c, all) : other_buffer(all);
+    unsigned char *send = c.in_place ? receive + (size_t)pg_rank(pg) * part : buffer_of(&c, part);
+    c.operation = "all_gather";
+    memcpy(send, sent_by(c.reference, pg_rank(pg), 0), part);
+    pg_all_gather(pg, send, receive, c.count, c.reference->dtype, "parts");
+    for (int rank = 0; rank < pg_world_size(pg); rank++)
+        expect_elements(&c, receive + (size_t)rank * part, sent_by(c.reference, rank, 0), c.count,
+                        "parts in another order, or one that its rank has changed already");
+    expect_guards(&c, receive, all);
+    if (c.in_place)
+        return;
+    expect_guards(&c, send, part);
+    expect_elements(&c, send, sent_by(c.reference, pg_rank(pg), 0), c.count, "what was sent has been overwritten");
+}
+
+/* The numbers are integers, or (if not) only algorithms that add in rank order are checked: to the bit. */
+static void check_dtype(DType dtype, ReduceOp op, bool integers)
+{
+    Reference reference = reference_create(dtype, op, integers);
+    bool half = dtype_size(dtype) == 2; /* always added in rank order */
     for (int a = 0; a < ALGORITHMS; a++) {
         pg_set_algorithm(pg, algorithms[a].algorithm);
-        for (int k = 0; is_wanted(a) && k < DTYPES * COUNTS * PLACES * 2; k++) {
-            Case c = {.a = a, .dtype = dtypes[k % DTYPES], .count = counts[k / DTYPES % COUNTS],
-                      .place = (Place)(k / DTYPES / COUNTS % PLACES), .in_place = k / DTYPES / COUNTS / PLACES == 1};
-            bool half = dtype_size(c.dtype) == 2; /* always added in rank order */
-            c.integers = c.dtype == DTYPE_I32 || !(algorithms[a].rank_order || half);
-            check_all_gather(&c);
-            check_reduce_scatter(&c);
-            c.op = REDUCE_MAX;
-            if (c.count <= 1000)
-                check_reduce_scatter(&c);
+        if (!is_wanted(a) || !(integers || half || algorithms[a].rank_order))
+            continue;
+        for (int k = 0; k < COUNTS * PLACES * 2; k++) {
+            Case c = {.reference = &reference, .a = a, .count = counts[k % COUNTS], .op = op,
+                      .place = (Place)(k / COUNTS % PLACES), .in_place = k / COUNTS / PLACES == 1};
+            check_reduce_scatter(c);
+            check_all_gather(c);
         }
     }
+    reference_free(&reference);
+}
+
+static void test_integers(void **state)
+{
+    (void)state;
+    for (int d = 0; d < DTYPES; d++)
+        check_dtype(dtypes[d], REDUCE_SUM, true);
+    check_dtype(DTYPE_F32, REDUCE_MAX, true);
+    check_dtype(DTYPE_BF16, REDUCE_MAX, true);
+}
+
+static void test_sums_in_rank_order(void **state)
+{
+    (void)state;
+    for (int d = 0; d < DTYPES; d++)
+        if (dtypes[d] != DTYPE_I32)
+            check_dtype(dtypes[d], REDUCE_SUM, false);
 }
 
 /* A sharded optimizer trains the same weights only if the two halves give the same bits as the whole. */
-static void both_halves_are_an_all_reduce(void **state)
+static void test_both_halves_are_an_all_reduce(void **state)
 {
     (void)state;
     for (int k = 0; k < ALGORITHMS * DTYPES * COUNTS; k++) {
-        Case c = {.a = k % ALGORITHMS, .dtype = dtypes[k / ALGORITHMS % DTYPES],
-                  .count = counts[k / ALGORITHMS / DTYPES], .place = k % 2 ? WINDOW : PLAIN, .in_place = true};
-        c.integers = c.dtype == DTYPE_I32;
-        bool same = algorithms[c.a].rank_order && algorithms[c.a].algorithm != ALLREDUCE_DOUBLING; /* its sum is not */
-        if (!is_wanted(c.a) || !(same || dtype_size(c.dtype) == 2))
+        int a = k % ALGORITHMS;
+        DType dtype = dtypes[k / ALGORITHMS % DTYPES];
+        const Reference numbers = {.dtype = dtype};
+        Case c = {"reduce_scatter and all_gather", .reference = &numbers, .a = a, .in_place = true,
+                  .count = counts[k / ALGORITHMS / DTYPES], .place = k % 2 == 0 ? PLAIN : WINDOW};
+        if (!is_wanted(a) || !all_reduce_in_rank_order(algorithms[a].algorithm, dtype))
             continue;
-        size_t longer = (size_t)pg_world_size(pg) * c.count, part = c.count * dtype_size(c.dtype);
-        unsigned char *whole = other + GUARD, *halves = buffer_of(&c), *mine = halves + (size_t)pg_rank(pg) * part;
-        pg_set_algorithm(pg, algorithms[c.a].algorithm);
-        fill(&c, whole, pg_rank(pg), 0, longer);
-        memcpy(halves, whole, longer * dtype_size(c.dtype));
-        pg_all_reduce(pg, whole, whole, longer, c.dtype, REDUCE_SUM, "whole");
-        pg_reduce_scatter(pg, halves, mine, c.count, c.dtype, REDUCE_SUM, "half");
-        pg_all_gather(pg, mine, halves, c.count, c.dtype, "other half");
-        for (size_t i = 0; i < longer; i++)
-            expect_number("reduce_scatter and all_gather", &c, halves, i, load_value(whole, c.dtype, i),
-                         "added in another order than all_reduce, or rounded in between");
+        size_t all = (size_t)pg_world_size(pg) * c.count, part = c.count * dtype_size(dtype);
+        unsigned char *whole = other_buffer(all * dtype_size(dtype)), *halves = buffer_of(&c, all * dtype_size(dtype));
+        unsigned char *mine = halves + (size_t)pg_rank(pg) * part;
+        for (size_t i = 0; i < all; i++)
+            store_value(whole, dtype, i, value_of(pg_rank(pg), i, dtype == DTYPE_I32));
+        memcpy(halves, whole, all * dtype_size(dtype));
+        pg_set_algorithm(pg, algorithms[a].algorithm);
+        pg_all_reduce(pg, whole, whole, all, dtype, REDUCE_SUM, "whole");
+        pg_reduce_scatter(pg, halves, mine, c.count, dtype, REDUCE_SUM, "half");
+        pg_all_gather(pg, mine, halves, c.count, dtype, "other half");
+        expect_elements(&c, halves, whole, all, "added in another order than all_reduce, or rounded in between");
     }
 }
 
 /* Late ranks, and calls of different sizes one after the other: no rank may overwrite what another still reads. A rank
  * changes its `send` as soon as its call returns. */
-static void late_ranks_get_the_right_parts(void **state)
+static void test_late_ranks_get_the_right_parts(void **state)
 {
     (void)state;
     static const size_t sizes[] = {1, 70000, 3, 2048, 100003, 600};
@@ -276,9 +308,10 @@ int main(int argc, char **argv)
     plain = alloc_or_fault(room());
     other = alloc_or_fault(room());
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_algorithm_dtype_count_and_place),
-        cmocka_unit_test(both_halves_are_an_all_reduce),
-        cmocka_unit_test(late_ranks_get_the_right_parts),
+        cmocka_unit_test(test_integers),
+        cmocka_unit_test(test_sums_in_rank_order),
+        cmocka_unit_test(test_both_halves_are_an_all_reduce),
+        cmocka_unit_test(test_late_ranks_get_the_right_parts),
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     free(plain);

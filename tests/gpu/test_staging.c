@@ -160,6 +160,15 @@ static void test_other_operations(void **state)
             expect_element("broadcast", value_of(root, i), real_memory[i], i);
         expect_element("behind the end of a broadcast", -1, real_memory[COUNT], COUNT);
     }
+
+    /* In place, and before any copy in host memory had to be longer than a part. */
+    float *mine = send + pg_rank(pg) * COUNT, *real_mine = real_memory + pg_rank(pg) * COUNT;
+    fill(real_memory, pg_rank(pg), (size_t)ranks * COUNT);
+    work_wait(pg_reduce_scatter_async(pg, send, mine, COUNT, DTYPE_F32, REDUCE_SUM, "test"));
+    expect_sums("reduce_scatter, in place", real_mine, (size_t)pg_rank(pg) * COUNT, COUNT);
+    work_wait(pg_all_gather_async(pg, mine, send, COUNT, DTYPE_F32, "test"));
+    expect_sums("all_gather, in place", real_memory, 0, (size_t)ranks * COUNT);
+
     fill(real_memory, pg_rank(pg), COUNT);
     pg_all_gather(pg, send, receive, COUNT, DTYPE_F32, "test");
     for (size_t i = 0; i < (size_t)ranks * COUNT; i++)

@@ -152,6 +152,12 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         all_reduce_buckets(pg, gradient, true);
     else if (strcmp(how, "count") == 0)
         pg_all_reduce(pg, gradient, gradient, ELEMENTS / 2, DTYPE_F32, REDUCE_SUM, "bucket 0");
+    else if (strcmp(how, "operation") == 0) { /* the same count as the others' all-reduce */
+        static float parts[16 * ELEMENTS], mine[ELEMENTS];
+        CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");
+        pg_reduce_scatter(pg, parts, mine, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
+    } else if (strcmp(how, "whole") == 0) /* the count must be that of one rank's part */
+        pg_all_gather(pg, gradient, gradient, 2 * ELEMENTS, DTYPE_F32, "bucket 0");
     else if (strcmp(how, "bytes") == 0)
         pg_all_reduce(pg, gradient + ELEMENTS, gradient + ELEMENTS, ELEMENTS * sizeof *gradient, DTYPE_F32, REDUCE_SUM,
                       "bucket 0");

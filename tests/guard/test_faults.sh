@@ -250,17 +250,19 @@ waits() {
 # ---- calls that are wrong, or that differ between ranks ----
 
 mistakes() {
-    plant "count shm" 'this rank sends [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] sends (1000|500)'
+    plant "count shm" 'this rank calls all_reduce number [0-9]+ of [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] calls all_reduce of (1000|500)'
+    plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ of 1000 elements of float32 \(bucket 0\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
     plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
     plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
+        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32 for each rank\) goes beyond the end of its memory, where 2000'
     done
-    plant unstarted 'rank 2, step 2: work_wait\(NULL\): this all-reduce was never started'
-    plant twice 'rank 2, step 2: work_wait\(\): all-reduce number 4 has had its work_wait\(\) before'
-    plant endless 'rank 2, step 2: more than 100000 all-reduces have been started .*\(the last one: bucket 0\)'
+    plant unstarted 'rank 2, step 2: work_wait\(NULL\): this collective was never started'
+    plant twice 'rank 2, step 2: work_wait\(\): all_reduce number 4 has had its work_wait\(\) before'
+    plant endless 'rank 2, step 2: more than 100000 collectives have been started .*\(the last one: bucket 0\)'
     for where in mpi shm; do
-        plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 all-reduce\(s\) may be under way: every'
+        plant "unwaited $where" 'rank 2, step 2: this rank frees memory while 3 collective\(s\) may be under way: every collective that was started needs'
     done
     plant "skip debug" 'different collectives: rank 0 all_reduce number 4 of bucket 0.*rank 2 all_reduce number 4 of bucket 1'
     plant "count debug" 'rank 0 all_reduce number 4 of bucket 0: 1000 x float32.*rank 2 .*500 x float32'

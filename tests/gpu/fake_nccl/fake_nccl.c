@@ -32,6 +32,7 @@ struct ncclComm {
     DType half_dtype;  /* what these two add at present */
     char operation;    /* b, r, g, s; 0: none */
     MPI_Request request;
+    void *result;      /* of a reduce-scatter in place, which MPI would write elsewhere; NULL: it is in `receive` */
 };
 
 static struct ncclComm communicator;
@@ -100,6 +101,38 @@ cudaError_t cudaStreamDestroy(cudaStream_t destroyed)
     return destroyed == (cudaStream_t)(void *)&stream ? cudaSuccess : cudaErrorIllegalAddress;
 }
 
+static size_t part_bytes(const struct ncclComm *c)
+{
+    int size = 0;
+    MPI_Type_size(c->type, &size);
+    return (size_t)c->count * (size_t)size;
+}
+
+/* Is this rank's part, the whole of one buffer, at its place in the other, which is `longer`? NCCL allows this, and no
+ * other overlap. */
+static bool is_in_place(const struct ncclComm *c, const void *longer, const void *part)
+{
+    int rank, ranks;
+    MPI_Comm_rank(c->mpi, &rank);
+    MPI_Comm_size(c->mpi, &ranks);
+    const char *begin = longer, *mine = part;
+    bool in_place = mine == begin + (size_t)rank * part_bytes(c);
+    if (!in_place && mine < begin + (size_t)ranks * part_bytes(c) && begin < mine + part_bytes(c))
+        abort();
+    return in_place;
+}
+
+/* Called with the lock held, when the request is done. */
+static void end(struct ncclComm *c)
+{
+    if (c->started && c->result != NULL) {
+        memcpy(c->receive, c->result, part_bytes(c));
+        free(c->result);
+        c->result = NULL;
+    }
+    c->started = false;
+}
+
 cudaError_t cudaStreamQuery(cudaStream_t queried)
 {
     int done = 1;
@@ -112,7 +145,7 @@ cudaError_t cudaStreamQuery(cudaStream_t queried)
     if (comm->started && !comm->aborted) /* otherwise nothing is queued, and the stream looks done */
         MPI_Test(&comm->request, &done, MPI_STATUS_IGNORE);
     if (done)
-        comm->started = false;
+        end(comm);
     pthread_mutex_unlock(&lock);
     if (!done)
         last_error = cudaErrorNotReady; /* until cudaGetLastError() clears it */
@@ -188,8 +221,15 @@ static void begin(struct ncclComm *c)
         MPI_Ibcast(c->receive, c->count, c->type, c->root, c->mpi, &c->request);
         break;
     case 'r': MPI_Iallreduce(send, c->receive, c->count, c->type, c->op, c->mpi, &c->request); break;
-    case 'g': MPI_Iallgather(c->send, c->count, c->type, c->receive, c->count, c->type, c->mpi, &c->request); break;
-    case 's': MPI_Ireduce_scatter_block(c->send, c->receive, c->count, c->type, c->op, c->mpi, &c->request); break;
+    case 'g':
+        send = is_in_place(c, c->receive, c->send) ? MPI_IN_PLACE : c->send;
+        MPI_Iallgather(send, c->count, c->type, c->receive, c->count, c->type, c->mpi, &c->request);
+        break;
+    case 's':
+        c->result = is_in_place(c, c->send, c->receive) ? malloc(part_bytes(c) + 1) : NULL;
+        MPI_Ireduce_scatter_block(c->send, c->result != NULL ? c->result : c->receive, c->count, c->type, c->op, c->mpi,
+                                  &c->request);
+        break;
     default: return;
     }
     c->operation = 0;

@@ -114,6 +114,12 @@ static void every_operation(void)
     fill(x, (size_t)ranks * COUNT);
     pg_reduce_scatter(pg, x, y, COUNT, DTYPE_F32, REDUCE_SUM, "x");
     expect("reduce_scatter", 42 * ranks + (double)all, (double)y[42]);
+    pg_reduce_scatter(pg, x, x + rank * COUNT, COUNT, DTYPE_F32, REDUCE_SUM, "x");
+    expect("reduce_scatter, in place", 42 * ranks + (double)all, (double)x[rank * COUNT + 42]);
+    x[rank * COUNT + 42] += (float)rank;
+    pg_all_gather(pg, x + rank * COUNT, x, COUNT, DTYPE_F32, "x");
+    for (int r = 0; r < ranks; r++)
+        expect("all_gather, in place", 42 * ranks + (double)all + r, (double)x[r * COUNT + 42]);
     int64_t *whole = (int64_t *)(void *)x;
     whole[3] = 1000 + rank;
     pg_all_reduce(pg, whole, whole, 10, DTYPE_I64, REDUCE_MAX, "x");
@@ -124,26 +130,36 @@ static void every_operation(void)
     every_operation_in(DTYPE_BF16);
     every_operation_in(DTYPE_F16);
     pg_barrier(pg);
-    CHECK(nccl_ranges == 16 && open_ranges == 0, "16 collectives on the device had %d ranges, and %d ranges never "
+    CHECK(nccl_ranges == 18 && open_ranges == 0, "18 collectives on the device had %d ranges, and %d ranges never "
           "ended", nccl_ranges, open_ranges);
 }
 
-/* Bucket after bucket, and a blocking collective behind them. */
+/* Bucket after bucket, and a blocking collective behind them. Every second bucket in two halves. */
 static void asynchronous(void)
 {
     enum { WORKS = 8 };
-    int ranks = pg_world_size(pg);
-    Work *works[WORKS];
+    int ranks = pg_world_size(pg), part = COUNT / ranks, last = part * ranks - 1;
+    Work *works[WORKS], *halves[WORKS];
     fill(device_memory, WORKS * COUNT);
-    for (int i = 0; i < WORKS; i++)
-        works[i] = pg_all_reduce_async(pg, device_memory + i * COUNT, device_memory + i * COUNT, COUNT, DTYPE_F32,
-                                       REDUCE_SUM, "bucket");
+    for (int i = 0; i < WORKS; i++) {
+        float *bucket = device_memory + i * COUNT, *mine = bucket + pg_rank(pg) * part;
+        if (i % 2 == 0) {
+            works[i] = pg_all_reduce_async(pg, bucket, bucket, COUNT, DTYPE_F32, REDUCE_SUM, "bucket");
+            continue;
+        }
+        halves[i] = pg_reduce_scatter_async(pg, bucket, mine, (size_t)part, DTYPE_F32, REDUCE_SUM, "bucket");
+        works[i] = pg_all_gather_async(pg, mine, bucket, (size_t)part, DTYPE_F32, "bucket");
+    }
     float *y = device_memory + 32 * COUNT;
     fill(y, COUNT);
     pg_all_reduce(pg, y, y, COUNT, DTYPE_F32, REDUCE_SUM, "behind");
     for (int i = 0; i < WORKS; i++) {
+        if (i % 2 == 1)
+            work_wait(halves[i]);
         work_wait(works[i]);
         expect("asynchronous sum", 3 * ranks + ranks * (ranks - 1) / 2.0, (double)device_memory[i * COUNT + 3]);
+        expect("its last element", last % 100 * ranks + ranks * (ranks - 1) / 2.0,
+               (double)device_memory[i * COUNT + last]);
     }
 }
 
