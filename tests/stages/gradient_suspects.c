@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "expect.h"
 
 /* The contributions of every rank's micro-batches to one parameter's gradient. */
@@ -110,8 +111,9 @@ typedef struct Suspect {
 } Suspect;
 
 static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
-                               "all-reduce is missing (from stage 2 on: its bucket was forgotten, the last, partial "
-                               "one perhaps; from stage 3 on: or its work_wait() is missing)";
+                               "all-reduce (stage 5: reduce-scatter) is missing (from stage 2 on: its bucket was "
+                               "forgotten, the last, partial one perhaps; from stage 3 on: or its work_wait() is "
+                               "missing)";
 static const char not_scaled[] = "summed over the ranks, but not multiplied by gradient_scale, as others were: its "
                                  "parameter or bucket was left out there, the last, partial one perhaps";
 /* On one rank the sum over all ranks is this rank's own gradient. */
@@ -268,6 +270,29 @@ static void explain_cut_off(const float *got, const float *want, int64_t count, 
                  "off, for example by a 16-bit type (counts are size_t or int64_t)", (long long)right);
 }
 
+/* Recognises what only stage 5 can do wrong, where each rank has its own part of the sum. */
+static void explain_slices(const float *got, const float *want, int64_t count, double tolerance, char *text, size_t size)
+{
+    int64_t zeros = 0, first = 0, shift = 0;
+    while (first < count && is_close(got + first, want + first, 1, tolerance))
+        first++;
+    for (int64_t i = first; i < count; i++)
+        zeros += got[i] == 0 && !is_close(got + i, want + i, 1, tolerance);
+    for (int64_t s = 1; s < SQUARES_BLOCK && shift == 0; s++) {
+        const int64_t n = count - first - s < 16 ? count - first - s : 16;
+        if (n > 3 && is_close(got + first, want + first + s, n, tolerance / 100))
+            shift = s;
+        else if (first >= s && n > 3 && is_close(got + first, want + first - s, n, tolerance / 100))
+            shift = -s;
+    }
+    if (zeros > (count - first) / 5)
+        snprintf(text, size, "a part of it is zero, from element %lld on: the reduce-scatter of its bucket is missing, "
+                 "or this part is in nobody's shard", (long long)first);
+    else if (shift != 0)
+        snprintf(text, size, "from element %lld on it is the right gradient, but shifted by %lld elements: gradients "
+                 "are cut into shards at another place than weights", (long long)first, (long long)shift);
+}
+
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance)
 {
     ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
@@ -292,6 +317,8 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
     memcpy(want, whole->items[first]->tensor.grad, (size_t)count * sizeof *want);
     if (!suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause))
         explain_cut_off(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
+    if (LOCKSTEP_STAGE == 5)
+        explain_slices(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
     char name[200], hint[1000];
     snprintf(name, sizeof name, "the gradient of %s in step %ld of %s on %d ranks", ranks->items[first]->name, step + 1,
              what, pg_world_size(pair->pg));

@@ -87,9 +87,13 @@ endfunction()
 
 # The tests of stage 5 only. Those of all stages are run at level 2, and the equivalence at all levels.
 function(lockstep_sharded_tests)
-    lockstep_stage_program(5 test_sharded)
+    foreach(name test_sharded test_shards)
+        lockstep_stage_program(5 ${name})
+        target_sources(${name}_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/sharded_run.c)
+    endforeach()
     foreach(ranks 1 2 3 4)
         lockstep_test(stage5_sharded_${ranks}_ranks test_sharded_stage5 ${ranks} stage5 mpi)
+        lockstep_test(stage5_shards_${ranks}_ranks test_shards_stage5 ${ranks} stage5 mpi)
         foreach(zero 1 3)
             foreach(name equivalence toys)
                 set(test stage5_${name}_zero_${zero}_${ranks}_ranks)
@@ -113,7 +117,8 @@ function(lockstep_stage_tests number)
     endif()
     add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/stages/test_equivalence.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
-                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
+                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c
+                                                   ${LOCKSTEP_ROOT}/tests/stages/weight_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
     target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to check its argument

@@ -20,6 +20,7 @@ typedef struct Pair {
     Ddp *ddp;
     void *whole_gradients;
     bool gradients_gathered;
+    float *weights_before;   /* stage 5: the whole model's, before its last update; owned */
     void **stages_gradients; /* stage 5, between pair_ranks_gradient() and pair_update(): what tensor.grad was; owned */
     int64_t *indices;      /* room for a global batch */
     void *inputs, *targets;
@@ -63,5 +64,12 @@ int pair_planned_all_reduces(const Pair *pair);
  * more than the tolerance. Call it before the optimizer uses the gradients. what: of the training, for messages.
  * pair->whole must hold the weights of before the step; a failure overwrites its gradients. Not collective. */
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance);
+
+/* ---- weight_suspects.c ---- */
+
+/* Compares all weights, and fails if one differs by more than the tolerance. Returns the largest difference. */
+double expect_right_weights(Pair *pair, const char *when, const char *what, double tolerance, const char *hint);
+/* The same after pair_update(). In stage 5 the message names the usual cause. */
+double expect_right_weights_after_update(Pair *pair, long step, const char *what, double tolerance);
 
 #endif
