@@ -87,6 +87,7 @@ endfunction()
 
 # The tests of stage 5 only. Those of all stages are run at level 2, and the equivalence at all levels.
 function(lockstep_sharded_tests)
+    target_sources(test_equivalence_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/weight_suspects.c)
     foreach(name test_sharded test_shards)
         lockstep_stage_program(5 ${name})
         target_sources(${name}_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/sharded_run.c)
@@ -117,8 +118,7 @@ function(lockstep_stage_tests number)
     endif()
     add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/stages/test_equivalence.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
-                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c
-                                                   ${LOCKSTEP_ROOT}/tests/stages/weight_suspects.c)
+                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
     target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to check its argument

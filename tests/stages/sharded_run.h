@@ -31,7 +31,7 @@ void seen_start(ProcessGroup *pg);
 /* Waits until everything that is under way is over, and empties the log. */
 void seen_forget(void);
 void seen_hold(Operation operation, int bucket);
-/* Waits at most 20 s; then seen.gave_up is true. */
+/* Waits at most 8 s; then seen.gave_up is true. */
 void seen_wait_for(atomic_bool *flag);
 
 /* ---- the model ---- */
@@ -47,6 +47,8 @@ typedef struct Run {
 
 /* Options with AdamW, a bucket for each layer, and the level `zero`. */
 Options run_options(const char *model, int zero);
+/* Whether this level is tested: all are, unless LOCKSTEP_TEST_ZERO names one. */
+bool run_has_level(int zero);
 /* Every rank seeds its weights differently. */
 Run *run_create(const Options *options);
 void run_free(Run *run);
@@ -58,9 +60,9 @@ int run_bucket(const Run *run, const Parameter *parameter);
 float *run_whole_weight(Run *run, int parameter);
 float *run_whole_gradient(Run *run, int parameter);
 
-/* From now on, these functions are called with the tape's events: after the stage has seen that parameters are needed,
- * and before it sees that a gradient is. Either may be NULL. */
+/* From now on, these functions are called after the stage has handled an event of the tape: parameters are needed, or a
+ * gradient is. Either may be NULL. */
 void run_intercept(Run *run, void (*after_needed)(Run *run, Parameter *const *parameters, int count),
-                   void (*before_gradient)(Run *run, Parameter *parameter));
+                   void (*after_gradient)(Run *run, Parameter *parameter));
 
 #endif

@@ -20,7 +20,7 @@
 static ProcessGroup *pg;
 static const char *const models[] = {"mlp-toy", "mlp", "gpt"};
 
-/* ---- one training ---- */
+/* ---- comparisons ---- */
 
 static void expect_zero_gradients(const Pair *pair, long step)
 {
@@ -40,22 +40,34 @@ static void expect_zero_gradients(const Pair *pair, long step)
     }
 }
 
+static double compare_updated_weights(Pair *pair, long step, const char *what, double tolerance)
+{
+    char when[40], hint[400] = "the gradients were right: the clipping or the optimizer is not the single process's";
+    snprintf(when, sizeof when, "after step %ld", step + 1);
+#if LOCKSTEP_STAGE == 5
+    explain_wrong_weights(pair, tolerance, hint, sizeof hint);
+#endif
+    return pair_compare_weights(pair, when, what, tolerance, hint);
+}
+
+/* ---- one training ---- */
+
 static void train_and_compare(Options options, int64_t samples, const char *frozen, const char *what,
                               double tolerance)
 {
     Pair *pair = pair_create(pg, &options, samples, frozen);
     double worst = 0;
-    expect_right_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so "
+    pair_compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so "
                                                          "that all ranks start with its weights");
     for (long step = 0; step < options.steps; step++) {
         expect_zero_gradients(pair, step);
         pair_ranks_gradient(pair);
-        expect_right_weights(pair, "before the optimizer", what, tolerance,
-                             "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
+        pair_compare_weights(pair, "before the optimizer", what, tolerance,
+                             "the parameter (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
         pair_whole_gradient(pair, step);
         expect_right_gradients(pair, step, what, fmax(tolerance, 1e-5));
         pair_update(pair, step);
-        worst = fmax(worst, expect_right_weights_after_update(pair, step, what, tolerance));
+        worst = fmax(worst, compare_updated_weights(pair, step, what, tolerance));
         replicas_check_equal(pg, &pair->ranks.model.parameters);
     }
     print_message("  stage %d, %d ranks, %s: largest difference %.2e in %ld steps\n", ddp_stage_number,

@@ -53,17 +53,32 @@ static void check_weights(Run *run, const Model *first, int i)
     device_free(got);
 }
 
+/* Where the bucket's memory is always whole, a slice is a part of it. */
+static void check_places(Run *run, int i)
+{
+    const Parameter *parameter = run->replica.model.parameters.items[i];
+    const Slice slice = ddp_partition(run->ddp)->slices[i];
+    const float *weights = parameter->tensor.data, *gradients = parameter->tensor.grad;
+    if (weights != NULL && slice.count > 0 && slice.weight != weights + slice.begin)
+        fail_msg("the slice of %s that the optimizer updates is not that of the parameter: weights are cut into shards "
+                 "at another place than they stand in their bucket", parameter->name);
+    if (gradients != NULL && slice.count > 0 && slice.grad != gradients + slice.begin)
+        fail_msg("the slice of the gradient of %s that the optimizer reads is not that of the weight: gradients are "
+                 "cut into shards at another place than weights", parameter->name);
+}
+
 static void test_every_weight_has_one_owner(void **state)
 {
     (void)state;
     for (int zero = 1; zero <= 3; zero++)
-        for (int m = 0; m < 2; m++) {
+        for (int m = 0; m < 2 && run_has_level(zero); m++) {
             const Options options = run_options(m == 0 ? "mlp" : "gpt", zero);
             Model first;
             model_create(&first, &options.model, 1);
             Run *run = run_create(&options);
             for (int i = 0; i < first.parameters.count; i++) {
                 check_owners(run, i);
+                check_places(run, i);
                 check_weights(run, &first, i);
             }
             run_free(run);
@@ -104,6 +119,36 @@ static void test_state_is_that_of_the_slices(void **state)
     run_free(run);
 }
 
+/* ---- what is sent ---- */
+
+/* Bucket 0's reduce-scatter is held until backward has a gradient of bucket 1 to write to. */
+static void bucket_0_is_still_there(Run *run, Parameter *needed)
+{
+    const ParameterList *parameters = &run->replica.model.parameters;
+    if (atomic_load(&seen.released) || run_bucket(run, needed) != 1)
+        return;
+    if (atomic_load(&seen.gave_up))
+        fail_msg("backward waits for the reduce-scatter of bucket 0 before it goes on to bucket 1: nothing is hidden");
+    for (int i = 0; i < parameters->count; i++)
+        if (run_bucket(run, parameters->items[i]) == 0 && parameters->items[i]->tensor.grad == NULL)
+            fail_msg("--zero 2: the gradient of %s was dropped while its reduce-scatter still reads it: work_wait() "
+                     "must come before shards_drop_gradients()", parameters->items[i]->name);
+    atomic_store(&seen.released, true);
+}
+
+static void test_gradients_stay_until_they_are_sent(void **state)
+{
+    (void)state;
+    const Options options = run_options("gpt", 2);
+    Run *run = run_create(&options);
+    run_intercept(run, NULL, bucket_0_is_still_there);
+    seen_hold(OP_REDUCE_SCATTER, 0);
+    run_micro_batch(run, true);
+    pg_barrier(pg);
+    seen.held_bucket = -1;
+    run_free(run);
+}
+
 /* ---- what operations read ---- */
 
 static float *before[64], *after[64]; /* by parameter: whole weights, before and after the last update */
@@ -116,8 +161,8 @@ static void expect_new_weights(Run *run, Parameter *const *parameters, int count
         const float *got = parameter->tensor.data, *want = after[parameter->index];
         const size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof *got;
         if (got == NULL)
-            fail_msg("--zero %d: in %s, an operation that uses %s finds no weights: they were dropped before their last "
-                     "use, and must be gathered again", run->options.ddp.zero, pass, parameter->name);
+            fail_msg("--zero %d: in %s, an operation that uses %s finds no weights: they were dropped before their "
+                     "last use, and must be gathered again", run->options.ddp.zero, pass, parameter->name);
         if (want == NULL || memcmp(got, want, bytes) == 0)
             continue;
         fail_msg("--zero %d: in %s, an operation reads %s %s", run->options.ddp.zero, pass, parameter->name,
@@ -168,43 +213,14 @@ static void test_operations_read_new_weights(void **state)
 {
     (void)state;
     for (int zero = 1; zero <= 3; zero++) {
+        if (!run_has_level(zero))
+            continue;
         check_weights_read("mlp", zero);
         check_weights_read("gpt", zero);
     }
 }
 
-/* ---- what is sent ---- */
-
-/* Bucket 0's reduce-scatter is held until backward has come to bucket 1. */
-static void bucket_0_is_still_there(Run *run, Parameter *needed)
-{
-    const ParameterList *parameters = &run->replica.model.parameters;
-    if (atomic_load(&seen.released) || run_bucket(run, needed) != 1)
-        return;
-    for (int i = 0; i < parameters->count; i++)
-        if (run_bucket(run, parameters->items[i]) == 0 && parameters->items[i]->tensor.grad == NULL)
-            fail_msg("--zero 2: the gradient of %s was dropped while its reduce-scatter still reads it: work_wait() "
-                     "must come before shards_drop_gradients()", parameters->items[i]->name);
-    atomic_store(&seen.released, true);
-}
-
-static void test_gradients_stay_until_they_are_sent(void **state)
-{
-    (void)state;
-    const Options options = run_options("gpt", 2);
-    Run *run = run_create(&options);
-    run_intercept(run, NULL, bucket_0_is_still_there);
-    run_micro_batch(run, true);
-    pg_barrier(pg);
-    seen_hold(OP_REDUCE_SCATTER, 0);
-    run_update(run, 0);
-    run_micro_batch(run, true);
-    pg_barrier(pg);
-    seen.held_bucket = -1;
-    if (atomic_load(&seen.gave_up))
-        fail_msg("backward waits for the reduce-scatter of bucket 0 before it goes on to bucket 1: nothing is hidden");
-    run_free(run);
-}
+/* ---- 16 bits ---- */
 
 /* Writes the bytes of a backward pass's reduce-scatters to *bytes, and returns its gradients; the caller frees them. */
 static float **gradients_sent_in(DType dtype, int zero, size_t *bytes, int *count)
@@ -243,8 +259,8 @@ static void check_16_bits(int zero)
             square += pow((double)exact[i][k], 2);
         }
         if (!(difference > 0 && difference < 1e-4 * square))
-            fail_msg("--zero %d: the gradient of %s that was sent in bf16 differs by %.2g of its norm from the one that "
-                     "was sent in float32; expected is some 2e-3", zero, model.parameters.items[i]->name,
+            fail_msg("--zero %d: the gradient of %s that was sent in bf16 differs by %.2g of its norm from the one "
+                     "that was sent in float32; expected is some 2e-3", zero, model.parameters.items[i]->name,
                      sqrt(difference / square));
         device_free(exact[i]);
         device_free(rounded[i]);
@@ -258,7 +274,8 @@ static void test_gradients_in_16_bits(void **state)
 {
     (void)state;
     for (int zero = 1; zero <= 3; zero++)
-        check_16_bits(zero);
+        if (run_has_level(zero))
+            check_16_bits(zero);
 }
 
 int main(int argc, char **argv)
@@ -266,8 +283,8 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_weight_has_one_owner),
         cmocka_unit_test(test_state_is_that_of_the_slices),
-        cmocka_unit_test(test_operations_read_new_weights),
         cmocka_unit_test(test_gradients_stay_until_they_are_sent),
+        cmocka_unit_test(test_operations_read_new_weights),
         cmocka_unit_test(test_gradients_in_16_bits),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);

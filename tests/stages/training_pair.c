@@ -1,10 +1,13 @@
 /* training_pair.c: N ranks and one process, step by step. */
 #include "training_pair.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "device/device.h"
+#include "expect.h"
 #include "toy_models.h"
 
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
@@ -108,6 +111,21 @@ void pair_update(Pair *pair, long step)
     ddp_after_update(pair->ddp);
     ddp_gather_weights(pair->ddp);
     replica_update(&pair->whole, step);
+}
+
+double pair_compare_weights(const Pair *pair, const char *when, const char *what, double tolerance, const char *hint)
+{
+    double worst = 0;
+    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
+        const Parameter *got = pair->ranks.model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
+        const float *a = got->tensor.data, *b = want->tensor.data;
+        char name[200];
+        snprintf(name, sizeof name, "%s %s of %s on %d ranks", got->name, when, what, pg_world_size(pair->pg));
+        expect_close(name, a, b, tensor_count(&got->tensor), tolerance, 0, hint);
+        for (int64_t k = 0; k < tensor_count(&got->tensor); k++)
+            worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
+    }
+    return worst;
 }
 
 /* Terms of a loss: samples, or tokens. */

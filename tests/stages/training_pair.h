@@ -36,6 +36,10 @@ void pair_ranks_gradient(Pair *pair);
 /* The optimizer's step in both. Collective. */
 void pair_update(Pair *pair, long step);
 
+/* Compares all weights, and fails if one differs by more than the tolerance, with the hint as the usual cause. Returns
+ * the largest difference. */
+double pair_compare_weights(const Pair *pair, const char *when, const char *what, double tolerance, const char *hint);
+
 /* The same step on the whole batch; puts the mean gradient into pair->whole. */
 void pair_whole_gradient(Pair *pair, long step);
 
@@ -65,11 +69,9 @@ int pair_planned_all_reduces(const Pair *pair);
  * pair->whole must hold the weights of before the step; a failure overwrites its gradients. Not collective. */
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance);
 
-/* ---- weight_suspects.c ---- */
+/* ---- weight_suspects.c, stage 5 only ---- */
 
-/* Compares all weights, and fails if one differs by more than the tolerance. Returns the largest difference. */
-double expect_right_weights(Pair *pair, const char *when, const char *what, double tolerance, const char *hint);
-/* The same after pair_update(). In stage 5 the message names the usual cause. */
-double expect_right_weights_after_update(Pair *pair, long step, const char *what, double tolerance);
+/* After pair_update(), if weights differ by more than the tolerance: writes the usual cause to text if it finds one. */
+void explain_wrong_weights(const Pair *pair, double tolerance, char *text, size_t size);
 
 #endif

@@ -1,26 +1,8 @@
-/* weight_suspects.c: compares the weights of a pair, and names the mistake of stage 5 that makes wrong ones. */
+/* weight_suspects.c: stage 5: which mistake makes the wrong weights that a test has seen. */
 #include "training_pair.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-
-#include "expect.h"
-
-double expect_right_weights(Pair *pair, const char *when, const char *what, double tolerance, const char *hint)
-{
-    double worst = 0;
-    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
-        const Parameter *got = pair->ranks.model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
-        const float *a = got->tensor.data, *b = want->tensor.data;
-        char name[200];
-        snprintf(name, sizeof name, "%s %s of %s on %d ranks", got->name, when, what, pg_world_size(pair->pg));
-        expect_close(name, a, b, tensor_count(&got->tensor), tolerance, 0, hint);
-        for (int64_t k = 0; k < tensor_count(&got->tensor); k++)
-            worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
-    }
-    return worst;
-}
 
 /* Elements of a parameter that are wrong: in this rank's slice, and in those of others; and how many of each kind are
  * as they were before the update. */
@@ -69,15 +51,12 @@ static void explain_slices(const Pair *pair, double tolerance, char *text, size_
                  "old weights were written over the new ones");
 }
 
-double expect_right_weights_after_update(Pair *pair, long step, const char *what, double tolerance)
+void explain_wrong_weights(const Pair *pair, double tolerance, char *text, size_t size)
 {
-    char when[40], hint[400] = "the gradients were right: the clipping or the optimizer is not the single process's";
-    snprintf(when, sizeof when, "after step %ld", step + 1);
     const double norm = pair->ranks.optimizer.norm, right = pair->whole.optimizer.norm;
-    if (ddp_partition(pair->ddp) != NULL && fabs(norm / right - 1) > 1e-2)
-        snprintf(hint, sizeof hint, "the gradients were right, but their norm is %.4g here and %.4g in one process: a "
-                 "rank knows the squares of its own slices only, so they must be added up over the ranks", norm, right);
-    else if (ddp_partition(pair->ddp) != NULL)
-        explain_slices(pair, tolerance, hint, sizeof hint);
-    return expect_right_weights(pair, when, what, tolerance, hint);
+    if (fabs(norm / right - 1) > 1e-2)
+        snprintf(text, size, "the gradients were right, but their norm is %.4g here and %.4g in one process: a rank "
+                 "knows the squares of its own slices only, so they must be added up over the ranks", norm, right);
+    else
+        explain_slices(pair, tolerance, text, size);
 }
