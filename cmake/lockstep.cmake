@@ -72,10 +72,8 @@ include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
 function(lockstep_program number suffix)
     set(stage ddp_stage${number}${suffix})
     set(program train_stage${number}${suffix})
-    if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/weights.c) # stage 5
-        set(more weights.c)
-    endif()
-    add_library(${stage} STATIC ddp.c ${more})
+    file(GLOB sources CONFIGURE_DEPENDS *.c) # ddp.c; stage 5 has one more
+    add_library(${stage} STATIC ${sources})
     target_include_directories(${stage} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
     # main.c and the tests get the stage's number from here, because ddp.c may be a copy of another stage's.

@@ -155,10 +155,12 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
 
 void weights_gather_all(Weights *weights)
 {
+    const size_t most = weights->shards->most_gathered;
     for (int b = 0; b < weights->shards->count; b++)
         if (weights->shards->buckets[b].weights == NULL)
             start_gather(weights, &weights->shards->buckets[b]);
     for (int b = 0; b < weights->shards->count; b++)
         finish_gather(&weights->shards->buckets[b]);
     weights->everything = true;
+    weights->shards->most_gathered = most; /* what a step needs; this is not a part of a step */
 }

@@ -29,7 +29,7 @@ may_not common/autograd '(nn|optim|data|comm|ddp)/|ddp.h' "autograd/ knows nothi
 may_not common/nn '(optim|data|comm|ddp)/|ddp.h' "a model knows nothing of its training"
 may_not common/optim '(nn|data|comm|ddp)/|ddp.h' "an optimizer knows parameters alone"
 may_not common/data '(device|autograd|nn|optim|comm|ddp)/|ddp.h' "data/ knows base/ alone"
-may_not common/ddp '(nn|optim|data)/|ddp.h' "what stages share knows parameters, the tape and collectives"
+may_not common/ddp '(nn|data)/|ddp.h' "what stages share knows parameters, the tape, what an optimizer updates, and collectives"
 may_not train/guard 'train/(cli|files|report|loop)' "guard/ watches a group, whatever is trained"
 may_not train/files 'train/(cli|report|guard|loop)' "files/ knows formats alone"
 may_not train/report 'train/(cli|guard|loop)' "report/ gets numbers, and knows nothing of training"

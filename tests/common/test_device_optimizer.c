@@ -3,28 +3,46 @@
 #include "device_trial.h"
 
 #include <float.h>
+#include <stdlib.h>
+
+#include "base/check.h"
 
 static const int64_t sizes[] = {0, 1, 3, 4, 31, 33, 257, 1025, 70001, 300001};
 #define SIZES (int)(sizeof sizes / sizeof *sizes)
 
 /* ---- norm and clipping ---- */
 
-/* The device's sum, computed twice: over an old value, and at another address. */
+/* The sum of the device's sums, which are computed twice: over old values, and at another address. A block's sum must be
+ * that of the block alone: ranks that hold different blocks of one gradient compute the same sums as one process. */
 static double sum_of_squares_of(const float *x, int64_t n)
 {
+    const int64_t blocks = squares_blocks(n);
+    const size_t bytes = (size_t)(blocks + 2) * sizeof(double);
     float *memory = device_copy_of(x, (size_t)n * sizeof *x);
-    const double before[3] = {NAN, 12, NAN};
-    double *sums = device_copy_of(before, sizeof before), after[3];
+    double *before = alloc_or_fault(bytes), *after = alloc_or_fault(bytes), *again = alloc_or_fault(bytes), total = 0;
+    for (int64_t i = 0; i < blocks + 2; i++)
+        before[i] = i == 0 || i == blocks + 1 ? NAN : 12;
+    double *sums = device_copy_of(before, bytes), *others = device_copy_of(before, bytes);
     device_sum_of_squares(&sums[1], memory, n);
-    device_sum_of_squares(&sums[2], memory, n);
-    device_to_host(after, sums, sizeof after);
+    for (int64_t k = blocks - 1; k >= 0; k--)
+        device_sum_of_squares(&others[1 + k], memory + k * SQUARES_BLOCK,
+                              k + 1 < blocks ? SQUARES_BLOCK : n - k * SQUARES_BLOCK);
+    device_to_host(after, sums, bytes);
+    device_to_host(again, others, bytes);
+    assert_true(isnan(after[0]) && isnan(after[blocks + 1])); /* outside the result */
+    for (int64_t i = 1; i <= blocks; i++) {
+        if (memcmp(&after[i], &again[i], sizeof *after) != 0)
+            fail_msg("device_sum_of_squares of %lld numbers: block %lld is %.17g, and alone %.17g", (long long)n,
+                     (long long)i - 1, after[i], again[i]);
+        total += after[i];
+    }
     device_free(memory);
     device_free(sums);
-    assert_true(isnan(after[0])); /* outside the result */
-    if (memcmp(&after[1], &after[2], sizeof *after) != 0)
-        fail_msg("device_sum_of_squares of %lld numbers: %.17g, and asked again %.17g", (long long)n, after[1],
-                 after[2]);
-    return after[1];
+    device_free(others);
+    free(before);
+    free(after);
+    free(again);
+    return total;
 }
 
 static void test_sum_of_squares(void **state)

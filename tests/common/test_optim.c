@@ -47,6 +47,7 @@ static void setup_create(Setup *setup, const OptimizerOptions *options)
         device_from_host(setup->list.items[i]->tensor.data, values, (size_t)count_of(setup, i) * sizeof *values);
     }
     optimizer_create(&setup->optimizer, options, &setup->list);
+    optimizer_allocate_state(&setup->optimizer);
 }
 
 static void setup_free(Setup *setup)

@@ -120,7 +120,7 @@ static void test_questions_leave_no_error_behind(void **state)
     device_free(x);
 }
 
-/* The sum reads memory that is then freed, and scratch memory that the next call replaces by a larger block; it may not
+/* The sums read memory that is then freed, and scratch memory that the next call replaces by a larger block; it may not
  * even have begun then. The emulator overwrites freed memory, and reports later writes to it. */
 static void test_memory_is_given_back_when_its_work_is_done(void **state)
 {
@@ -128,25 +128,38 @@ static void test_memory_is_given_back_when_its_work_is_done(void **state)
     enum { FEW = 3000, ROWS_OF_MANY = 30000, COLUMNS = 40, PIECES = 16 };
     const float *numbers = normals(FEW);
     float *freed = device_copy_of(numbers, FEW * sizeof *numbers), *pieces[PIECES];
-    double *sum = device_alloc(sizeof *sum), got, expected = 0;
-    device_sum_of_squares(sum, freed, FEW); /* allocates scratch memory, before dout */
+    enum { BLOCKS = squares_blocks(FEW) };
+    double *sums = device_alloc(BLOCKS * sizeof *sums), got[BLOCKS], total = 0, expected = 0;
     float *dout = device_alloc((size_t)ROWS_OF_MANY * COLUMNS * sizeof *dout);
+    const Gradient few = {device_alloc(COLUMNS * sizeof(float)), false, DTYPE_F32};
     const Gradient none = {NULL, false, DTYPE_F32}, dbias = {device_alloc(COLUMNS * sizeof(float)), false, DTYPE_F32};
-    device_sum_of_squares(sum, freed, FEW);
+    device_sum_of_squares(sums, freed, FEW);
+    device_linear_backward(none, none, few, freed, NULL, NULL, FEW / COLUMNS, 1, COLUMNS, DTYPE_F32); /* uses scratch */
     device_linear_backward(none, none, dbias, dout, NULL, NULL, ROWS_OF_MANY, 1, COLUMNS, DTYPE_F32);
     device_free(freed);
-    device_to_host(&got, sum, sizeof got);
+    device_to_host(got, sums, sizeof got);
+    for (int i = 0; i < BLOCKS; i++)
+        total += got[i];
     for (int i = 0; i < FEW; i++)
         expected += (double)numbers[i] * (double)numbers[i];
-    if (!(fabs(got - expected) <= 1e-9 * expected))
-        fail_msg("the sum of squares is %g, not %g: was memory freed that a kernel still used?", got, expected);
+    if (!(fabs(total - expected) <= 1e-9 * expected))
+        fail_msg("the sum of squares is %g, not %g: was memory freed that a kernel still used?", total, expected);
+    float columns[COLUMNS];
+    device_to_host(columns, few.values, sizeof columns);
+    for (int i = 0; i < FEW; i++)
+        columns[i % COLUMNS] -= numbers[i];
+    for (int i = 0; i < COLUMNS; i++)
+        if (!(fabsf(columns[i]) <= 1e-4f))
+            fail_msg("the sum of column %d is off by %g: was scratch memory freed that a kernel still used?", i,
+                     (double)columns[i]);
     for (int i = 0; i < PIECES; i++)
         pieces[i] = device_alloc(FEW / PIECES * sizeof(float));
     for (int i = 0; i < PIECES; i++)
         device_free(pieces[i]);
-    device_free(sum);
+    device_free(sums);
     device_free(dout);
     device_free(dbias.values);
+    device_free(few.values);
 }
 
 int main(void)

@@ -135,7 +135,7 @@ static void run_case(Case c, FILE *file)
         pg->options.algorithm = ALLREDUCE_ORDERED;
     }
     for (zero = 2; zero <= 3 && LOCKSTEP_STAGE == 5; zero++)
-        for (int i = 0; i < CAPS; i++)
+        for (int i = 0; i < CAPS; i += 2)
             expect_hash(&c, train_and_hash(&c, &caps[i], false), first, zero == 2 ? "--zero 2" : "--zero 3");
     if (file != NULL)
         fprintf(file, "%s: %016" PRIx64 "\n", c.title, first);

@@ -24,6 +24,7 @@ void run_create(Run *run, const OptimizerOptions *options)
     parameters_add(&run->parameters, "fc1.weight", 2, matrix);
     parameters_add(&run->parameters, "fc1.bias", 1, vector);
     optimizer_create(&run->optimizer, options, &run->parameters);
+    optimizer_allocate_state(&run->optimizer);
 }
 
 void run_free(Run *run)

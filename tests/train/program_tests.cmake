@@ -42,6 +42,13 @@ function(lockstep_program_tests number)
         lockstep_script(stage4_report stage4 2 train/test_report.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage4_outputs stage4 2 train/test_outputs.sh $<TARGET_FILE:train_stage4> ${MPIEXEC_EXECUTABLE})
     endif()
+    if(number EQUAL 5)
+        if(TARGET train_stage4) # not where stage 5 is built alone
+            set(stage4 $<TARGET_FILE:train_stage4>)
+        endif()
+        lockstep_script(stage5_sharded_runs stage5 2 train/test_sharded_runs.sh $<TARGET_FILE:train_stage5>
+                        ${MPIEXEC_EXECUTABLE} ${stage4})
+    endif()
     # A loss or gradient that is not finite: `train` itself, with some functions replaced by the test's. No stage has
     # code for this, but stages 3 and 4 must get no events when the step is computed again. Stages 2 and 3: slow suite.
     lockstep_stage_program(${number} not_finite train)

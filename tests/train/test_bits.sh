@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Four stages, one set of bits: with ordered all-reduces, the weights after some steps are the same in every stage, at
-# every bucket cap, on one number of ranks.
+# Five stages, one set of bits: with ordered all-reduces, the weights after some steps are the same in every stage, at
+# every bucket cap and every level of sharding, on one number of ranks.
 #
 # usage: test_bits.sh [--all] BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 #
@@ -15,7 +15,7 @@ fi
 build=$1
 shift
 launcher=("$@")
-stages="stage1_naive stage2_bucketed stage3_overlap stage4_accumulation"
+stages="stage1_naive stage2_bucketed stage3_overlap stage4_accumulation stage5_sharded"
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 runs=0
@@ -65,6 +65,22 @@ train_hash()
     jq -r .weights_hash "$scratch/json"
 }
 
+# same_bits_sharded RANKS "ARGUMENTS" EXPECTED LEVELS "CAPS"...: stage 5 at these levels; caps as flags, "" for the default
+same_bits_sharded()
+{
+    local ranks=$1 arguments=$2 expected=$3 levels=$4 got level caps
+    shift 4
+    for level in $levels; do
+        for caps in "$@"; do
+            # shellcheck disable=SC2086
+            got=$(train_hash stage5_sharded "$ranks" $arguments --allreduce "$allreduce" --zero "$level" $caps)
+            runs=$((runs + 1))
+            [ "$got" = "$expected" ] || fail "stage5_sharded, $ranks rank(s), $arguments, --zero $level $caps," \
+                "$allreduce: $got, but $first: $expected"
+        done
+    done
+}
+
 # same_bits RANKS "ARGUMENTS" CAPS...: one hash in all stages (with --accumulate: from stage 3 on); each cap is
 # "FIRST:OTHERS" in MiB
 same_bits()
@@ -72,6 +88,7 @@ same_bits()
     local ranks=$1 arguments=$2 expected got stage cap first=stage1_naive
     shift 2
     [[ $arguments != *--accumulate* ]] || first=stage3_overlap
+    [[ $arguments != *-dtype* && $arguments != *--precision* ]] || first=stage4_accumulation
     # the arguments are a list of words on purpose
     # shellcheck disable=SC2086
     expected=$(train_hash $first "$ranks" $arguments --allreduce ordered --verify exact)
@@ -89,13 +106,17 @@ same_bits()
                     "but $first: $expected"
         done
     done
+    same_bits_sharded "$ranks" "$arguments" "$expected" "$levels" "" "--first-bucket-mb ${1%:*} --bucket-cap-mb ${1#*:}"
 }
 
 gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16"
 momentum="--optimizer sgd --momentum 0.9"
+mixed="--precision fp16 --grad-dtype bf16 --loss-scale 64 --clip-grad-norm 0.3"
 allreduce=ordered
+levels="1 2 3"
 if [ -z "$all" ]; then
-    same_bits 3 "--model mlp-toy $momentum" 0:0 100:100
+    same_bits 3 "--model mlp-toy $momentum --clip-grad-norm 0.05" 0:0 100:100
+    same_bits 2 "$gpt --optimizer adamw $mixed --accumulate 2" 0:0
     same_bits 2 "$gpt --optimizer adamw --accumulate 3" 0.001:0.01
     allreduce=shm
     same_bits 3 "$gpt $momentum --accumulate 2" 0.001:0.01
@@ -108,6 +129,8 @@ else
                 allreduce=ordered
                 same_bits $ranks "$model $optimizer" 0:0 0.0001:0.001 0.001:0.01 0.01:0.03 100:100
                 same_bits $ranks "$model $optimizer --accumulate 3" 0.001:0.01
+                same_bits $ranks "$model $optimizer $mixed" 0:0
+                same_bits $ranks "$model $optimizer --precision bf16 --accumulate 2" 100:100
                 allreduce=shm
                 same_bits $ranks "$model $optimizer" 0.001:0.01
                 [ $ranks -gt 2 ] && continue

@@ -3,7 +3,7 @@
 # on the CPU to 1e-5; --verify and --verify exact pass; no bit changes when all work is done as late as CUDA allows.
 # Also tested: too few devices, and too little memory.
 #
-# usage: test_train.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
+# usage: test_train.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1, 4 or 5
 set -u
 build=$1 stage=$2
 shift 2

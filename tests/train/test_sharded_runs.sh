@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# test_sharded_runs.sh: stage 5 as a user runs it: checkpoints that every stage reads, checks and outputs in the middle of a
+# run, memory in the summary, and flags that it refuses.
+#
+# usage: test_sharded_runs.sh STAGE5 MPIEXEC STAGE4      STAGE5, STAGE4: the programs; STAGE4 may be missing
+set -u
+stage5=$1 launcher=$2 stage4=${3:-}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+failures=0
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+    sed 's/^/     stderr: /' "$scratch/err" | head -n 5
+}
+
+# train RANKS PROGRAM ARGUMENTS...: trains a small GPT, with AdamW and clipping.
+train() {
+    local ranks=$1 program=$2
+    shift 2
+    "$launcher" -n "$ranks" "$program" --model gpt --layers 2 --heads 2 --width 32 --context 16 --batch-size 12 \
+        --eval-samples 8 --lr-schedule constant --warmup-steps 0 --clip-grad-norm 0.5 --allreduce ordered \
+        --json "$scratch/json" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null ||
+        fail "status $?: $program $*"
+}
+
+hash_of_run() {
+    jq -r .weights_hash "$scratch/json"
+}
+
+
+# holds JQ-EXPRESSION WHAT: about the summary
+holds() {
+    [ "$(jq "$1" "$scratch/json")" = true ] || fail "$2: $(jq -c '{zero, memory}' "$scratch/json")"
+}
+
+# refused PATTERN ARGUMENTS...: the program ends with status 2 and says PATTERN.
+refused() {
+    local pattern=$1 status=0
+    shift
+    "$launcher" -n 1 "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
+    { [ "$status" -eq 2 ] && grep -q -e "$pattern" "$scratch/err"; } ||
+        fail "expected status 2 and \"$pattern\", got $status: $*"
+}
+
+# ---- checkpoints ----
+
+if [ -n "$stage4" ]; then
+    train 2 "$stage4" --steps 6 --save "$scratch/whole"
+    expected=$(hash_of_run)
+    train 2 "$stage4" --steps 3 --save "$scratch/half"
+    for zero in 1 2 3; do
+        train 2 "$stage5" --zero $zero --steps 6 --save "$scratch/saved" --save-every 3 --check-every 2
+        [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: weights that differ from stage 4's"
+        cmp -s "$scratch/whole" "$scratch/saved" || fail "--zero $zero: the checkpoint differs from stage 4's"
+        train 2 "$stage5" --zero $zero --steps 6 --resume "$scratch/half"
+        [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: a run that goes on from stage 4's checkpoint differs"
+        train 2 "$stage5" --zero $zero --steps 3 --save "$scratch/saved"
+        train 2 "$stage4" --steps 6 --resume "$scratch/saved"
+        [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: stage 4 goes on from its checkpoint and differs"
+    done
+    train 3 "$stage4" --steps 6 --resume "$scratch/half"
+    expected=$(hash_of_run)
+    train 3 "$stage5" --zero 3 --steps 6 --resume "$scratch/half"
+    [ "$(hash_of_run)" = "$expected" ] || fail "on 3 ranks, from a checkpoint of 2: weights differ from stage 4's"
+fi
+
+# ---- outputs and checks ----
+
+train 2 "$stage5" --zero 3 --steps 4 --check-every 1 --verify exact --generate 5 --trace "$scratch/trace" \
+    --debug-collectives --accumulate 2
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact did not pass"
+for name in "all_gather weights of bucket 0" "reduce_scatter gradients of bucket 0"; do
+    grep -q "$name" "$scratch/trace" || fail "the trace has no \"$name\""
+done
+train 3 "$stage5" --zero 2 --steps 4 --rank-samples 20,12,4 --join --verify exact
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --join did not pass"
+train 2 "$stage5" --zero 1 --steps 4 --find-unused-parameters --verify exact
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --find-unused-parameters did not pass"
+
+# ---- memory ----
+
+for zero in 1 2 3; do
+    train 4 "$stage5" --zero $zero --steps 2
+    cp "$scratch/json" "$scratch/json$zero"
+    holds '.memory.optimizer_mb <= 2 * .parameters * 4 / 4 / 1e6 * 1.5' "--zero $zero: optimizer on 4 ranks"
+done
+padded=$(jq .memory.weights_mb "$scratch/json1")
+for check in "2 weights_mb 1" "2 gradients_mb 4" "3 weights_mb 4" "3 gradients_mb 4"; do
+    read -r zero key divisor <<<"$check"
+    jq -e "(.memory.$key * $divisor - $padded) | fabs < 1e-9" "$scratch/json$zero" >/dev/null ||
+        fail "--zero $zero, 4 ranks: $key is $(jq ".memory.$key" "$scratch/json$zero"), not $padded / $divisor"
+done
+jq -e '.memory | .gathered_weights_mb > 0 and .gathered_weights_mb < '"$padded" "$scratch/json3" >/dev/null ||
+    fail "--zero 3: weights that are whole at once"
+
+# ---- bytes ----
+
+# What each rank's link carries on 2 ranks: all gradients (or weights) once at levels 1 and 2, as in stage 4; half as
+# much again at level 3. And the squares of the norm, 8 bytes for 4096. The first step gathers less.
+for zero in 1 2 3; do
+    train 2 "$stage5" --zero $zero --steps 40
+    jq -e ".zero == $zero and (.wire_bytes_per_step / 1e6 / .memory.weights_mb / ($zero == 3 | if . then 3 else 1 end) |
+        . > 0.98 and . < 1.003)" "$scratch/json" >/dev/null ||
+        fail "--zero $zero: $(jq -c '[.wire_bytes_per_step, .memory.weights_mb]' "$scratch/json") bytes per step, MB"
+done
+
+# ---- refused ----
+
+refused "rebuild-buckets: not in stage 5" "$stage5" --rebuild-buckets
+refused "find-unused-parameters: not with --zero 3" "$stage5" --zero 3 --find-unused-parameters
+refused "zero: .4. is unknown; the choices are: 1, 2, 3" "$stage5" --zero 4
+[ -z "$stage4" ] || refused "zero: stage 4 (accumulation) has no sharding: take stage5_sharded" "$stage4" --zero 2
+echo "$failures failure(s)"
+exit $((failures > 0))
