@@ -53,7 +53,7 @@ static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch 
 
 /* note: train-step
  * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. Returns its summed loss. It is the
- * same for all four stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
+ * same for all stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
  *
  * note: shadowing
  * A rank that has run out of data (--join) gets micro-batches of 0 samples and treats them as any others: its events
