@@ -132,7 +132,6 @@ static double train_step(Trainer *trainer, long step)
     phase_begin(&phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step))
         skip_step(trainer, step);
-    ddp_after_update(trainer->ddp);
     phase_end(&phases, PART_OPTIMIZER);
     phase_end(&phases, PART_STEP);
     record_step(trainer, &phases.times);
@@ -191,6 +190,7 @@ static void run_steps(Trainer *trainer)
             if (first)
                 record->first_loss = record->final_loss;
         }
+        ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
         progress_step(&trainer->progress, step, record->final_loss,
                       (double)(record->global_samples * trainer->replica.time),
                       trainer->stats.last.seconds[PART_EXPOSED]);
