@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""PyTorch's time for one training step of lockstep's models, on the CPU, in one process.
+"""PyTorch's time for one training step of lockstep's models, on the CPU.
 
     python3 bench/torch_step.py --model gpt --steps 20          prints one line of JSON
+    python3 bench/torch_step.py --ranks 2 --with fsdp           starts 2 ranks over Gloo; --batch-size is each rank's
     RANK=r WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... GLOO_SOCKET_IFNAME=... python3 bench/torch_step.py --ddp-mb 1
                     one rank of DistributedDataParallel over Gloo, buckets of 1 MB; --batch-size is the rank's own
 
 The same shapes as `train --model mlp`, `mlp-toy` and `gpt`, the same optimizer, float32, random data that lies ready in
 memory. Written as one would write it in PyTorch, with the fast paths that the installed version has (fused attention
-from 2.0 on). bench/step_vs_pytorch.sh runs it and `train` in turns.
+from 2.0 on). bench/step_vs_pytorch.sh and bench/ranks_vs_pytorch.sh run it and `train` in turns.
 """
 import argparse
 import json
 import os
+import resource
 import statistics
+import subprocess
+import sys
 import time
 
 import torch
@@ -75,22 +79,54 @@ class Mlp(nn.Module):
         return self.loss(self.fc3(x), targets)
 
 
-def build(name, batch):
-    """The model, its optimizer, and four random batches."""
+def random_batches(name, batch):
     if name == "gpt":
-        model = Gpt()
-        batches = [(torch.randint(256, (batch, 128)), torch.randint(256, (batch, 128))) for _ in range(4)]
+        return [(torch.randint(256, (batch, 128)), torch.randint(256, (batch, 128))) for _ in range(4)]
+    if name == "mlp":
+        return [(torch.rand(batch, 784), torch.randint(10, (batch,))) for _ in range(4)]
+    return [(torch.randn(batch, 10), torch.randn(batch, 5)) for _ in range(4)]
+
+
+def build(name):
+    if name == "gpt":
+        return Gpt()
+    if name == "mlp":
+        return Mlp([784, 512, 512, 10], True, F.cross_entropy)
+    return Mlp([10, 20, 20, 5], False, F.mse_loss)
+
+
+def build_optimizer(name, model, divided):
+    """divided: each rank holds the state of some parameters only (ZeroRedundancyOptimizer)."""
+    if name != "gpt":
+        kind, settings, groups = torch.optim.SGD, dict(lr=0.01), model.parameters()
+    else:
+        kind, settings = torch.optim.AdamW, dict(lr=1e-3, betas=(0.9, 0.95))
         matrices = [p for p in model.parameters() if p.dim() == 2]
         vectors = [p for p in model.parameters() if p.dim() != 2]
         groups = [dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)]
-        return model, torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95)), batches
-    if name == "mlp":
-        model = Mlp([784, 512, 512, 10], True, F.cross_entropy)
-        batches = [(torch.rand(batch, 784), torch.randint(10, (batch,))) for _ in range(4)]
-    else:
-        model = Mlp([10, 20, 20, 5], False, F.mse_loss)
-        batches = [(torch.randn(batch, 10), torch.randn(batch, 5)) for _ in range(4)]
-    return model, torch.optim.SGD(model.parameters(), lr=0.01), batches
+    if divided:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+        return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **settings)
+    return kind(groups, **settings)
+
+
+def distribute(model, how, bucket_mb):
+    """Over the ranks of the job: ddp, zero (DDP too; the optimizer divides its state), fsdp."""
+    if how in ("ddp", "zero"):
+        return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
+    for part in model.h if isinstance(model, Gpt) else model.children():
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def start_ranks(count):
+    """Starts this program once for each rank, and returns the exit status."""
+    job = dict(os.environ, WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(20000 + os.getpid() % 20000))
+    ranks = [subprocess.Popen([sys.executable] + sys.argv, env=dict(job, RANK=str(rank))) for rank in range(count)]
+    return max(rank.wait() for rank in ranks)
 
 
 def main():
@@ -99,20 +135,31 @@ def main():
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this size")
+    parser.add_argument("--ranks", type=int, default=1, help="start so many on this machine")
+    parser.add_argument("--with", dest="how", choices=["ddp", "zero", "fsdp"], help="default on several ranks: ddp")
+    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this size (default 25)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile() the model")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     arguments = parser.parse_args()
+    if arguments.ranks > 1 and "RANK" not in os.environ:
+        sys.exit(start_ranks(arguments.ranks))
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    model, optimizer, batches = build(arguments.model, arguments.batch_size)
-    if arguments.ddp_mb is not None:
+    model, batches = build(arguments.model), random_batches(arguments.model, arguments.batch_size)
+    parameters = sum(p.numel() for p in model.parameters())
+    if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
-        model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=arguments.ddp_mb, gradient_as_bucket_view=True)
+        model = distribute(model, arguments.how or "ddp", arguments.ddp_mb or 25)
+    optimizer = build_optimizer(arguments.model, model, arguments.how == "zero")
+    if arguments.compile:
+        model = torch.compile(model)
 
     times = []
     for step in range(WARMUP_STEPS + arguments.steps):
         inputs, targets = batches[step % len(batches)]
         start = time.perf_counter()
-        loss = model(inputs, targets)
+        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+            loss = model(inputs, targets)
         loss.item()  # as a training loop that watches its loss
         forward = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
@@ -123,12 +170,15 @@ def main():
         if step >= WARMUP_STEPS:
             times.append((end - start, forward - start, backward - forward, end - backward))
 
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    if "RANK" in os.environ:
+        torch.distributed.destroy_process_group()
     if os.environ.get("RANK", "0") != "0":
         return
     median = [1e3 * statistics.median(column) for column in zip(*times)]
     print(json.dumps({"torch": torch.__version__, "model": arguments.model, "threads": arguments.threads,
-                      "parameters": sum(p.numel() for p in model.parameters()), "step_ms": {"p50": median[0]},
-                      "forward_ms": median[1], "backward_ms": median[2], "optimizer_ms": median[3]}))
+                      "parameters": parameters, "step_ms": {"p50": median[0]}, "forward_ms": median[1],
+                      "backward_ms": median[2], "optimizer_ms": median[3], "peak_rss_mb": peak}))
 
 
 if __name__ == "__main__":

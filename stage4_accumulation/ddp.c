@@ -3,7 +3,7 @@
  * New over stage 3: with gradient accumulation, only the last micro-batch is synchronised. Before it, gradients
  * accumulate on each rank (PyTorch's no_sync), so that K micro-batches cost the communication of one.
  * Buckets can be sent as bf16 or fp16: half the bytes, but rounded. (Mixed precision: autograd/ops.c, optimizer.c.)
- * What is wrong with it: every rank holds the optimizer's state of all parameters.
+ * What is wrong with it: every rank holds the optimizer's state of all parameters. Stage 5 divides it.
  */
 #include "ddp.h"
 

@@ -123,9 +123,9 @@ static void launch(Ddp *ddp, ShardedBucket *bucket)
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
     void *sent = bucket->gradients, *sum = bucket->gradient_shard;
     if (ddp->options.grad_dtype != DTYPE_F32) {
-        shards_place_half(&ddp->shards, bucket, ddp->options.grad_dtype);
-        sent = bucket->half;
-        sum = bucket->half_shard;
+        sent = bucket->half = device_alloc(bucket->elements * sizeof *bucket->half);
+        sum = bucket->half_shard = bucket->half + (size_t)pg_rank(ddp->pg) * bucket->shard_elements;
+        device_to_half(sent, bucket->gradients, ddp->options.grad_dtype, (int64_t)bucket->elements);
     }
     bucket->reduce_scatter = pg_reduce_scatter_async(ddp->pg, sent, sum, bucket->shard_elements,
                                                      ddp->options.grad_dtype, REDUCE_SUM, bucket->gradients_name);
@@ -136,8 +136,12 @@ static void finish(Ddp *ddp, ShardedBucket *bucket)
 {
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    if (ddp->options.grad_dtype != DTYPE_F32)
-        shards_take_half(bucket, ddp->options.grad_dtype);
+    if (ddp->options.grad_dtype != DTYPE_F32) {
+        device_from_half(bucket->gradient_shard, bucket->half_shard, ddp->options.grad_dtype,
+                         (int64_t)bucket->shard_elements);
+        device_free(bucket->half);
+        bucket->half = NULL;
+    }
     if (ddp->options.zero >= 2)
         shards_drop_gradients(&ddp->shards, bucket);
 }

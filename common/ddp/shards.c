@@ -187,21 +187,6 @@ void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
     shards->gathered -= bytes_of(bucket->elements);
 }
 
-void shards_place_half(Shards *shards, ShardedBucket *bucket, DType dtype)
-{
-    uint16_t *half = device_alloc(bucket->elements * sizeof *half);
-    device_to_half(half, bucket->gradients, dtype, (int64_t)bucket->elements);
-    bucket->half = half;
-    bucket->half_shard = half + (size_t)pg_rank(shards->pg) * bucket->shard_elements;
-}
-
-void shards_take_half(ShardedBucket *bucket, DType dtype)
-{
-    device_from_half(bucket->gradient_shard, bucket->half_shard, dtype, (int64_t)bucket->shard_elements);
-    device_free(bucket->half);
-    bucket->half = bucket->half_shard = NULL;
-}
-
 /* Copies the part of the parameters that lies in the elements from `begin` on to `to`, which has room for `count`. */
 static void copy_weights(const ShardedBucket *bucket, float *to, size_t begin, size_t count)
 {

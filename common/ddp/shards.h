@@ -30,7 +30,7 @@ typedef struct ShardedBucket {
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
-    void *half, *half_shard;       /* the gradients' 16-bit copy while it is sent, and this rank's part of it; owned */
+    uint16_t *half, *half_shard;   /* the gradients' 16-bit copy while it is sent, and this rank's part of it; owned */
 } ShardedBucket;
 
 typedef struct Shards {
@@ -68,10 +68,5 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
-
-/* Gives the bucket a copy of its gradients, rounded to 16 bits. */
-void shards_place_half(Shards *shards, ShardedBucket *bucket, DType dtype);
-/* Copies half_shard to gradient_shard, and frees the copy. */
-void shards_take_half(ShardedBucket *bucket, DType dtype);
 
 #endif

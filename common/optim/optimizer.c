@@ -70,16 +70,18 @@ void optimizer_set_partition(Optimizer *optimizer, const Partition *partition)
     }
 }
 
-static float **gather_states(const Optimizer *optimizer, float **slices, bool keep)
+float **optimizer_whole(const Optimizer *optimizer, float **states, bool keeps)
 {
     const Partition *partition = optimizer->partition;
+    if (partition == NULL)
+        return states;
     float **wholes = alloc_or_fault((size_t)optimizer->parameters->count * sizeof *wholes);
     for (int i = 0; i < optimizer->parameters->count; i++) {
-        if (slices[i] == NULL)
+        if (states[i] == NULL)
             continue;
         wholes[i] = device_alloc((size_t)tensor_count(&optimizer->parameters->items[i]->tensor) * sizeof(float));
-        partition->gather(partition->owner, i, slices[i], wholes[i]);
-        if (keep)
+        partition->gather(partition->owner, i, states[i], wholes[i]);
+        if (keeps)
             continue;
         device_free(wholes[i]); /* one at a time: a rank that does not save needs no room for all */
         wholes[i] = NULL;
@@ -87,26 +89,13 @@ static float **gather_states(const Optimizer *optimizer, float **slices, bool ke
     return wholes;
 }
 
-WholeState optimizer_whole_state(Optimizer *optimizer, bool keep)
+void optimizer_free_whole(const Optimizer *optimizer, float **wholes)
 {
-    optimizer_allocate_state(optimizer);
     if (optimizer->partition == NULL)
-        return (WholeState){.state1 = optimizer->state1, .state2 = optimizer->state2};
-    return (WholeState){.state1 = gather_states(optimizer, optimizer->state1, keep),
-                        .state2 = gather_states(optimizer, optimizer->state2, keep), .owned = true};
-}
-
-void optimizer_free_whole_state(const Optimizer *optimizer, WholeState *whole)
-{
-    for (int i = 0; i < optimizer->parameters->count && whole->owned; i++) {
-        device_free(whole->state1[i]);
-        device_free(whole->state2[i]);
-    }
-    if (whole->owned) {
-        free(whole->state1);
-        free(whole->state2);
-    }
-    *whole = (WholeState){0};
+        return; /* they are the optimizer's own */
+    for (int i = 0; i < optimizer->parameters->count; i++)
+        device_free(wholes[i]);
+    free(wholes);
 }
 
 size_t optimizer_state_bytes(const Optimizer *optimizer)

@@ -59,14 +59,11 @@ void optimizer_allocate_state(Optimizer *optimizer);
 /* From now on this process updates its slices only (NULL: everything, as before). Of state that exists, it keeps these
  * slices. The partition must outlive the optimizer. */
 void optimizer_set_partition(Optimizer *optimizer, const Partition *partition);
-/* The whole state, to be saved: of a partition's slices if there is one (collective). Only processes that `keep` it get
- * the tensors; the others get NULL. Free with optimizer_free_whole_state(). */
-typedef struct WholeState {
-    float **state1, **state2; /* per parameter, as in Optimizer */
-    bool owned;               /* false: they are the optimizer's own */
-} WholeState;
-WholeState optimizer_whole_state(Optimizer *optimizer, bool keep);
-void optimizer_free_whole_state(const Optimizer *optimizer, WholeState *whole);
+/* `states` is state1 or state2. Returns whole tensors, to be saved: `states` itself, or, if it is divided, what all
+ * processes have of it (collective). Only a process that `keeps` them gets them; the others get NULL in each place. Free
+ * with optimizer_free_whole(). */
+float **optimizer_whole(const Optimizer *optimizer, float **states, bool keeps);
+void optimizer_free_whole(const Optimizer *optimizer, float **wholes);
 size_t optimizer_state_bytes(const Optimizer *optimizer); /* of this process */
 
 /* A step consists of these three calls, in this order. On a GPU, the first two only queue work.

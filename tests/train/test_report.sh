@@ -45,7 +45,7 @@ begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sum
 says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' \
     '.precision == "fp32"' '.allreduce == "ring"' '.grad_dtype == "fp32"' '.first_bucket_mb == 0.0009765625' \
     '.bucket_cap_mb == 2' '.wire.gbps == 10' '.wire.latency_us == 50' '.parameters == 740' '.buckets == 2' \
-    '.collectives_per_step == 2' '.bytes_per_step == 3136' '.memory.weights_mb == 0.00296' \
+    '.collectives_per_step == 2' '.bytes_per_step == 3136' '.wire_bytes_per_step == 3136' '.zero == null' '.memory.weights_mb == 0.00296' \
     '.memory.gradients_mb == 0.003136' '.memory.optimizer_mb == 0.00592' '.memory.operands_mb == 0' '.threads == 1' \
     '.verify.mode == "whole-batch"' '.verify.passed' '.tf32 == false' '.loss_scale == 1' '.join == null'
 
@@ -67,7 +67,7 @@ expected="accumulate allreduce backend backward_ms bucket_cap_mb buckets bytes_p
 comm_share data_ms device eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_bucket_mb \
 first_loss first_step_ms forward_ms global_batch grad_dtype hidden_fraction join loss_scale memory model \
 optimizer_ms parameters peak_rss_mb precision rank_samples samples_per_s stage stage_name step_ms steps \
-steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire world_size"
+steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire wire_bytes_per_step world_size zero"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
 [ -z "$(tail -c 1 "$work/json")" ] || fail "the summary's last line has no end"
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \

@@ -82,7 +82,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_CLIP_GRAD_NORM] = {"clip-grad-norm", "X", NULL, NULL, 0, 1e9, 1, NULL,
                              "scale gradients down to this norm (0: never)"},
     [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
-                        "of matrix products (bf16, fp16: stage 4 only)"},
+                        "of matrix products (bf16, fp16: from stage 4 on)"},
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
                    "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32"},
     [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",

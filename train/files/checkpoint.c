@@ -44,7 +44,9 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
 }
 
 /* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. */
-static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer, const WholeState *whole)
+/* state1, state2: whole. */
+static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer, float **state1,
+                                float **state2)
 {
     TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};
     for (int i = 0; i < parameters->count; i++)
@@ -52,8 +54,8 @@ static TensorTable table_create(const ParameterList *parameters, const Optimizer
     for (int i = 0; i < parameters->count; i++)
         table_add(&table, "", parameters->items[i], DTYPE_F32, parameters->items[i]->tensor.data);
     bool adamw = optimizer->options.kind == OPTIMIZER_ADAMW;
-    table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, whole->state1);
-    table_add_states(&table, "optimizer.v.", parameters, whole->state2);
+    table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, state1);
+    table_add_states(&table, "optimizer.v.", parameters, state2);
     return table;
 }
 
@@ -134,13 +136,16 @@ static void write_file(const char *path, const TensorTable *table, const Checkpo
 void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
                      const CheckpointState *state)
 {
-    WholeState whole = optimizer_whole_state(optimizer, path != NULL);
+    optimizer_allocate_state(optimizer);
+    float **state1 = optimizer_whole(optimizer, optimizer->state1, path != NULL);
+    float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
-        TensorTable table = table_create(parameters, optimizer, &whole);
+        TensorTable table = table_create(parameters, optimizer, state1, state2);
         write_file(path, &table, state);
         table_free(&table);
     }
-    optimizer_free_whole_state(optimizer, &whole);
+    optimizer_free_whole(optimizer, state1);
+    optimizer_free_whole(optimizer, state2);
 }
 
 /* ---- loading ---- */
@@ -218,8 +223,8 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
 {
     SafetensorsFile file;
     safetensors_open(&file, path);
-    WholeState whole = optimizer_whole_state(optimizer, true);
-    TensorTable table = table_create(parameters, optimizer, &whole);
+    optimizer_allocate_state(optimizer);
+    TensorTable table = table_create(parameters, optimizer, optimizer->state1, optimizer->state2);
     bool complete = safetensors_holds(&file, table.entries[0].name);
     SafetensorsEntry *needed = complete ? table.entries : table.entries + parameters->count;
     int count = complete ? table.count : parameters->count;
@@ -237,6 +242,5 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     state->hash = file.hash;
     free(buffer);
     table_free(&table);
-    optimizer_free_whole_state(optimizer, &whole);
     safetensors_close(&file);
 }

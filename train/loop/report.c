@@ -94,6 +94,10 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.grad_dtype != DTYPE_F32)
         print_gradients(options);
+    if (ddp_stage_number == 5)
+        printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
+               pg_world_size(pg), options->ddp.zero >= 2 ? ", of the gradients" : "",
+               options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
     fflush(stdout);
@@ -138,7 +142,7 @@ static void add_link(cJSON *summary, const ProcessGroupOptions *group)
 static void add_settings(cJSON *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
                          const Ddp *ddp)
 {
-    const bool has_buckets = ddp_stage_number >= 2;
+    const bool has_caps = ddp_stage_number >= 2 && !(ddp_stage_number == 5 && options->ddp.bucket_per_layer);
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
     summary_add_text(summary, "model", options->model.name);
@@ -155,10 +159,11 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
     summary_add_text(summary, "allreduce", gradients_algorithm(options));
     summary_add_text(summary, "grad_dtype", precision_name(options->ddp.grad_dtype));
     summary_add_number(summary, "bucket_cap_mb",
-                       has_buckets ? (double)options->ddp.bucket_cap_bytes / MEBIBYTE : (double)NAN);
+                       has_caps ? (double)options->ddp.bucket_cap_bytes / MEBIBYTE : (double)NAN);
     summary_add_number(summary, "first_bucket_mb",
-                       has_buckets ? (double)options->ddp.first_bucket_cap_bytes / MEBIBYTE : (double)NAN);
+                       has_caps ? (double)options->ddp.first_bucket_cap_bytes / MEBIBYTE : (double)NAN);
     add_link(summary, &options->group);
+    summary_add_number(summary, "zero", ddp_stage_number == 5 ? options->ddp.zero : (double)NAN);
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
     summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
 }
@@ -171,7 +176,7 @@ static void add_memory(cJSON *summary, const Options *options, const Replica *re
     const ParameterList *parameters = &replica->model.parameters;
     const DdpMemory held = ddp_memory(ddp, parameters);
     /* Also counts their copy in 16 bits, if they are sent so, and the sums that stage 3 discards. */
-    double gradients = (double)held.gradients + (double)record->out_of_place_bytes;
+    double gradients = (double)held.gradients + (double)record->communication.out_of_place;
     if (options->ddp.grad_dtype != DTYPE_F32)
         gradients += (double)held.gradients / sizeof(float) * sizeof(uint16_t);
 
@@ -198,8 +203,9 @@ static void add_results(cJSON *summary, const Options *options, const Replica *r
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)parameters_hash(&replica->model.parameters));
     summary_add_number(summary, "steps", steps);
     summary_add_number(summary, "steps_skipped", (double)record->steps_skipped);
-    summary_add_number(summary, "collectives_per_step", (double)record->collectives / steps);
-    summary_add_number(summary, "bytes_per_step", (double)record->bytes / steps);
+    summary_add_number(summary, "collectives_per_step", (double)record->communication.collectives / steps);
+    summary_add_number(summary, "bytes_per_step", (double)record->communication.bytes / steps);
+    summary_add_number(summary, "wire_bytes_per_step", (double)record->communication.wire_bytes / steps); /* a rank sends, in a ring */
     summary_add_number(summary, "first_loss", record->first_loss);
     summary_add_number(summary, "final_loss", record->final_loss);
     summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */

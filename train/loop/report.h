@@ -13,9 +13,7 @@
 typedef struct RunRecord {
     long first_step;        /* 0, or the step at which a resumed run began */
     long steps_skipped;     /* number of steps skipped because a gradient was not finite */
-    long collectives;       /* of all steps */
-    int64_t bytes;          /* of all steps */
-    int64_t out_of_place_bytes; /* of the largest all-reduce whose sum does not replace its input */
+    CommCounters communication; /* of all steps */
     int64_t global_samples; /* of the last step: all ranks, all micro-batches */
     int64_t all_samples;    /* of the batches of all steps */
     double first_loss, final_loss; /* means over a step's global batch, in nats (regression: squared error) */

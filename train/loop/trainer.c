@@ -34,6 +34,7 @@ typedef struct Trainer {
     Ddp *ddp;
     Progress progress;
     Stats stats;
+    CommCounters counted; /* at the end of the last step */
     RunRecord record;
     float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
 } Trainer;
@@ -52,7 +53,7 @@ static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch 
 
 /* note: train-step
  * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. Returns its summed loss. It is the
- * same for all four stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
+ * same for all stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
  *
  * note: shadowing
  * A rank that has run out of data (--join) gets micro-batches of 0 samples and treats them as any others: its events
@@ -95,27 +96,25 @@ static void skip_step(Trainer *trainer, long step)
     trainer->record.steps_skipped++;
 }
 
-static void begin_step(Trainer *trainer, long step)
+static void begin_step(long step)
 {
     job_set_step(step);
     timeline_set_step((int)step);
-    pg_reset_counters(trainer->pg);
     device_timeline_begin();
     device_range_begin("step %ld", step);
 }
 
+/* A step's communication is what was carried out since the end of the step before: in stage 5, gathers that one step
+ * starts are carried out during the next. */
 static void record_step(Trainer *trainer, StepTimes *times)
 {
-    CommCounters comm = pg_counters(trainer->pg);
+    const CommCounters comm = pg_counters(trainer->pg);
     device_range_end();
     device_timeline_end();
-    times->seconds[PART_COMM] = comm.in_flight;
-    times->seconds[PART_EXPOSED] = comm.exposed;
+    times->seconds[PART_COMM] = comm.in_flight - trainer->counted.in_flight;
+    times->seconds[PART_EXPOSED] = comm.exposed - trainer->counted.exposed;
+    trainer->counted = comm;
     trainer->record.all_samples += trainer->record.global_samples;
-    trainer->record.collectives += comm.collectives;
-    trainer->record.bytes += comm.bytes;
-    if (comm.out_of_place > trainer->record.out_of_place_bytes)
-        trainer->record.out_of_place_bytes = comm.out_of_place;
     stats_add(&trainer->stats, times);
 }
 
@@ -125,7 +124,7 @@ static double train_step(Trainer *trainer, long step)
     const int K = trainer->options->accumulate;
     Phases phases = {0};
     double loss = 0;
-    begin_step(trainer, step);
+    begin_step(step);
     phase_begin(&phases, PART_STEP);
     for (int k = 0; k < K; k++)
         loss += train_micro_batch(trainer, k + 1 == K, &phases);
@@ -133,7 +132,6 @@ static double train_step(Trainer *trainer, long step)
     phase_begin(&phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step))
         skip_step(trainer, step);
-    ddp_after_update(trainer->ddp);
     phase_end(&phases, PART_OPTIMIZER);
     phase_end(&phases, PART_STEP);
     record_step(trainer, &phases.times);
@@ -192,6 +190,7 @@ static void run_steps(Trainer *trainer)
             if (first)
                 record->first_loss = record->final_loss;
         }
+        ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
         progress_step(&trainer->progress, step, record->final_loss,
                       (double)(record->global_samples * trainer->replica.time),
                       trainer->stats.last.seconds[PART_EXPOSED]);
@@ -200,6 +199,7 @@ static void run_steps(Trainer *trainer)
         if (!last && is_due(step, options->save_every))
             save(trainer, step + 1);
     }
+    record->communication = trainer->counted;
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
@@ -360,6 +360,7 @@ int train(Options *options, ProcessGroup *pg)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
+    pg_reset_counters(pg);
     run_steps(&trainer);
     pg_set_measuring(pg, false);
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
