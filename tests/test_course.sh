@@ -213,6 +213,7 @@ if [ "${2-}" = --grade ]; then
     graded 2 "$root"/stage1_*/ddp.c 20 60 "is this ddp.c another stage's"
     graded 3 "$root"/stage2_*/ddp.c 10 30 'does not listen to gradient-ready events'
     graded 4 "$root"/stage3_*/ddp.c 20 60 '4 micro-batches need [0-9]* collectives'
+    graded 5 "$root"/stage4_*/ddp.c 0 0 'does not build'
     sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_2.c"
     graded 2 "$scratch/as_stage_2.c" 20 60 'a bucket closes once it holds its cap'
 
