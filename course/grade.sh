@@ -2,7 +2,7 @@
 # grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
 # limits, and prints a table of points. It is no sandbox: see README.md.
 #
-# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 4
+# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
@@ -20,7 +20,7 @@ stop() { # STATUS MESSAGE
 # ---- the command line ----
 
 [ $# -eq 2 ] || { [ $# -eq 4 ] && [ "$3" = --json ]; } ||
-    stop 2 "usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 4"
+    stop 2 "usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5"
 submission=$2 json=${4-}
 for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
     stage=$(basename "$points" .points)
@@ -28,7 +28,7 @@ for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
     if [ "$1" = "$stage" ] || [ "$1" = "$number" ]; then break; fi
     stage=
 done
-[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 4"
+[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
 [ -z "$json" ] || : >"$json" || stop 2 "--json: $json cannot be written"
 for tool in cmake mpiexec jq timeout find flock; do
@@ -113,13 +113,16 @@ explain() {
 }
 
 # run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's. PROGRAM
-# address:NAME: the program of the build with the address sanitizer.
+# address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
 run_case() {
     local status done_line sanitizer programs=$build
-    if [[ $1 = address:* ]]; then
-        sanitizer=address programs=$checked
+    while [[ $1 = *:* ]]; do
+        case ${1%%:*} in
+        address) sanitizer=address programs=$checked ;;
+        zero_*) export LOCKSTEP_TEST_ZERO=${1:5:1} ;;
+        esac
         set -- "${1#*:}" "$2" "$3"
-    fi
+    done
     if [ "$3" = - ]; then
         done_line=' 0 failure(s)'
         limited "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
@@ -137,7 +140,9 @@ run_case() {
 # ---- build ----
 
 # Programs that run under the address sanitizer: only they are built with it.
-mapfile -t checked_programs < <(sed -nE "s/^ *[0-9]+ +address:([a-z_]+) .*/test_\\1_stage$number/p" "$points" | sort -u)
+mapfile -t checked_programs < <(
+    sed -nE "s/^ *[0-9]+ +address:(zero_.:)?([a-z_]+) .*/test_\\2_stage$number/p" "$points" | sort -u
+)
 
 build_all() { # SECONDS
     limited "$1" cmake --build "$build" -j "$jobs" &&

@@ -3,7 +3,7 @@
 # the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See
 # README.md.
 #
-# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4; DIR: a new directory
+# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 5; DIR: a new directory
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,13 +14,13 @@ stop() { # STATUS MESSAGE
     exit "$1"
 }
 
-[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 4"
+[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 5"
 for stage in "$root"/stage[1-9]_*/; do # a number or a name, as a name
     stage=$(basename "$stage")
     if [ "$1" = "$stage" ] || [ "$1" = "${stage:5:1}" ]; then break; fi
     stage=
 done
-[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 4"
+[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 number=${stage:5:1}
 [ ! -e "$2" ] || stop 2 "$2 exists: name a directory that does not exist"
 command -v patch >/dev/null || stop 1 "patch is missing (Debian and Ubuntu: apt-get install patch)"
@@ -42,7 +42,7 @@ all_files() {
 }
 
 # The test programs that the points name.
-graded=$(sed -nE 's/^ *[0-9]+ +(address:)?([a-z_]+) .*/\2/p' "$here/$stage.points" | sort -u)
+graded=$(sed -nE 's/^ *[0-9]+ +(address:)?(zero_.:)?([a-z_]+) .*/\3/p' "$here/$stage.points" | sort -u)
 
 # Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
 # not name, and the parts of common/ that a later stage introduces.
@@ -50,13 +50,17 @@ is_wanted() {
     local name=${1##*/}
     case $1 in
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
-    common/ddp/buckets.?) [ "$number" -ge 2 ] || return 1 ;;
+    common/ddp/bucket_plan.?) [ "$number" -ge 2 ] || return 1 ;;
+    common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
-    common/* | train/* | scripts/setup.sh | "$stage"/ddp.c | LICENSE) ;;
+    common/ddp/shards.?) [ "$number" -ge 5 ] || return 1 ;;
+    common/ddp_undivided.c) [ "$number" -le 4 ] || return 1 ;;
+    common/* | train/* | scripts/setup.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
     tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
-    tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] || return 1 ;;
+    tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
+    tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
     tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c)
         name=${name#test_}
         grep -q -x -F "${name%.*}" <<<"$graded" || return 1
@@ -91,6 +95,7 @@ section() {
 
 # Messages that this stage cannot cause are left out.
 foreign='GPU'
+[ "$number" -ge 5 ] || foreign+='|\(stage 5\)'
 [ "$number" -ge 4 ] || foreign+='|\(stage 4\)'
 [ "$number" -ge 3 ] || foreign+='|readiness_|gradient.ready|next_bucket|work_wait|pending|before_backward|rebuilt'
 [ "$number" -ge 3 ] || foreign+='|frozen`|unused parameters are|under way|middle of backward'
@@ -144,8 +149,9 @@ table_of_points() {
     local worth program ranks cases idea where
     printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
     grep -v -E '^ *(#|$)' "$here/$stage.points" | while read -r worth program ranks cases idea; do
-        where=${program#address:}
+        where=${program##*:}
         [ "$ranks" = - ] || where+=" on $ranks ranks"
+        [[ $program != *zero_* ]] || where+=", \`--zero $(grep -o '[123]' <<<"$program")\`"
         [[ $program != address:* ]] || where+=", address sanitizer"
         [ "$cases" = - ] ||
             where+=": $(sed -E 's/test_[a-z_0-9]+/`&`/g; s/([0-9]):(`[^`]*`)/\2 (\1 rank)/g; s/\+/, /g' <<<"$cases")"

@@ -42,7 +42,7 @@ holds_no_solution() { # STARTER STAGE
     find "$1" \( -name .git -o -name course -o -name mutants -o -name 'stage[0-9]_*' ! -name "$2" \) >"$scratch/left"
     [ ! -s "$scratch/left" ] || fail "$2: the starter also holds $(cat "$scratch/left")"
     sed -n 's/^-  *//p' "$root/course/$2.patch" |
-        grep -E '(pg|replicas|readiness|work|device|tape|parameters)_[a-z_]+\(|pending' >"$scratch/lines"
+        grep -E '(pg|replicas|readiness|shards|weights|work|device|tape|parameters)_[a-z_]+\(|pending' >"$scratch/lines"
     [ -s "$scratch/lines" ] || fail "$2.patch removes nothing"
     ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: it holds this line of the solution"
 }
@@ -82,7 +82,7 @@ has_good_points() { # STAGE
     local worth program cases case sum=0
     while read -r worth program _ cases _; do
         sum=$((sum + worth))
-        program=${program#address:}
+        program=${program##*:}
         for case in ${cases//+/ }; do
             [ "$case" = - ] || grep -q "cmocka_unit_test(${case#*:})" "$root/tests/stages/test_$program.c" ||
                 fail "$1.points: there is no case $case in tests/stages/test_$program.c"
@@ -113,7 +113,7 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
 done
 
 status 2 "$root/course/make_starter.sh"
-status 2 "$root/course/make_starter.sh" 5 "$scratch/none"
+status 2 "$root/course/make_starter.sh" 6 "$scratch/none"
 status 2 "$root/course/make_starter.sh" 1 "$scratch"
 grep -q 'exists' "$scratch/out" || fail "make_starter.sh does not say that the directory exists"
 status 2 "$root/course/grade.sh"
@@ -186,7 +186,7 @@ if [ "${2-}" = --grade ]; then
     mkdir "$scratch/tmp"
     graded 1 "$root"/stage1_*/ddp.c 100 100
     export GRADE_CACHE=$scratch/cache
-    for number in 1 2 3 4; do
+    for number in 1 2 3 4 5; do
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
@@ -203,6 +203,11 @@ if [ "${2-}" = --grade ]; then
     mistake 3 launched-in-ready-order
     mistake 4 no-sync-ignored
     mistake 4 sync-on-first-micro-batch
+    mistake 5 gathered-before-the-update
+    mistake 5 dropped-while-it-is-sent
+    mistake 5 gradients-pile-up 95
+    mistake 5 grad-dtype-ignored 95
+    mistake 5 waits-for-all-gathers
     # The solution of the stage before: right weights, but not in the new way. (Stage 2 does not handle micro-batches,
     # which begin with stage 3.) The last one has stage 2's number.
     graded 2 "$root"/stage1_*/ddp.c 20 60 "is this ddp.c another stage's"

@@ -3,7 +3,7 @@
 # once, so if a test program runs all its cases, the first failure hides the cases after it.
 #
 # usage: tests/stages/grade.sh BUILD STAGE [RANKS ...]     default: 2 ranks
-#   BUILD: the build directory, of all stages or of this one alone   STAGE: 1 to 4
+#   BUILD: the build directory, of all stages or of this one alone   STAGE: 1 to 5
 #   MPIEXEC, MPIEXEC_FLAGS: the launcher, if not "mpiexec"   LOCKSTEP_TEST_TIMEOUT: seconds a collective may take [20]
 # Prints for each case "passed", or its first message. Exit status 0 if all have passed, else 1.
 set -u
@@ -25,7 +25,7 @@ cases=0 passed=0
 out=$(mktemp)
 trap 'rm -f "$out"' EXIT
 
-for test in equivalence toys launches overlap no_sync overflow; do
+for test in equivalence toys launches overlap no_sync overflow sharded shards; do
     program=$directory/test_${test}_stage$stage
     [ -x "$program" ] || continue
     for ranks in "$@"; do

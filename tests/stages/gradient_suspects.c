@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "expect.h"
 
 /* The contributions of every rank's micro-batches to one parameter's gradient. */
@@ -110,8 +111,9 @@ typedef struct Suspect {
 } Suspect;
 
 static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
-                               "all-reduce is missing (from stage 2 on: its bucket was forgotten, the last, partial "
-                               "one perhaps; from stage 3 on: or its work_wait() is missing)";
+                               "all-reduce (stage 5: reduce-scatter) is missing (from stage 2 on: its bucket was "
+                               "forgotten, the last, partial one perhaps; from stage 3 on: or its work_wait() is "
+                               "missing)";
 static const char not_scaled[] = "summed over the ranks, but not multiplied by gradient_scale, as others were: its "
                                  "parameter or bucket was left out there, the last, partial one perhaps";
 /* On one rank the sum over all ranks is this rank's own gradient. */
@@ -210,13 +212,23 @@ static const char *name_factor(double factor, double terms, double wrong_divisor
     return "a constant factor: look for a wrong divisor";
 }
 
+/* The part of a gradient that this rank has summed. In stage 5 other parts come from other ranks, which may have made
+ * the same mistake: then each part is that rank's own gradient, for example. */
+static Slice own_part(const Pair *pair, int parameter)
+{
+    const Partition *partition = ddp_partition(pair->ddp);
+    const Tensor *tensor = &pair->whole.model.parameters.items[parameter]->tensor;
+    return partition != NULL ? partition->slices[parameter] : (Slice){.count = tensor_count(tensor)};
+}
+
 /* Writes to text what is wrong with pair->ranks' gradient of the parameter; false if no suspect explains it. Overwrites
  * the gradients of pair->whole. all_are_wrong: all other gradients are wrong, too, so this parameter was not left out
  * alone. */
 static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_wrong, char *text, size_t size)
 {
     Shares shares;
-    const float *got = pair->ranks.model.parameters.items[parameter]->tensor.grad;
+    const Slice part = own_part(pair, parameter);
+    const float *got = (const float *)pair->ranks.model.parameters.items[parameter]->tensor.grad + part.begin;
     double terms = (double)pair_terms(pair, step), factor = 0;
     shares_compute(&shares, pair, step, parameter);
     double *candidate = alloc_or_fault((size_t)shares.elements * sizeof *candidate);
@@ -226,7 +238,7 @@ static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_
             largest(&shares, candidate);
         else
             weighted_sum(&shares, &suspects[s], candidate);
-        if (fits(got, candidate, shares.elements, &factor))
+        if (fits(got, candidate + part.begin, part.count, &factor))
             found = s;
     }
     bool divided = fabs(factor - 1) > 1e-3;
@@ -268,6 +280,34 @@ static void explain_cut_off(const float *got, const float *want, int64_t count, 
                  "off, for example by a 16-bit type (counts are size_t or int64_t)", (long long)right);
 }
 
+/* Recognises a part of the sum that no rank of stage 5 has. */
+static void explain_zeros(const float *got, const float *want, int64_t count, double tolerance, char *text, size_t size)
+{
+    int64_t wrong = 0, zeros = 0;
+    for (int64_t i = 0; i < count; i++)
+        if (!is_close(got + i, want + i, 1, tolerance)) {
+            wrong++;
+            zeros += got[i] == 0;
+        }
+    if (zeros == wrong)
+        snprintf(text, size, "what is wrong is zero: the reduce-scatter of its bucket is missing, or a part of the "
+                 "bucket is in nobody's shard");
+}
+
+/* The first gradient of which this rank's own part is wrong; -1 if there is none. */
+static int first_wrong_part(const Pair *pair, double tolerance)
+{
+    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
+        const Tensor *got = &pair->ranks.model.parameters.items[i]->tensor;
+        const Tensor *want = &pair->whole.model.parameters.items[i]->tensor;
+        const Slice part = own_part(pair, i);
+        if (got->requires_grad && !is_close((const float *)got->grad + part.begin,
+                                            (const float *)want->grad + part.begin, part.count, tolerance))
+            return i;
+    }
+    return -1;
+}
+
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance)
 {
     ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
@@ -287,11 +327,18 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
     }
     if (wrong == 0)
         return;
+    const int own = first_wrong_part(pair, tolerance);
+    if (own >= 0)
+        first = own;
+    else
+        sleep_seconds(0.5); /* the ranks whose parts are wrong know more: they fail first */
     int64_t count = tensor_count(&whole->items[first]->tensor);
     float *want = alloc_or_fault((size_t)count * sizeof *want);
     memcpy(want, whole->items[first]->tensor.grad, (size_t)count * sizeof *want);
-    if (!suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause))
+    if (own >= 0 && !suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause))
         explain_cut_off(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
+    if (LOCKSTEP_STAGE == 5)
+        explain_zeros(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
     char name[200], hint[1000];
     snprintf(name, sizeof name, "the gradient of %s in step %ld of %s on %d ranks", ranks->items[first]->name, step + 1,
              what, pg_world_size(pair->pg));

@@ -1,6 +1,6 @@
 /* test_equivalence.c: N ranks with DDP train what one process trains on whole batches: the same start, the same
  * gradient before each step, the same weights after it. Compiled once per stage, run on 1, 2, 3 and 4 ranks (8: slow).
- * gradient_suspects.c explains wrong gradients. */
+ * gradient_suspects.c explains wrong gradients, weight_suspects.c wrong weights. */
 #include "expect.h"
 
 #include <math.h>
@@ -22,22 +22,6 @@ static const char *const models[] = {"mlp-toy", "mlp", "gpt"};
 
 /* ---- comparisons ---- */
 
-/* Compares all weights; returns the largest difference. */
-static double compare_weights(Pair *pair, const char *when, const char *what, double tolerance, const char *hint)
-{
-    double worst = 0;
-    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
-        const Parameter *got = pair->ranks.model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
-        const float *a = got->tensor.data, *b = want->tensor.data;
-        char name[200];
-        snprintf(name, sizeof name, "%s %s of %s on %d ranks", got->name, when, what, pg_world_size(pg));
-        expect_close(name, a, b, tensor_count(&got->tensor), tolerance, 0, hint);
-        for (int64_t k = 0; k < tensor_count(&got->tensor); k++)
-            worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
-    }
-    return worst;
-}
-
 static void expect_zero_gradients(const Pair *pair, long step)
 {
     for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
@@ -56,6 +40,16 @@ static void expect_zero_gradients(const Pair *pair, long step)
     }
 }
 
+static double compare_updated_weights(Pair *pair, long step, const char *what, double tolerance)
+{
+    char when[40], hint[400] = "the gradients were right: the clipping or the optimizer is not the single process's";
+    snprintf(when, sizeof when, "after step %ld", step + 1);
+#if LOCKSTEP_STAGE == 5
+    explain_wrong_weights(pair, tolerance, hint, sizeof hint);
+#endif
+    return pair_compare_weights(pair, when, what, tolerance, hint);
+}
+
 /* ---- one training ---- */
 
 static void train_and_compare(Options options, int64_t samples, const char *frozen, const char *what,
@@ -63,20 +57,17 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
 {
     Pair *pair = pair_create(pg, &options, samples, frozen);
     double worst = 0;
-    compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so that "
-                                                    "all ranks start with its weights");
+    pair_compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so "
+                                                         "that all ranks start with its weights");
     for (long step = 0; step < options.steps; step++) {
-        char when[40];
-        snprintf(when, sizeof when, "after step %ld", step + 1);
         expect_zero_gradients(pair, step);
         pair_ranks_gradient(pair);
-        compare_weights(pair, "before the optimizer", what, tolerance,
-                        "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
+        pair_compare_weights(pair, "before the optimizer", what, tolerance,
+                             "the parameter (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
         pair_whole_gradient(pair, step);
         expect_right_gradients(pair, step, what, fmax(tolerance, 1e-5));
         pair_update(pair, step);
-        worst = fmax(worst, compare_weights(pair, when, what, tolerance, "the gradients were right: the clipping or "
-                                                                         "the optimizer is not the single process's"));
+        worst = fmax(worst, compare_updated_weights(pair, step, what, tolerance));
         replicas_check_equal(pg, &pair->ranks.model.parameters);
     }
     print_message("  stage %d, %d ranks, %s: largest difference %.2e in %ld steps\n", ddp_stage_number,

@@ -1,10 +1,13 @@
 /* training_pair.c: N ranks and one process, step by step. */
 #include "training_pair.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/check.h"
 #include "device/device.h"
+#include "expect.h"
 #include "toy_models.h"
 
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
@@ -22,12 +25,15 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     }
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
+    CHECK(LOCKSTEP_STAGE != 5 || ddp_partition(pair->ddp) != NULL,
+          "ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");
     optimizer_set_partition(&pair->ranks.optimizer, ddp_partition(pair->ddp));
     ddp_gather_weights(pair->ddp);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
     sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));
     pair->loader = loader_start(&pair->dataset, &pair->sampler, pg_rank(pg), options->accumulate, 0);
+    pair->weights_before = alloc_or_fault((size_t)parameters_total(&pair->whole.model.parameters) * sizeof(float));
     pair->stages_gradients = alloc_or_fault((size_t)pair->ranks.model.parameters.count * sizeof(void *));
     pair->indices = alloc_or_fault((size_t)options->batch_size * sizeof *pair->indices);
     pair->inputs = alloc_or_fault((size_t)options->batch_size * pair->dataset.input_bytes);
@@ -75,6 +81,7 @@ void pair_free(Pair *pair)
     replica_free(&pair->whole);
     sampler_free(&pair->sampler);
     dataset_close(&pair->dataset);
+    free(pair->weights_before);
     free(pair->stages_gradients);
     free(pair->indices);
     free(pair->inputs);
@@ -99,10 +106,26 @@ void pair_ranks_gradient(Pair *pair)
 void pair_update(Pair *pair, long step)
 {
     forget_gathered_gradients(pair);
+    parameters_to_host(&pair->whole.model.parameters, pair->weights_before);
     replica_update(&pair->ranks, step);
     ddp_after_update(pair->ddp);
     ddp_gather_weights(pair->ddp);
     replica_update(&pair->whole, step);
+}
+
+double pair_compare_weights(const Pair *pair, const char *when, const char *what, double tolerance, const char *hint)
+{
+    double worst = 0;
+    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
+        const Parameter *got = pair->ranks.model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
+        const float *a = got->tensor.data, *b = want->tensor.data;
+        char name[200];
+        snprintf(name, sizeof name, "%s %s of %s on %d ranks", got->name, when, what, pg_world_size(pair->pg));
+        expect_close(name, a, b, tensor_count(&got->tensor), tolerance, 0, hint);
+        for (int64_t k = 0; k < tensor_count(&got->tensor); k++)
+            worst = fmax(worst, fabs((double)a[k] - (double)b[k]));
+    }
+    return worst;
 }
 
 /* Terms of a loss: samples, or tokens. */

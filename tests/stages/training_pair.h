@@ -20,6 +20,7 @@ typedef struct Pair {
     Ddp *ddp;
     void *whole_gradients;
     bool gradients_gathered;
+    float *weights_before;   /* stage 5: the whole model's, before its last update; owned */
     void **stages_gradients; /* stage 5, between pair_ranks_gradient() and pair_update(): what tensor.grad was; owned */
     int64_t *indices;      /* room for a global batch */
     void *inputs, *targets;
@@ -34,6 +35,10 @@ void pair_ranks_gradient(Pair *pair);
 
 /* The optimizer's step in both. Collective. */
 void pair_update(Pair *pair, long step);
+
+/* Compares all weights, and fails if one differs by more than the tolerance, with the hint as the usual cause. Returns
+ * the largest difference. */
+double pair_compare_weights(const Pair *pair, const char *when, const char *what, double tolerance, const char *hint);
 
 /* The same step on the whole batch; puts the mean gradient into pair->whole. */
 void pair_whole_gradient(Pair *pair, long step);
@@ -63,5 +68,10 @@ int pair_planned_all_reduces(const Pair *pair);
  * more than the tolerance. Call it before the optimizer uses the gradients. what: of the training, for messages.
  * pair->whole must hold the weights of before the step; a failure overwrites its gradients. Not collective. */
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance);
+
+/* ---- weight_suspects.c, stage 5 only ---- */
+
+/* After pair_update(), if weights differ by more than the tolerance: writes the usual cause to text if it finds one. */
+void explain_wrong_weights(const Pair *pair, double tolerance, char *text, size_t size);
 
 #endif
