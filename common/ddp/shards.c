@@ -199,29 +199,23 @@ static void copy_weights(const ShardedBucket *bucket, float *to, size_t begin, s
     }
 }
 
-/* What is always there comes from two blocks. Other ranks read the weights directly where they share memory. */
-static void take_memory(Shards *shards)
+/* Memory for what is always there, in one block. Other ranks read it directly where they share memory, if `shared`. */
+static float *take_block(Shards *shards, bool whole, bool shared, size_t *bytes)
 {
-    const size_t rank = (size_t)pg_rank(shards->pg);
-    size_t weights = 0, gradients = 0;
-    for (int b = 0; b < shards->count; b++) {
-        weights += shards->zero == 3 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
-        gradients += shards->zero >= 2 ? shards->buckets[b].shard_elements : shards->buckets[b].elements;
-    }
-    shards->weight_bytes = bytes_of(weights);
-    shards->gradient_bytes = bytes_of(gradients);
-    float *weight = shards->weight_block = pg_alloc_shared(shards->pg, shards->weight_bytes);
-    float *gradient = shards->gradient_block =
-        shards->zero == 1 ? pg_alloc_shared(shards->pg, shards->gradient_bytes) : device_alloc(shards->gradient_bytes);
-    for (int b = 0; b < shards->count; b++) {
-        ShardedBucket *bucket = &shards->buckets[b];
-        bucket->weights = shards->zero == 3 ? NULL : weight;
-        bucket->weight_shard = shards->zero == 3 ? weight : weight + rank * bucket->shard_elements;
-        bucket->gradients = shards->zero >= 2 ? NULL : gradient;
-        bucket->gradient_shard = shards->zero >= 2 ? gradient : gradient + rank * bucket->shard_elements;
-        weight += shards->zero == 3 ? bucket->shard_elements : bucket->elements;
-        gradient += shards->zero >= 2 ? bucket->shard_elements : bucket->elements;
-    }
+    size_t elements = 0;
+    for (int b = 0; b < shards->count; b++)
+        elements += whole ? shards->buckets[b].elements : shards->buckets[b].shard_elements;
+    *bytes = bytes_of(elements);
+    return shared ? pg_alloc_shared(shards->pg, *bytes) : device_alloc(*bytes);
+}
+
+/* Sets a bucket's `whole` and `shard` to the next part of the block, and returns what follows it. */
+static float *place(const Shards *shards, const ShardedBucket *bucket, float *block, bool is_whole, float **whole,
+                    float **shard)
+{
+    *whole = is_whole ? block : NULL;
+    *shard = is_whole ? block + (size_t)pg_rank(shards->pg) * bucket->shard_elements : block;
+    return block + (is_whole ? bucket->elements : bucket->shard_elements);
 }
 
 static void move_weights(Shards *shards, ShardedBucket *bucket)
@@ -234,7 +228,6 @@ static void move_weights(Shards *shards, ShardedBucket *bucket)
     for (int i = 0; i < bucket->count; i++)
         device_free(bucket->parameters[i]->tensor.data);
     point_at_weights(bucket);
-    point_at_gradients(bucket);
 }
 
 void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero)
@@ -245,9 +238,19 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
     shards->of_parameter = alloc_or_fault(count * sizeof *shards->of_parameter);
     shards->slices = alloc_or_fault(count * sizeof *shards->slices);
     make_buckets(shards, parameters, caps);
-    take_memory(shards);
-    for (int b = 0; b < shards->count; b++)
-        move_weights(shards, &shards->buckets[b]);
+    float *next = shards->weight_block = take_block(shards, zero < 3, true, &shards->weight_bytes);
+    for (int b = 0; b < shards->count; b++) {
+        ShardedBucket *bucket = &shards->buckets[b];
+        next = place(shards, bucket, next, zero < 3, &bucket->weights, &bucket->weight_shard);
+        move_weights(shards, bucket);
+    }
+    /* Only now, because the weights' old memory was there until here. */
+    next = shards->gradient_block = take_block(shards, zero == 1, zero == 1, &shards->gradient_bytes);
+    for (int b = 0; b < shards->count; b++) {
+        ShardedBucket *bucket = &shards->buckets[b];
+        next = place(shards, bucket, next, zero == 1, &bucket->gradients, &bucket->gradient_shard);
+        point_at_gradients(bucket);
+    }
     make_slices(shards);
     shards->partition =
         (Partition){.slices = shards->slices, .add_up = add_up, .gather = gather_slices, .owner = shards};

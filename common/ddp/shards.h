@@ -42,7 +42,7 @@ typedef struct Shards {
     Slice *slices;     /* by parameter index: what this rank updates; owned */
     int parameters;    /* entries of the last two */
     Partition partition;
-    void *weight_block, *gradient_block; /* of what is always there; owned */
+    float *weight_block, *gradient_block; /* of what is always there; owned */
     size_t weight_bytes, gradient_bytes; /* of these two */
     /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
     size_t gathered, most_gathered, whole_gradients, most_whole_gradients;

@@ -200,6 +200,8 @@ static void run_steps(Trainer *trainer)
             save(trainer, step + 1);
     }
     record->communication = trainer->counted;
+    pg_set_measuring(trainer->pg, false);
+    record->peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, for which stage 5 gathers everything */
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
@@ -362,13 +364,12 @@ int train(Options *options, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     pg_reset_counters(pg);
     run_steps(&trainer);
-    pg_set_measuring(pg, false);
+    pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
     if (options->save != NULL)
         save(&trainer, trainer.replica.total_steps);
     if (options->trace != NULL)
         trace_write(pg, options->trace);
-    record->peak_rss_mb = report_largest_peak_mb(pg);
     record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
