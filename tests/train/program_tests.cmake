@@ -30,6 +30,9 @@ function(lockstep_program_tests number)
     endif()
     lockstep_script(stage${number}_join "stage${number};mpi" 2 train/test_join.sh $<TARGET_FILE:train_stage${number}>
                     ${MPIEXEC_EXECUTABLE})
+    if(number EQUAL 5) # sharded_runs has one such run
+        set_property(TEST stage5_join APPEND PROPERTY LABELS slow)
+    endif()
     if(number EQUAL 4)
         lockstep_script(stage4_resume stage4 2 train/test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
         if(TARGET train_stage1) # not where stage 4 is built alone
