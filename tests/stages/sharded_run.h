@@ -17,7 +17,7 @@ typedef struct Seen {
     ProcessGroup *pg;
     char log[LOG_ROOM]; /* "AG2 AG1 RS0 ": all_gather of bucket 2, ... */
     size_t gathered, scattered; /* bytes */
-    double gather_seconds; /* each gather begins so much later */
+    _Atomic double gather_seconds; /* each gather begins so much later */
     /* The hold: this collective does not go on before `released`, and says when it has come. */
     Operation held_operation;
     int held_bucket; /* -1: none */
