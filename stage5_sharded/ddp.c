@@ -5,7 +5,7 @@
  *             optimizer's state of this shard, and updates its weights. Then the new weights are all-gathered.
  *   --zero 2  Whole gradients exist only from their first contribution to their reduce-scatter.
  *   --zero 3  Whole weights exist only while an operation needs them, in forward and again in backward (weights.c).
- * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter and an all-gather one after the other:
+ * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter, and then an all-gather. Therefore
  * levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, and so sends half as much again.
  * What is wrong with it: activations are not divided. Each rank still computes every layer of its samples by itself.
  * Source: Rajbhandari et al., 2020 (ZeRO).
@@ -117,7 +117,7 @@ static void parameters_needed(void *listener, Parameter *const *parameters, int 
 }
 
 /* Starts the bucket's reduce-scatter, in grad_dtype. The sum is written over this rank's part of what is sent, or, from
- * level 2 on in float32, directly to the shard. */
+ * level 2 on in float32, directly to the shard. Until finish() all three buffers belong to the communication. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
@@ -221,9 +221,10 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * micro-batch adds to it. (So with --accumulate, levels 2 and 3 save gradients only in the last one.) */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
+    const bool update_follows = ddp->synchronize;
     readiness_check_complete(&ddp->readiness, ddp->parameters);
-    weights_end_micro_batch(&ddp->weights, ddp->synchronize);
-    if (!ddp->synchronize)
+    weights_end_micro_batch(&ddp->weights, update_follows);
+    if (!update_follows)
         return;
     finish_launched(ddp, 0);
     for (int b = 0; b < ddp->shards.count; b++)
