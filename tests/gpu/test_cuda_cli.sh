@@ -12,7 +12,7 @@ program=train_cuda
 
 run 1 --help
 ended 0 --help
-head -1 "$scratch/out" | grep -q '^train_cuda: .*stage [1-4]' || fail "the help does not begin with train_cuda" --help
+head -1 "$scratch/out" | grep -q '^train_cuda: .*stage [1-5]' || fail "the help does not begin with train_cuda" --help
 for flag in share-gpu tf32; do
     grep -q -e "^ *--$flag " "$scratch/out" || fail "the help does not name --$flag" --help
 done

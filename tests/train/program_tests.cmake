@@ -6,7 +6,7 @@ function(lockstep_program_tests number)
         return()
     endif()
     # The command line is the same code in every stage: stage 1 is tested on one and two ranks, stage 4 (which has all
-    # flags) on one. test_options.c tests which stages have a flag; stages 2 and 3 are tested in the slow suite.
+    # flags but one) on one. test_options.c tests which stages have a flag; the others are tested in the slow suite.
     if(number EQUAL 1)
         lockstep_script(stage1_command_line cli 2 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
@@ -17,7 +17,7 @@ function(lockstep_program_tests number)
     else()
         lockstep_script(stage${number}_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage${number}>)
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
-        if(number LESS 4)
+        if(NOT number EQUAL 4)
             set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
         endif()
     endif()

@@ -188,6 +188,8 @@ static void flags_of_later_stages(void **state)
     assert_number(parse("--precision fp16 --grad-dtype bf16", 4).initial_loss_scale, 1024);
     assert_number(parse("--precision fp16 --grad-dtype fp16", 4).initial_loss_scale, 16);
     assert_number(parse("--precision fp16 --grad-dtype fp16 --loss-scale 2048", 4).initial_loss_scale, 2048);
+    assert_int_equal(parse("", 5).ddp.zero, 2);
+    assert_int_equal(parse("--zero 3", 5).ddp.zero, 3);
 }
 
 /* The word after --verify is optional, with or without '='. */
@@ -302,6 +304,9 @@ static void mistakes_are_named(void **state)
         {1, "--bucket-cap-mb 3", "--bucket-cap-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
         {2, "--rebuild-buckets", "take stage3_overlap"},
         {3, "--precision bf16", "stage4_accumulation has bf16"},
+        {4, "--zero 3", "--zero: stage 4 (accumulation) has no sharding: take stage5_sharded"},
+        {5, "--rebuild-buckets", "--rebuild-buckets: not in stage 5"},
+        {5, "--zero 3 --find-unused-parameters", "--find-unused-parameters: not with --zero 3"},
         {1, "--share-gpu", "--share-gpu: this program computes on the CPU"},
         {1, "--lr nan", "--lr: 'nan' is not a number"},
         {1, "--lr 0x10", "--lr: '0x10' is not a number"},

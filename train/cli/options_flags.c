@@ -101,7 +101,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
                       "a collective that takes longer, also because of --wire, ends the run"},
     [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
-                            "a bucket is closed at this size, in MiB (0: one per parameter; auto: what hides most)"},
+                            "a bucket is closed at this size, in MiB (0: one per parameter; auto: what hides most, "
+                            "or in stage 5 one per layer)"},
     [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
                               "the same for the first bucket alone (if only one of the two is given: 25, 1)"},
     [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
