@@ -50,7 +50,6 @@ is_wanted() {
     local name=${1##*/}
     case $1 in
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
-    common/ddp/bucket_plan.?) [ "$number" -ge 2 ] || return 1 ;;
     common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
     common/ddp/shards.?) [ "$number" -ge 5 ] || return 1 ;;
