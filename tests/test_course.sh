@@ -58,6 +58,16 @@ names_nothing_else() { # STARTER STAGE
         fail "$2: these lines name what is not handed out"
 }
 
+# Every file that a starter's sources include is in the starter. (--grade builds the starters, which takes minutes.)
+has_all_headers() { # STARTER STAGE
+    (cd "$1" && grep -r -E '^#include "' --include='*.[ch]' . | sed -E 's/^\.\/([^:]*):#include "([^"]*)".*/\1 \2/' |
+        while read -r file header; do
+            [ -e "common/$header" ] || [ -e "$header" ] || [ -e "tests/stages/$header" ] ||
+                [ -e "$(dirname "$file")/$header" ] || echo "$file: $header"
+        done) >"$scratch/no_headers"
+    [ ! -s "$scratch/no_headers" ] || fail "$2: the starter lacks these headers:" "$(cat "$scratch/no_headers")"
+}
+
 # Every relative link and picture in a starter's documents leads to a file.
 has_good_links() { # STARTER STAGE
     find "$1" -name '*.md' | while IFS= read -r document; do
@@ -98,6 +108,7 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     compiles "$starter" "$stage"
     holds_no_solution "$starter" "$stage"
     names_nothing_else "$starter" "$stage"
+    has_all_headers "$starter" "$stage"
     has_good_links "$starter" "$stage"
     has_good_points "$stage"
     grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" ||
