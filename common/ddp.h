@@ -35,7 +35,7 @@ typedef struct DdpOptions {
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
     DType grad_dtype;              /* from stage 4 on: what travels; DTYPE_F32 otherwise */
-    int zero;                      /* stage 5: what is divided. 1: the optimizer's state; 2: also gradients; 3: also weights */
+    int zero;                      /* stage 5: divided are the optimizer's state (1), also gradients (2), weights (3) */
     bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */
 } DdpOptions;
 

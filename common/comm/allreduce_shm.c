@@ -11,7 +11,7 @@
  *                         the sum to all buffers. Nothing is copied. One meeting before, one after.
  *   all_reduce_staged     The buffers lie elsewhere. Piece after piece is copied into the mailboxes, summed there, and
  *                         copied out.
- *   add_small             For so few bytes that a meeting costs more than adding: each rank copies its part into its
+ *   exchange_small        For so few bytes that a meeting costs more than adding: each rank copies its part into its
  *                         mailbox, and after ONE meeting each rank adds all parts itself.
  */
 #include <string.h>

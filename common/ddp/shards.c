@@ -234,7 +234,7 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
 {
     CHECK(zero >= 1 && zero <= 3, "there are levels 1, 2 and 3 of sharding, not %d", zero);
     const size_t count = (size_t)parameters->count;
-    *shards = (Shards){.pg = pg, .zero = zero, .parameters = parameters->count};
+    *shards = (Shards){.pg = pg, .zero = zero};
     shards->of_parameter = alloc_or_fault(count * sizeof *shards->of_parameter);
     shards->slices = alloc_or_fault(count * sizeof *shards->slices);
     make_buckets(shards, parameters, caps);

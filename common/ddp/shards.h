@@ -40,7 +40,6 @@ typedef struct Shards {
     int count;
     int *of_parameter; /* by parameter index: the number of its bucket, -1 for a frozen parameter; owned */
     Slice *slices;     /* by parameter index: what this rank updates; owned */
-    int parameters;    /* entries of the last two */
     Partition partition;
     float *weight_block, *gradient_block; /* of what is always there; owned */
     size_t weight_bytes, gradient_bytes; /* of these two */

@@ -291,7 +291,7 @@ static void explain_zeros(const float *got, const float *want, int64_t count, do
         }
     if (zeros == wrong)
         snprintf(text, size, "what is wrong is zero: the reduce-scatter of its bucket is missing, or a part of the "
-                 "bucket is in nobody's shard");
+                 "bucket is in no rank's shard");
 }
 
 /* The first gradient of which this rank's own part is wrong; -1 if there is none. */

@@ -35,7 +35,7 @@ static const char *missed_idea(const char *got, const char *expected)
     const int scatters = occurrences(got, "RS") - occurrences(expected, "RS");
     const int gathers = occurrences(got, "AG") - occurrences(expected, "AG");
     if (occurrences(got, "AR") > 1)
-        return "gradients are all-reduced: reduce-scatter them, because a rank needs the sum of its own shard only";
+        return "gradients are all-reduced: reduce-scatter them, because a rank needs the sum of its shard only";
     if (scatters != 0)
         return scatters < 0 ? "a bucket's gradients are never reduce-scattered" :
                               "gradients are reduce-scattered more than once in a step (only the last micro-batch "
@@ -175,7 +175,7 @@ static void check_memory(int zero, bool slow)
     pg_all_reduce(pg, &state, &all, 1, DTYPE_I64, REDUCE_SUM, "state");
     if (all != 2 * parameters_total(parameters) * (int64_t)sizeof(float))
         fail_msg("--zero %d: all ranks together have %lld bytes of optimizer state, where the weights have %lld: each "
-                 "rank keeps the state of its own slices, and each weight has one owner", zero, (long long)all,
+                 "rank keeps the state of its slices, and each weight has one owner", zero, (long long)all,
                  (long long)parameters_total(parameters) * (long long)sizeof(float));
     assert_true((size_t)state <= 2 * whole / ranks);
     run_free(run);

@@ -87,12 +87,12 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
 static void skip_step(Trainer *trainer, long step)
 {
     LossScaler *scaler = &trainer->replica.scaler;
-    if (!scaler->skip_not_finite)
+    if (!scaler->skip_not_finite) {
         ddp_gather_weights(trainer->ddp);
-    if (!scaler->skip_not_finite)
         not_finite_name_rank(trainer->pg, &trainer->replica, scaler->not_finite, &trainer->train_set,
                              loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
                                           trainer->options->accumulate, step));
+    }
     trainer->record.steps_skipped++;
 }
 
