@@ -38,6 +38,8 @@ done
 source "$here/../scripts/mpi.sh"
 # shellcheck source=../tests/stages/messages.sh
 source "$here/../tests/stages/messages.sh"
+# shellcheck source=cases.sh
+source "$here/cases.sh"
 
 # ---- running a student's code ----
 
@@ -71,10 +73,9 @@ fi
 tree=$base/tree build=$base/build checked=$base/build-address
 no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
-# limited SECONDS COMMAND...: its output goes to $log. None of its processes is left when this returns.
+# limited LOG SECONDS COMMAND...: none of the command's processes is left when this returns.
 limited() {
-    local status limit=$1
-    shift
+    local status log=$1
     rm -rf "$work/run" "$log"
     mkdir "$work/run"
     (
@@ -86,55 +87,11 @@ limited() {
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
         export HWLOC_PLUGINS_PATH=/none # otherwise hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
         export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
-        exec timeout --foreground -k 2 "$limit" "$@"
+        exec timeout --foreground -k 2 "${@:2}"
     ) </dev/null >"$log" 2>&1 9>&- # the student's code does not get the lock
     status=$?
     kill_left
     return $status
-}
-
-# Removes control characters, which could change the terminal, and cuts long lines.
-plain() {
-    tr -d '\000-\010\013-\037\177' | cut -c 1-600
-}
-
-# explain STATUS: why a case failed.
-explain() {
-    local message
-    case $1 in
-    124 | 137) message="still running after $seconds s: an endless loop, or a rank that waits for ever" ;;
-    153) message="wrote more than 64 MiB" ;;
-    *)
-        message=$(first_message "$log" | plain)
-        [ -n "$message" ] || message="ended with status $1, and the test case was not over"
-        ;;
-    esac
-    echo "$message"
-}
-
-# run_case PROGRAM RANKS CASE: prints why it fails; nothing if it passes. CASE -: a whole test of ctest's. PROGRAM
-# address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
-run_case() {
-    local status done_line sanitizer programs=$build
-    while [[ $1 = *:* ]]; do
-        case ${1%%:*} in
-        address) sanitizer=address programs=$checked ;;
-        zero_*) export LOCKSTEP_TEST_ZERO=${1:5:1} ;;
-        esac
-        set -- "${1#*:}" "$2" "$3"
-    done
-    if [ "$3" = - ]; then
-        done_line=' 0 failure(s)'
-        limited "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
-            -R "^stage${number}_$1(_$2_ranks)?\$"
-    else
-        done_line="[       OK ] $3"
-        limited "$seconds" mpiexec "${mpiexec_options[@]}" -n "$2" "$programs/$stage/test_$1_stage$number" --case "$3"
-    fi
-    status=$?
-    if [ $status -ne 0 ] || ! grep -a -q -F "$done_line" "$log"; then
-        explain $status
-    fi
 }
 
 # ---- build ----
@@ -145,16 +102,16 @@ mapfile -t checked_programs < <(
 )
 
 build_all() { # SECONDS
-    limited "$1" cmake --build "$build" -j "$jobs" &&
+    limited "$log" "$1" cmake --build "$build" -j "$jobs" &&
         { [ ${#checked_programs[@]} -eq 0 ] ||
-            limited "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
+            limited "$log" "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
 }
 
 if [ ! -e "$base/complete" ]; then
     rm -rf "$tree" "$build" "$checked"
     "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
-    if ! limited 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
-        ! limited 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
+    if ! limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
+        ! limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
         stop 1 "the starter with empty functions does not build"
@@ -171,41 +128,13 @@ fi
 
 # ---- the test cases ----
 
-declare -A results # of the cases run so far: several items may contain the same one
-SECONDS=0 total=0 of=0
-echo "$stage, $submission"
-printf '%7s  %-6s  %s\n' points "" "what must be true"
-while read -r worth program ranks cases idea; do
-    message="" got=$worth verdict=passed
-    [ "$ranks" = - ] || [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
-    for case in ${cases//+/ }; do
-        on=$ranks # or the number before the case's name
-        [[ $case != *:* ]] || on=${case%%:*} case=${case#*:}
-        key="$program $on $case"
-        if [ $built = false ]; then
-            results[$key]="does not build"
-        elif [ $SECONDS -ge "$total_seconds" ]; then
-            results[$key]=${results[$key]-"not run: the $total_seconds s for all cases were over"}
-        elif [ -z "${results[$key]+set}" ]; then
-            results[$key]=$(run_case "$program" "$on" "$case")
-        fi
-        if [ -z "$message" ] && [ -n "${results[$key]}" ]; then
-            where="$program on $on ranks, $case"
-            where=${where/ on - ranks/}
-            message="${where%, -}: ${results[$key]}"
-        fi
-    done
-    if [ -n "$message" ]; then got=0 verdict=FAILED; fi
-    total=$((total + got)) of=$((of + worth))
-    printf '%3d/%3d  %-6s  %s\n' "$got" "$worth" $verdict "$idea"
-    where="$program on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
-    where=${where/ on - ranks/}
-    printf '%17s%s\n' "" "(${where%: -})"
-    if [ -n "$message" ] && [ $built = true ]; then printf '%17s%s\n' "" "$message"; fi
-    jq -n --argjson points "$got" --argjson of "$worth" --arg idea "$idea" --arg message "$message" \
-        '{$points, $of, $idea, passed: ($message == ""), $message}' >>"$work/items"
-done < <(grep -v -E '^ *(#|$)' "$points")
-printf '%3d/%3d  total\n' $total $of
+report() { # GOT WORTH IDEA MESSAGE READ
+    jq -n --argjson points "$1" --argjson of "$2" --arg idea "$3" --arg message "$4" --arg read "$5" \
+        '{$points, $of, $idea, passed: ($message == ""), $message, $read}' >>"$work/items"
+}
 
+echo "$stage, $submission"
+at_once=1 # kill_left ends all that a submission has left, so one case after the other
+run_lines < <(lines_of_points)
 [ -z "$json" ] || jq -s --arg stage "$stage" --arg submission "$submission" --argjson built $built \
     '{$stage, $submission, $built, points: (map(.points) | add), of: (map(.of) | add), items: .}' "$work/items" >"$json"

@@ -54,10 +54,10 @@ is_wanted() {
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
     common/ddp/shards.?) [ "$number" -ge 5 ] || return 1 ;;
     common/ddp_undivided.c) [ "$number" -le 4 ] || return 1 ;;
-    common/* | train/* | scripts/setup.sh | "$stage"/*.[ch] | LICENSE) ;;
+    common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
-    tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
+    tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp | tests/stages/grade.sh) return 1 ;;
     tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
     tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
     tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c)
@@ -85,6 +85,8 @@ fill_in() {
     sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
 }
 fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
+{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$starter/tests/stages" && cp "$here/$stage.points" "$starter/points"; } ||
+    stop 1 "could not write check and what it needs"
 echo 'build*/' >"$starter/.gitignore"
 
 # section FILE HEADING: the section of FILE with that heading, up to the next one.
@@ -147,7 +149,7 @@ done || stop 1 "could not say what is missing"
 table_of_points() {
     local worth program ranks cases idea where
     printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
-    grep -v -E '^ *(#|$)' "$here/$stage.points" | while read -r worth program ranks cases idea; do
+    grep -v -E '^ *(#|$|read:)' "$here/$stage.points" | while read -r worth program ranks cases idea; do
         where=${program##*:}
         [ "$ranks" = - ] || where+=" on $ranks ranks"
         [[ $program != *zero_* ]] || where+=", \`--zero $(grep -o '[123]' <<<"$program")\`"

@@ -97,7 +97,7 @@ has_good_points() { # STAGE
             [ "$case" = - ] || grep -q "cmocka_unit_test(${case#*:})" "$root/tests/stages/test_$program.c" ||
                 fail "$1.points: there is no case $case in tests/stages/test_$program.c"
         done
-    done < <(grep -v '^#' "$root/course/$1.points")
+    done < <(grep -v -E '^#|^ +read: ' "$root/course/$1.points")
     [ $sum -eq 100 ] || fail "$1.points: the points add up to $sum"
 }
 
@@ -118,7 +118,7 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
         names=$(grep -o 'test_[a-z_0-9]*' <<<"$cases" | sed 's/.*/`&`.*/' | tr -d '\n')
         grep -q "^| $worth | [A-Z].* | [a-z].*$names|$" "$starter/ASSIGNMENT.md" ||
             fail "$stage: the table of points does not name $cases"
-    done < <(grep -v '^#' "$root/course/$stage.points")
+    done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done

@@ -98,7 +98,7 @@ static void test_shared_memory(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_blocking_collectives),
         cmocka_unit_test(test_asynchronous_all_reduce),
         cmocka_unit_test(test_shared_memory),

@@ -16,10 +16,11 @@
 #include "comm/process_group.h"
 #include "expect.h"
 
-/* Reads the command line: "--list" prints the names of the cases and ends; "--case NAME" runs only this case; anything
- * else ends the program with status 2. The cases are independent. A case that fails ends all ranks, so run each case by
- * itself to learn which ones pass. Call it before MPI is started. Faults carry the test program's name from now on. */
-void tests_choose_case(int argc, char **argv, const struct CMUnitTest *tests, size_t count);
+/* Reads the command line: "--list" prints the names of the cases and ends; "--case NAME ..." runs only these cases;
+ * anything else ends the program with status 2. The cases are independent. A case that fails ends all ranks, so run
+ * each case by itself to learn which ones pass. Call it before MPI is started. Faults carry the test program's name
+ * from now on. */
+void tests_choose_case(int argc, char **argv, struct CMUnitTest *tests, size_t count);
 
 /* Seconds that a collective may take in a test: 60, or the value of LOCKSTEP_TEST_TIMEOUT. */
 double tests_timeout(void);

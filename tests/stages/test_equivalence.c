@@ -363,7 +363,7 @@ static void test_uneven_ranks_in_micro_batches(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_start),
         cmocka_unit_test(test_as_many_buckets_as_planned),
         cmocka_unit_test(test_nothing_is_under_way_after_backward),

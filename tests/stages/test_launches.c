@@ -156,7 +156,7 @@ static void test_full_buckets_start_at_once(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_first_bucket_starts_during_backward),
         cmocka_unit_test(test_backward_goes_on_meanwhile),
         cmocka_unit_test(test_full_buckets_start_at_once),

@@ -158,7 +158,7 @@ static void test_four_micro_batches_are_one_batch(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_collectives_per_step),
         cmocka_unit_test(test_four_micro_batches_are_one_batch),
     };

@@ -143,7 +143,7 @@ static void test_overflow_on_one_rank(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overflow_on_one_rank)};
+    struct CMUnitTest tests[] = {cmocka_unit_test(test_overflow_on_one_rank)};
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("mlp-toy");
     pg = tests_start_group(&argc, &argv, &options.group);

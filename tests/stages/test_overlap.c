@@ -290,7 +290,7 @@ static void test_rebuilt_buckets_give_the_same_bits(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_order_differs_by_rank),
         cmocka_unit_test(test_tied_weight),
         cmocka_unit_test(test_unused_parameters),

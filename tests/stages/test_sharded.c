@@ -215,7 +215,7 @@ static void test_gradients_do_not_pile_up(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),
         cmocka_unit_test(test_collectives_of_a_step),
         cmocka_unit_test(test_gathers_run_behind_forward),

@@ -280,7 +280,7 @@ static void test_gradients_in_16_bits(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_weight_has_one_owner),
         cmocka_unit_test(test_state_is_that_of_the_slices),
         cmocka_unit_test(test_gradients_stay_until_they_are_sent),

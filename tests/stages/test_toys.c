@@ -243,7 +243,7 @@ static void test_two_layers_share_a_weight(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_frozen_bias_and_parameter_without_gradient),
         cmocka_unit_test(test_two_layers_share_a_weight),
     };

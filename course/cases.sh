@@ -1,0 +1,149 @@
+# cases.sh: runs the graded cases of a stage, and prints its table of points. course/grade.sh and a starter's `check`
+# source it, and define before they call run_lines:
+#
+#   stage, number      stage1_naive, 1             points    the points file; course/README.md describes its columns
+#   build, checked     the builds: plain, and with the address sanitizer
+#   work               an empty directory          seconds, total_seconds   for one case, and for all of them
+#   at_once            cases that run at the same time
+#   mpiexec_options    an array: scripts/mpi.sh       built   false: the submission does not build, so nothing is run
+#   limited LOG SECONDS COMMAND...   runs it with all output in LOG. Exit status: that of the command; 124: out of time
+#   report GOT WORTH IDEA MESSAGE READ   called for each line, after it was printed
+# shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
+
+# Removes control characters, which could change the terminal, and cuts long lines.
+plain() {
+    tr -d '\000-\010\013-\037\177' | cut -c 1-600
+}
+
+# explain STATUS LOG: why a case failed.
+explain() {
+    local message
+    case $1 in
+    124 | 137) message="still running after $seconds s: an endless loop, or a rank that waits for ever" ;;
+    153) message="wrote more than 64 MiB" ;;
+    *)
+        message=$(first_message "$2" | plain)
+        [ -n "$message" ] || message="ended with status $1, and the test case was not over"
+        ;;
+    esac
+    echo "$message"
+}
+
+# run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. CASE -: a whole test
+# of ctest's. PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level
+# 2. Returns the exit status.
+run_cases() {
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer=
+    shift 3
+    while [[ $program = *:* ]]; do
+        case ${program%%:*} in
+        address) sanitizer=address programs=$checked ;;
+        zero_*) export LOCKSTEP_TEST_ZERO=${program:5:1} ;;
+        esac
+        program=${program#*:}
+    done
+    if [ "$1" = - ]; then
+        sanitizer=$sanitizer limited "$log" "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
+            -R "^stage${number}_$program(_${ranks}_ranks)?\$"
+    else
+        sanitizer=$sanitizer limited "$log" "$seconds" mpiexec "${mpiexec_options[@]}" -n "$ranks" \
+            "$programs/$stage/test_${program}_stage$number" --case "$@"
+    fi
+}
+
+# judge_group PROGRAM RANKS CASE...: writes the message of each case to $work/results/PROGRAM RANKS CASE: why it fails;
+# nothing if it passes. After one that fails, the program is started again for the cases after it.
+judge_group() {
+    local program=$1 ranks=$2 status message log
+    shift 2
+    while [ $# -gt 0 ]; do
+        log="$work/logs/$program $ranks $1"
+        if [ "$built" = false ]; then
+            message="does not build"
+        elif [ $SECONDS -ge "$total_seconds" ]; then
+            message="not run: the $total_seconds s for all cases were over"
+        else
+            run_cases "$program" "$ranks" "$log" "$@"
+            status=$?
+            while has_passed "$1" "$log" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do # the end must be in order, too
+                : >"$work/results/$program $ranks $1"
+                shift
+                [ $# -gt 0 ] || return
+            done
+            message=$(explain $status "$log")
+        fi
+        echo "$message" >"$work/results/$program $ranks $1"
+        shift
+    done
+}
+
+has_passed() { # CASE LOG
+    if [ "$1" = - ]; then
+        grep -a -q -F ' 0 failure(s)' "$2"
+    else
+        grep -a -q "\[       OK \] $1\$" "$2"
+    fi
+}
+
+# cases_of PROGRAM RANKS CASES: a line "PROGRAM RANKS CASE" for each. "1:" before a case: it runs on one rank.
+cases_of() {
+    local case
+    for case in ${3//+/ }; do
+        if [[ $case = *:* ]]; then echo "$1 ${case%%:*} ${case#*:}"; else echo "$1 $2 $case"; fi
+    done
+}
+
+# The lines of the points file, with their numbers. "read: WHERE" from the line below it goes into the same line, after a
+# tab.
+lines_of_points() {
+    awk '/^ *(#|$)/ { next }
+         /^ *read: / { sub(/^ *read: /, ""); print ++count, line "\t" $0; next }
+         { line = $0 }' "$points"
+}
+
+# judge_cases: runs the cases of the lines on standard input, each one once. Those of one program and number of ranks
+# are a group, but not under the address sanitizer: it reports a leak at the end, and could not say whose it is.
+judge_cases() {
+    local program ranks cases group
+    mkdir -p "$work/results" "$work/logs"
+    while read -r _ _ program ranks cases _; do
+        cases_of "$program" "$ranks" "$cases"
+    done | awk '!seen[$0]++' >"$work/cases"
+    SECONDS=0
+    awk '{ group = $1 ~ /^address:/ ? $0 : $1 " " $2 }
+         !(group in cases) { order[++count] = group; start[group] = $1 " " $2 }
+         { cases[group] = cases[group] " " $3 }
+         END { for (i = 1; i <= count; i++) print start[order[i]] cases[order[i]] }' "$work/cases" >"$work/groups"
+    while read -r -a group; do
+        while [ "$(jobs -r | wc -l)" -ge "$at_once" ]; do wait -n; done
+        judge_group "${group[@]}" &
+    done <"$work/groups"
+    wait
+}
+
+# run_lines: runs the lines on standard input (from lines_of_points), prints the table, and calls report for each.
+run_lines() {
+    local worth program ranks cases idea read message key where case line index total=0 of=0
+    cat >"$work/lines"
+    judge_cases <"$work/lines"
+    printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
+    while IFS= read -r line; do
+        read -r index worth program ranks cases idea <<<"${line%%$'\t'*}"
+        read=${line#*$'\t'} message=
+        while IFS= read -r key && [ -z "$message" ]; do
+            message=$(cat "$work/results/$key")
+            [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$program on $where ranks, $case: $message"; }
+        done < <(cases_of "$program" "$ranks" "$cases")
+        message=${message/ on - ranks, -/}
+        got=$worth
+        [ -z "$message" ] || got=0
+        total=$((total + got)) of=$((of + worth))
+        printf '%3d  %3d/%3d  %-6s  %s\n' "$index" "$got" "$worth" "$([ -z "$message" ] && echo passed || echo FAILED)" "$idea"
+        where="$program on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
+        where=${where/ on - ranks/}
+        printf '%22s(%s)\n' "" "${where%: -}"
+        [ -z "$message" ] || printf '%22s%s\n' "" "$message"
+        report "$got" "$worth" "$idea" "$message" "$read"
+    done <"$work/lines"
+    printf '%8d/%3d  total\n' $total $of
+}

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# check: builds your ddp.c, runs what is graded, and prints the points.
+#
+# usage: ./check [LINE ...]              all lines of the table, or those with these numbers
+#        ./check --sanitize [LINE ...]   with the address sanitizer, which names the line of ddp.c that misuses memory:
+#                                        the lines that are graded with it, or those with these numbers
+# Each run works in build/, or in build-address/. What the test cases print is left in build/check/logs/.
+# Exit status 0: all that was run has passed. 1: something has not. 2: wrong usage.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+cd "$here" || exit 1
+points=$here/points build=$here/build checked=$here/build-address
+stage=$(basename "$(ls -d "$here"/stage[1-9]_*)")
+number=${stage:5:1} seconds=60 total_seconds=600 at_once=$(nproc)
+# shellcheck source-path=SCRIPTDIR source=cases.sh
+source "$here/tests/stages/cases.sh"
+# shellcheck source-path=SCRIPTDIR/..
+source "$here/tests/stages/messages.sh"
+# shellcheck source-path=SCRIPTDIR/..
+source "$here/scripts/mpi.sh"
+no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
+
+stop() { # STATUS MESSAGE
+    echo "check: $2" >&2
+    exit "$1"
+}
+
+sanitize=
+[ "${1-}" != --sanitize ] || { sanitize=address && shift; }
+count=$(lines_of_points | wc -l)
+for line in "$@"; do
+    case $line in
+    -h | --help) exec sed -n '4,8s/^# \{0,1\}//p' "$0" ;;
+    *[!0-9]*) stop 2 "'$line' is no number of a line: give numbers from 1 to $count, or nothing" ;;
+    esac
+    { [ "$line" -ge 1 ] && [ "$line" -le "$count" ]; } || stop 2 "there are lines 1 to $count, not $line"
+done
+for tool in cmake mpiexec; do
+    command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
+done
+
+# Which lines: those asked for; without numbers, those that are graded with the chosen build.
+chosen=$(lines_of_points | awk -v asked=" $* " -v sanitize="$sanitize" '
+    asked ~ /[0-9]/ ? index(asked, " " $1 " ") : ($3 ~ /^address:/) == (sanitize != "")')
+[ -n "$chosen" ] || stop 2 "no line of this stage is graded with the address sanitizer: give numbers of lines"
+if [ -n "$sanitize" ]; then
+    build=$checked
+    chosen=$(sed -E 's/^([0-9]+ +[0-9]+ +)(address:)?/\1address:/' <<<"$chosen" | awk '$5 != "-"')
+    [ -n "$chosen" ] || stop 2 "line $* has no test cases of its own: it is not run with the sanitizer"
+elif grep -q -E '^[0-9]+ +[0-9]+ +address:' <<<"$chosen"; then
+    stop 2 "line $*: graded with the address sanitizer: ./check --sanitize $*"
+fi
+
+# ---- build ----
+
+[ -e "$build/CMakeCache.txt" ] || cmake -S "$here" -B "$build" -DLOCKSTEP_SANITIZE=$sanitize >/dev/null || exit 1
+mkdir -p "$build/check"
+cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
+    grep -E -A 3 'error|undefined|multiple definition' "$build/check/build.log" | head -n 40
+    stop 1 "$stage/ddp.c does not build: ${build#"$here/"}/check/build.log has everything"
+}
+grep -E -A 3 'ddp\.c:.*warning' "$build/check/build.log"
+
+# ---- run ----
+
+limited() { # LOG SECONDS COMMAND...
+    OPENBLAS_NUM_THREADS=1 LOCKSTEP_TEST_TIMEOUT=10 HWLOC_PLUGINS_PATH=/none \
+        ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2$no_leaks timeout -k 2 "${@:2}" </dev/null >"$1" 2>&1
+}
+
+first=
+report() { # GOT WORTH IDEA MESSAGE READ
+    [ -n "$first" ] || [ -z "$4" ] || first=$5
+}
+
+work=$build/check built=true
+rm -rf "$work/results" "$work/logs"
+run_lines <<<"$chosen"
+if [ -z "$first" ]; then exit 0; fi
+printf '\nFor the first line that failed, read: %s\n' "$first"
+exit 1
