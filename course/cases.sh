@@ -31,22 +31,24 @@ explain() {
 
 # run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. CASE -: a whole test
 # of ctest's. PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level
-# 2. Returns the exit status.
+# 2. start:NAME, factor:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer=
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer= given="start factor"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in
         address) sanitizer=address programs=$checked ;;
         zero_*) export LOCKSTEP_TEST_ZERO=${program:5:1} ;;
+        start) given=factor ;;
+        factor) given=start ;;
         esac
         program=${program#*:}
     done
-    if [ "$1" = - ]; then
+    if [ "$1" = - ]; then # nothing is given
         sanitizer=$sanitizer limited "$log" "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
             -R "^stage${number}_$program(_${ranks}_ranks)?\$"
     else
-        sanitizer=$sanitizer limited "$log" "$seconds" mpiexec "${mpiexec_options[@]}" -n "$ranks" \
+        sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" mpiexec "${mpiexec_options[@]}" -n "$ranks" \
             "$programs/$stage/test_${program}_stage$number" --case "$@"
     fi
 }
@@ -123,23 +125,24 @@ judge_cases() {
 
 # run_lines: runs the lines on standard input (from lines_of_points), prints the table, and calls report for each.
 run_lines() {
-    local worth program ranks cases idea read message key where case line index total=0 of=0
+    local worth program ranks cases idea read message key name where case line index total=0 of=0
     cat >"$work/lines"
     judge_cases <"$work/lines"
     printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
     while IFS= read -r line; do
         read -r index worth program ranks cases idea <<<"${line%%$'\t'*}"
-        read=${line#*$'\t'} message=
+        read=${line#*$'\t'} message= name=${program#start:}
+        name=${name#factor:}
         while IFS= read -r key && [ -z "$message" ]; do
             message=$(cat "$work/results/$key")
-            [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$program on $where ranks, $case: $message"; }
+            [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$name on $where ranks, $case: $message"; }
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/}
         got=$worth
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))
         printf '%3d  %3d/%3d  %-6s  %s\n' "$index" "$got" "$worth" "$([ -z "$message" ] && echo passed || echo FAILED)" "$idea"
-        where="$program on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
+        where="$name on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
         where=${where/ on - ranks/}
         printf '%22s(%s)\n' "" "${where%: -}"
         [ -z "$message" ] || printf '%22s%s\n' "" "$message"

@@ -42,7 +42,7 @@ all_files() {
 }
 
 # The test programs that the points name.
-graded=$(sed -nE 's/^ *[0-9]+ +(address:)?(zero_.:)?([a-z_]+) .*/\3/p' "$here/$stage.points" | sort -u)
+graded=$(sed -nE 's/^ *[0-9]+ +([a-z]+:|zero_.:)*([a-z_]+) .*/\2/p' "$here/$stage.points" | sort -u)
 
 # Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
 # not name, and the parts of common/ that a later stage introduces.

@@ -11,6 +11,7 @@
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"
+#include "given.h"
 
 /* ---- the timeline ---- */
 
@@ -72,6 +73,7 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options, int 
     optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
     pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
+    give_start(&pair->ranks.parameters, &pair->whole.parameters, NULL);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
     watch_start(&pair->watch, pg, &pair->ranks.tape);
     return pair;
@@ -140,7 +142,7 @@ void branch_pair_accumulate(BranchPair *pair, const BranchPlan *plans, long step
     whole_gradient(pair, plans, step);
 }
 
-static void whole_step(BranchPair *pair, const BranchPlan *plans, long step)
+static void whole_mean_gradient(BranchPair *pair, const BranchPlan *plans, long step)
 {
     ParameterList *parameters = &pair->whole.parameters;
     whole_gradient(pair, plans, step);
@@ -148,8 +150,6 @@ static void whole_step(BranchPair *pair, const BranchPlan *plans, long step)
         if (parameters->items[i]->tensor.requires_grad)
             device_scale(parameters->items[i]->tensor.grad, gradient_scale(pair),
                          tensor_count(&parameters->items[i]->tensor));
-    optimizer_step(&pair->whole_optimizer, 0.02f);
-    parameters_zero_gradients(parameters);
 }
 
 void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, const char *what)
@@ -157,9 +157,12 @@ void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, cons
     branch_pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
     if (pair->options.rebuild_buckets && pair->watch.planned == 0)
         watch_follow_rank_0(&pair->watch);
+    whole_mean_gradient(pair, plans, step);
+    give_factor(&pair->ranks.parameters, &pair->whole.parameters, NULL);
     optimizer_step(&pair->ranks_optimizer, 0.02f);
+    optimizer_step(&pair->whole_optimizer, 0.02f);
     parameters_zero_gradients(&pair->ranks.parameters);
-    whole_step(pair, plans, step);
+    parameters_zero_gradients(&pair->whole.parameters);
     for (int i = 0; i < PARAMETERS; i++) {
         const Parameter *got = pair->ranks.parameters.items[i], *want = pair->whole.parameters.items[i];
         char name[160];

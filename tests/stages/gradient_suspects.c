@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "expect.h"
+#include "given.h"
 
 /* The contributions of every rank's micro-batches to one parameter's gradient. */
 typedef struct Shares {
@@ -315,6 +316,7 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
     char cause[500] = "it was sent before it was complete (a tied weight has two contributions), changed while it was "
                       "sent, or added to another parameter's";
     int trained = 0, wrong = 0, first = -1;
+    give_factor(ranks, whole, ddp_partition(pair->ddp));
     for (int i = 0; i < ranks->count; i++) {
         const Tensor *got = &ranks->items[i]->tensor, *want = &whole->items[i]->tensor;
         trained += got->requires_grad;

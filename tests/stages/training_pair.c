@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
+#include "given.h"
 #include "toy_models.h"
 
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
@@ -29,6 +30,7 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
           "ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");
     optimizer_set_partition(&pair->ranks.optimizer, ddp_partition(pair->ddp));
     ddp_gather_weights(pair->ddp);
+    give_start(&pair->ranks.model.parameters, &pair->whole.model.parameters, ddp_partition(pair->ddp));
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
     sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));

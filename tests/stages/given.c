@@ -1,0 +1,55 @@
+/* given.c: a right start, and a right factor. */
+#include "given.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/device.h"
+
+static bool is_given(const char *what)
+{
+    const char *given = getenv("LOCKSTEP_TEST_GIVEN");
+    return given != NULL && strstr(given, what) != NULL;
+}
+
+void give_start(ParameterList *ranks, const ParameterList *whole, const Partition *partition)
+{
+    for (int i = 0; i < ranks->count && is_given("start"); i++) {
+        const float *right = whole->items[i]->tensor.data;
+        size_t bytes = (size_t)tensor_count(&whole->items[i]->tensor) * sizeof *right;
+        if (ranks->items[i]->tensor.data != NULL)
+            memcpy(ranks->items[i]->tensor.data, right, bytes);
+        const Slice *slice = partition != NULL ? &partition->slices[i] : NULL;
+        if (slice != NULL && slice->weight != NULL)
+            memcpy(slice->weight, right + slice->begin, (size_t)slice->count * sizeof *right);
+    }
+}
+
+/* The c for which c * right is closest to the ranks' gradients: their scalar product over right's with itself. */
+static double factor_of(const ParameterList *ranks, const ParameterList *whole)
+{
+    double product = 0, square = 0;
+    for (int i = 0; i < ranks->count; i++) {
+        const float *got = ranks->items[i]->tensor.grad, *right = whole->items[i]->tensor.grad;
+        for (int64_t k = 0; k < tensor_count(&ranks->items[i]->tensor) && got != NULL && right != NULL; k++) {
+            product += (double)got[k] * (double)right[k];
+            square += (double)right[k] * (double)right[k];
+        }
+    }
+    return product / square;
+}
+
+void give_factor(ParameterList *ranks, const ParameterList *whole, const Partition *partition)
+{
+    double factor = is_given("factor") ? factor_of(ranks, whole) : 1;
+    if (!isfinite(factor) || factor == 0 || fabs(factor - 1) < 1e-4)
+        return; /* nothing to mend, or not by a factor */
+    for (int i = 0; i < ranks->count; i++) {
+        Tensor *tensor = &ranks->items[i]->tensor;
+        if (tensor->requires_grad && tensor->grad != NULL)
+            device_scale(tensor->grad, (float)(1 / factor), tensor_count(tensor));
+        if (tensor->requires_grad && partition != NULL && partition->slices[i].grad != NULL)
+            device_scale(partition->slices[i].grad, (float)(1 / factor), partition->slices[i].count);
+    }
+}

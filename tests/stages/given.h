@@ -1,0 +1,21 @@
+/* given.h: what a graded test gives to a solution, so that one mistake costs the points of one property only.
+ *
+ * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start" and "factor". If it is not set, as under ctest,
+ * nothing is given. course/cases.sh sets both, but for the lines that grade this very property.
+ */
+#ifndef LOCKSTEP_TESTS_GIVEN_H
+#define LOCKSTEP_TESTS_GIVEN_H
+
+#include "autograd/tensor.h"
+#include "optim/optimizer.h"
+
+/* "start": after ddp_create(), sets the ranks' weights to those of `whole`, as a correct broadcast would have done.
+ * partition: of stage 5, else NULL; its slices are set, too. */
+void give_start(ParameterList *ranks, const ParameterList *whole, const Partition *partition);
+
+/* "factor": before the optimizer, divides all gradients of the ranks by the one factor by which they differ from those
+ * of `whole`. Gradients that are wrong in another way stay wrong. partition: as above; its slices' gradients are
+ * divided, too. */
+void give_factor(ParameterList *ranks, const ParameterList *whole, const Partition *partition);
+
+#endif
