@@ -125,7 +125,7 @@ BucketCaps bucket_caps_best(const size_t *sizes, const double *ready, int count,
     for (int i = 0; i < count; i++)
         total += sizes[i];
     BucketCaps best = bucket_caps_predict(sizes, ready, count, backward, link, total, total);
-    for (size_t first = SMALLEST_CAP; first < 2 * total; first *= 2)
+    for (size_t first = SMALLEST_CAP; first < total; first *= 2)
         for (size_t cap = SMALLEST_CAP; cap < 2 * total; cap *= 2) {
             BucketCaps caps = bucket_caps_predict(sizes, ready, count, backward, link, first, cap);
             if (caps.exposed + BUCKET_PRICE * caps.buckets < best.exposed + BUCKET_PRICE * best.buckets)

@@ -40,14 +40,14 @@ void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *pr
 {
     const int world_size = pg_world_size(pg);
     const size_t head = strlen(problem);
-    int64_t size = (int64_t)(head + strlen(text) + 1), largest = size;
+    int64_t size = (int64_t)(head + strlen(text)), largest = size;
     int64_t *sizes = alloc_or_fault((size_t)world_size * sizeof *sizes);
     pg_all_gather(pg, &size, sizes, 1, DTYPE_I64, "size of a description");
     for (int rank = 0; rank < world_size; rank++) {
         check_same_collective(sizes[rank] <= LARGEST_TEXT, rank);
         largest = sizes[rank] > largest ? sizes[rank] : largest;
     }
-    size_t words = (size_t)largest / sizeof(int32_t) + 1, bytes = words * sizeof(int32_t);
+    size_t words = (size_t)largest / sizeof(int32_t) + 1, bytes = words * sizeof(int32_t); /* with a 0 at the end */
     char *mine = alloc_or_fault(bytes), *all = alloc_or_fault((size_t)world_size * bytes);
     stpcpy(stpcpy(mine, problem), text);
     pg_all_gather(pg, mine, all, words, DTYPE_I32, "description");

@@ -14,7 +14,7 @@ static Slice slice_of(const Optimizer *optimizer, int i)
     const Tensor *tensor = &optimizer->parameters->items[i]->tensor;
     if (optimizer->partition != NULL)
         return optimizer->partition->slices[i];
-    return (Slice){.begin = 0, .count = tensor_count(tensor), .weight = tensor->data, .grad = tensor->grad};
+    return (Slice){.count = tensor_count(tensor), .weight = tensor->data, .grad = tensor->grad};
 }
 
 static int states_per_weight(const OptimizerOptions *options)
@@ -36,7 +36,6 @@ void optimizer_create(Optimizer *optimizer, const OptimizerOptions *options, Par
             optimizer->first_square[i] + squares_blocks(tensor_count(&parameters->items[i]->tensor));
     optimizer->squares = device_alloc((size_t)optimizer->first_square[count] * sizeof *optimizer->squares);
     optimizer->factor = device_alloc(sizeof *optimizer->factor);
-    device_fill(optimizer->factor, 1, 1);
 }
 
 void optimizer_allocate_state(Optimizer *optimizer)

@@ -68,8 +68,38 @@ static void test_best_caps(void **state)
         fail_msg("a link on which most can be hidden, but there are fewer than 3 buckets");
 }
 
+/* Only the first gradient can be sent behind backward: after it, one bucket holds all others. */
+static void test_one_early_gradient(void **state)
+{
+    (void)state;
+    enum { COUNT = 64 };
+    size_t sizes[COUNT];
+    double ready[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        sizes[i] = (size_t)1 << 16;
+        ready[i] = i == 0 ? 1e-3 : 64e-3;
+    }
+    const BucketCaps caps = bucket_caps_best(sizes, ready, COUNT, 64e-3, (Link){1e-4, 1e7});
+    assert_int_equal(caps.buckets, 2);
+    assert_true(caps.others >= (COUNT - 1) * sizes[0]);
+}
+
+/* The smallest cap that is tried is larger than the whole model. */
+static void test_tiny_model(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {100, 100, 100};
+    const double ready[] = {1e-3, 2e-3, 3e-3};
+    assert_int_equal(bucket_caps_best(sizes, ready, 3, 3e-3, (Link){1e-6, 1e6}).buckets, 1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_predicted_exposure), cmocka_unit_test(test_best_caps)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_predicted_exposure),
+        cmocka_unit_test(test_best_caps),
+        cmocka_unit_test(test_one_early_gradient),
+        cmocka_unit_test(test_tiny_model),
+    };
     return cmocka_run_group_tests_name("bucket_plan", tests, NULL, NULL);
 }

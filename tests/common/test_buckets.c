@@ -167,6 +167,7 @@ static void test_limits(void **state)
     expect_elements("large ones between small ones", &sizes, 100, (const size_t[]){1000, 2010, 10, 0});
     expect_elements("cap 0: one bucket per parameter", &sizes, 0, (const size_t[]){1000, 10, 2000, 10, 0});
     expect_plan("a first bucket of its own cap", &sizes, 1, 1 << 20, (const size_t[]){4000, 8080, 0});
+    expect_plan("caps one byte above a parameter", &sizes, 4001, 8001, (const size_t[]){4040, 8040, 0});
     expect_plan("a first cap above the cap", &sizes, 5000, 1, (const size_t[]){12040, 40, 0});
 }
 
@@ -327,6 +328,8 @@ static void test_nothing_to_train(void **state)
         list.items[i]->tensor.requires_grad = false;
     buckets_create(&buckets, NULL, &list, NULL, 100, 100);
     expect_buckets(&buckets, 0, "as all parameters are frozen");
+    for (int i = 0; i < PARAMETERS; i++)
+        assert_int_equal(buckets.of_parameter[i], -1);
     if (buckets_largest(&buckets) != 0)
         fail_msg("buckets_largest() is %zu where there are no buckets, expected 0", buckets_largest(&buckets));
     buckets_free(&buckets);

@@ -1,6 +1,9 @@
 /* test_readiness.c: the faults of ddp/readiness.c. Without MPI: a fault ends a forked child. */
+#include <stdio.h>
+
 #include "base/check.h"
 #include "ddp/readiness.h"
+#include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"
 
@@ -82,6 +85,49 @@ static void test_nothing_marked(void **state)
     expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was recorded for any of 2 parameters");
 }
 
+/* Stages 1 and 2 listen to no events: a parameter has its gradient if an operation has used it. */
+static void use_none(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    list.items[2]->tensor.requires_grad = false;
+    replicas_check_gradients(&list, NULL);
+}
+
+static void use_one(void *argument)
+{
+    (void)argument;
+    ParameterList list = three_parameters();
+    list.items[1]->has_gradient = true;
+    replicas_check_gradients(&list, NULL);
+}
+
+static void test_without_events(void **state)
+{
+    (void)state;
+    expect_dies(use_none, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc2.weight. ");
+    expect_dies(use_one, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight. ");
+}
+
+/* There is room for some of the names. */
+static void use_none_of_many(void *argument)
+{
+    (void)argument;
+    ParameterList list = {0};
+    for (int i = 0; i < 100; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "a.rather.long.name.%d", i);
+        parameters_add(&list, name, 1, (int64_t[]){4});
+    }
+    replicas_check_gradients(&list, NULL);
+}
+
+static void test_many_names(void **state)
+{
+    (void)state;
+    expect_dies(use_none_of_many, NULL, 1, "100 parameter(s) got no gradient: a.rather.long.name.0, a.rather.long.");
+}
+
 /* Each backward pass starts with no marks, frozen parameters are not waited for, and the order is recorded. */
 static void test_each_pass_anew(void **state)
 {
@@ -110,6 +156,8 @@ int main(void)
         cmocka_unit_test(test_frozen),
         cmocka_unit_test(test_incomplete),
         cmocka_unit_test(test_nothing_marked),
+        cmocka_unit_test(test_without_events),
+        cmocka_unit_test(test_many_names),
         cmocka_unit_test(test_each_pass_anew),
     };
     device_init(0, 1);

@@ -269,8 +269,8 @@ mistakes() {
     plant "model text" 'rank [02] sent data of another collective'
     plant "model number" 'rank 2 sent data of another collective, not the text that is compared here'
     plant model 'parameter 0 is fc1.weight float32 \[4, 3\] on rank 0, but fc1.weight float32 \[4, 5\] on rank 2'
-    for which in 1 2 3; do # of three parameters
-        plant "drift $((which - 1))" "drifted apart: fc$which.weight differs between rank 0 and rank 2"
+    for case in 1:2 2:1 3:2; do # PARAMETER:RANK, of three each
+        plant "drift $((${case%:*} - 1))" "drifted apart: fc${case%:*}.weight differs between rank 0 and rank ${case#*:}"
     done
 
     # Two ranks with another flag than the first: reported before the first step.
