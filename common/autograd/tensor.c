@@ -43,9 +43,9 @@ int64_t tensor_last(const Tensor *tensor)
 void tensor_describe(const Tensor *tensor, char *text, size_t size)
 {
     int used = snprintf(text, size, "%s [", dtype_name(tensor->dtype));
-    for (int i = 0; i < tensor->ndim && used >= 0 && (size_t)used < size; i++)
+    for (int i = 0; i < tensor->ndim && (size_t)used < size; i++)
         used += snprintf(text + used, size - (size_t)used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
-    if (used >= 0 && (size_t)used < size)
+    if ((size_t)used < size)
         snprintf(text + used, size - (size_t)used, "]");
 }
 
