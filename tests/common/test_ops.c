@@ -357,6 +357,33 @@ static void test_a_summand_keeps_its_earlier_contributions(void **state)
     parameters_free(&parameters);
 }
 
+static float place[4];
+
+static void place_gradient(void *listener, Parameter *parameter)
+{
+    (void)listener;
+    parameter->tensor.grad = place;
+}
+
+/* Without an earlier contribution, it takes the memory over; but a parameter's gradient lies where a listener wants it. */
+static void test_a_summand_takes_over_the_gradient(void **state)
+{
+    (void)state;
+    float ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
+    ParameterList parameters = {0};
+    Parameter *x = parameters_add(&parameters, "x", 1, (int64_t[]){4}); /* zeros */
+    Tape tape = {.on_gradient_needed = place_gradient};
+    tape_begin(&tape, true);
+    Tensor *b = tape_input(&tape, ones, DTYPE_F32, 1, (int64_t[]){4});
+    Tensor *inner = op_add(&tape, &x->tensor, b), *outer = op_add(&tape, inner, b);
+    tape_backward(&tape, op_mse(&tape, outer, zeros), 1);
+    assert_ptr_equal(inner->grad, outer->grad);
+    assert_ptr_equal(x->tensor.grad, place);
+    expect_bits_equal("the gradient of x", place, ones, 4, "per element, 2 * 2 / 4");
+    tape_free(&tape);
+    parameters_free(&parameters);
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -365,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_gelu),      cmocka_unit_test(test_add),       cmocka_unit_test(test_layernorm),
         cmocka_unit_test(test_embedding), cmocka_unit_test(test_attention),
         cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
+        cmocka_unit_test(test_a_summand_takes_over_the_gradient),
     };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }
