@@ -365,7 +365,7 @@ static void place_gradient(void *listener, Parameter *parameter)
     parameter->tensor.grad = place;
 }
 
-/* Without an earlier contribution, it takes over the memory. But a parameter's gradient lies where the listener says. */
+/* Without earlier contributions, it takes over the memory. But a parameter's gradient lies where the listener says. */
 static void test_a_summand_takes_over_the_gradient(void **state)
 {
     (void)state;
