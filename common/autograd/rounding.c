@@ -8,8 +8,6 @@
 
 static const void *rounded(Tape *tape, const float *values, int64_t count)
 {
-    if (tape->precision == DTYPE_F32)
-        return values;
     void *copy = arena_alloc(&tape->arena, device_rounded_bytes(tape->precision, count));
     device_store_rounded(copy, values, tape->precision, count);
     return copy;
@@ -25,13 +23,20 @@ static bool is_up_to_date(const Parameter *parameter)
     return parameter->rounded.values != NULL && parameter->rounded.version == parameter->version;
 }
 
+void parameter_drop_copy(Parameter *parameter)
+{
+    device_free(parameter->rounded.values);
+    parameter->rounded = (RoundedCopy){0};
+}
+
 static const void *rounded_weight(Parameter *parameter, DType precision)
 {
     RoundedCopy *copy = &parameter->rounded;
-    if (copy->dtype == precision && is_up_to_date(parameter))
+    if (copy->dtype != precision)
+        parameter_drop_copy(parameter);
+    if (is_up_to_date(parameter))
         return copy->values;
-    if (copy->values == NULL || copy->dtype != precision) {
-        device_free(copy->values);
+    if (copy->values == NULL) {
         copy->dtype = precision;
         copy->values = device_alloc(kept_bytes(parameter));
     }
@@ -58,12 +63,6 @@ const void *rounded_gradient(Tape *tape, Tensor *out)
         return rounded(tape, out->grad, tensor_count(out));
     device_store_rounded(out->grad, out->grad, tape->precision, tensor_count(out)); /* emulated: still a float */
     return out->grad;
-}
-
-void parameter_drop_copy(Parameter *parameter)
-{
-    device_free(parameter->rounded.values);
-    parameter->rounded = (RoundedCopy){0};
 }
 
 static bool copy_is_right(const Parameter *parameter)

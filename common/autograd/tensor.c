@@ -42,11 +42,11 @@ int64_t tensor_last(const Tensor *tensor)
 
 void tensor_describe(const Tensor *tensor, char *text, size_t size)
 {
-    int used = snprintf(text, size, "%s [", dtype_name(tensor->dtype));
-    for (int i = 0; i < tensor->ndim && used >= 0 && (size_t)used < size; i++)
-        used += snprintf(text + used, size - (size_t)used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
-    if (used >= 0 && (size_t)used < size)
-        snprintf(text + used, size - (size_t)used, "]");
+    char whole[120]; /* four numbers of 19 digits fit */
+    int used = sprintf(whole, "%s [", dtype_name(tensor->dtype));
+    for (int i = 0; i < tensor->ndim; i++)
+        used += sprintf(whole + used, "%s%lld", i ? ", " : "", (long long)tensor->shape[i]);
+    snprintf(text, size, "%s]", whole);
 }
 
 /* ---- parameters ---- */

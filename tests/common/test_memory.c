@@ -151,7 +151,9 @@ static void test_copies_of_weights(void **state)
 {
     (void)state;
     Setup setup;
-    setup_create(&setup, &small_mlp);
+    ModelSpec spec = small_mlp;
+    spec.mlp.last_bias = false; /* so the last parameter has a copy, too */
+    setup_create(&setup, &spec);
     ParameterList *list = &setup.model.parameters;
     step(&setup, 2);
     assert_int_equal(parameters_operand_bytes(list), 0); /* float32 needs none */
@@ -167,6 +169,10 @@ static void test_copies_of_weights(void **state)
     assert_memory_equal(&third, &second, sizeof third);
     for (int layer = 0; layer < 3; layer++)
         assert_ptr_equal(setup.model.fc_weight[layer]->rounded.values, copies[layer]);
+    assert_null(parameters_find_stale(list));
+    const float changed = 3;
+    device_from_host(setup.model.fc_weight[2]->tensor.data, &changed, sizeof changed);
+    assert_ptr_equal(parameters_find_stale(list), setup.model.fc_weight[2]);
     setup_free(&setup);
 }
 

@@ -1,4 +1,4 @@
-/* test_model.c: tensors' shapes; the models' sizes, their initial weights (and the random numbers behind them) and their
+/* test_model.c: the models' sizes and layers, their initial weights (and the random numbers behind them), and their
  * depth. Their results: test_reference.c. */
 #include <math.h>
 #include <stdlib.h>
@@ -80,6 +80,28 @@ static void test_parameters_are_found_by_name(void **state)
                          model.parameters.items[i]);
     assert_null(parameters_find(&model.parameters, "fc1"));
     model_free(&model);
+}
+
+/* The number of parameters in each layer, which are gathered together in stage 5. */
+static void expect_layers(const ModelSpec *spec, int layers, const int *sizes)
+{
+    Model model;
+    model_create(&model, spec, 1);
+    int next = 0;
+    for (int layer = 0; layer < layers; layer++)
+        for (int i = 0; i < sizes[layer]; i++, next++)
+            assert_int_equal(model.parameters.items[next]->layer - model.parameters.items[0]->layer, layer);
+    assert_int_equal(model.parameters.count, next);
+    model_free(&model);
+}
+
+static void test_layers(void **state)
+{
+    (void)state;
+    ModelSpec toy = spec_of("mlp-toy"), gpt = spec_of("gpt");
+    gpt.gpt = (GptSizes){3, 2, 8, 5, 11, 11};
+    expect_layers(&toy, 3, (int[]){2, 2, 1});
+    expect_layers(&gpt, 4, (int[]){2, 12, 12, 14}); /* the embeddings; the blocks, the last with the last layernorm */
 }
 
 /* ---- initial weights ---- */
@@ -226,25 +248,14 @@ static void test_the_longest_name(void **state)
     expect_dies(add_a_parameter, name, 1, "is too long");
 }
 
-static void view_without_dimensions(void *argument)
-{
-    (void)argument;
-    tensor_view(NULL, DTYPE_F32, 0, NULL);
-}
-
-static void test_tensors_have_dimensions(void **state)
-{
-    (void)state;
-    expect_dies(view_without_dimensions, NULL, 1, "a tensor has 1 to");
-}
-
 int main(void)
 {
     device_init(0, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tensors_have_dimensions),
         cmocka_unit_test(test_random_numbers),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_parameters_are_found_by_name),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_parameters_are_found_by_name),
+        cmocka_unit_test(test_layers),
         cmocka_unit_test(test_first_weights_of_gpt),
         cmocka_unit_test(test_first_weights_of_mlp),
         cmocka_unit_test(test_deep_gpt),

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "base/rng.h"
 #include "device/device.h"
@@ -215,6 +216,24 @@ static void test_operands_are_for_products(void **state)
     tape_free(&setting.tape);
 }
 
+/* On the CPU, rounded numbers are still floats, so an incoming gradient needs no second place. */
+static void test_gradients_are_rounded_in_place(void **state)
+{
+    (void)state;
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int p = 0; p < 3; p++) {
+        Tape tape = {.precision = precisions[p]};
+        tape_begin(&tape, true);
+        Tensor *gradient = normal_tensor(&tape, 2, (int64_t[]){ROWS, WIDTH}, 1);
+        Tensor *out = tape_tensor(&tape, 2, (int64_t[]){ROWS, WIDTH}, true);
+        out->grad = gradient->data;
+        assert_ptr_equal(rounded_gradient(&tape, out), gradient->data);
+        gradient->dtype = precisions[p];
+        check_operand(gradient, precisions[p], "an incoming gradient");
+        tape_free(&tape);
+    }
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -223,6 +242,7 @@ int main(void)
         cmocka_unit_test(test_attention_in_half_precision),
         cmocka_unit_test(test_results_are_operands),
         cmocka_unit_test(test_operands_are_for_products),
+        cmocka_unit_test(test_gradients_are_rounded_in_place),
     };
     return cmocka_run_group_tests_name("precision", tests, NULL, NULL);
 }
