@@ -88,7 +88,7 @@ typedef struct Line {
 
 static void line_append_list(Line *line, const char *format, va_list arguments)
 {
-    size_t room = sizeof line->text - 1 - line->length; /* one byte is kept for the newline */
+    size_t room = sizeof line->text - line->length; /* with the final 0, in whose place line_print() puts a newline */
     int wanted = vsnprintf(line->text + line->length, room, format, arguments);
     if (wanted > 0)
         line->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
