@@ -88,11 +88,12 @@ static void test_mistakes(void **state)
     int rank = 0;
     expect_dies(make_a_mistake_without_mpi, NULL, 2, OUTPUT "train: error: no data\n");
     expect_dies(make_the_same_mistake, &rank, 2, EXPLAINED OUTPUT "train: error: no data\n" ARRIVE LEAVE);
-    expect_dies(make_a_mistake_alone, &rank, ABORTED + 2, EXPLAINED OUTPUT "train: error: no data\n" ARRIVE STOP);
+    expect_dies(make_a_mistake_alone, &rank, ABORTED + 2,
+                EXPLAINED OUTPUT "train: error: no data\n" ARRIVE EXPLAINED STOP);
     rank = 3;
     expect_dies(make_the_same_mistake, &rank, 2, EXPLAINED ARRIVE LEAVE OUTPUT);
     expect_dies(make_a_mistake_alone, &rank, ABORTED + 2,
-                EXPLAINED ARRIVE OUTPUT "train: error: no data (rank 3)\n" STOP);
+                EXPLAINED ARRIVE OUTPUT "train: error: no data (rank 3)\n" EXPLAINED STOP);
 }
 
 static void fault_in_step(void *step)
