@@ -1,10 +1,12 @@
-/* test_cpu.c: what only the CPU's device has: OpenBLAS, with which kernels and how many threads. The test replaces
- * OpenBLAS's name of its kernels, and execv(), so that the program is not started anew. */
+/* test_cpu.c: what only the CPU's device has: OpenBLAS, with which kernels and how many threads (the test replaces
+ * OpenBLAS's name of its kernels, and execv(), so that the program is not started anew), and an exp() of its own. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/device.h"
+#include "device/device_cpu_math.h"
 #include "expect.h"
 
 /* Weak: NULL with another BLAS. */
@@ -71,11 +73,29 @@ static void test_threads_and_description(void **state)
     }
 }
 
+/* All x for which exp(x) is a normal float32. */
+static void test_exp_is_exact(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (float x = -87.33654f; x <= 88.72283f; x += 0.0007f) {
+        const double expected = exp((double)x), off = fabs((double)exp_of(x) / expected - 1);
+        worst = off > worst ? off : worst;
+    }
+    if (worst > 0x1p-23)
+        fail_msg("exp_of(): a relative error of %g, more than one unit in the last place (%g)", worst, 0x1p-23);
+    assert_true(isfinite(exp_of(88.72283f)) && exp_of(nextafterf(88.72283f, 100)) == INFINITY);
+    assert_true(exp_of(-87.33654f) > 0 && exp_of(nextafterf(-87.33654f, -100)) == 0);
+    assert_true(exp_of(1e30f) == INFINITY && exp_of(-1e30f) == 0 && exp_of(0) == 1);
+    assert_true(exp_of(INFINITY) == INFINITY && exp_of(-INFINITY) == 0 && isnan(exp_of(NAN)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_better_kernels_need_a_new_start),
         cmocka_unit_test(test_threads_and_description),
+        cmocka_unit_test(test_exp_is_exact),
     };
     return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
 }
