@@ -1,9 +1,11 @@
 /* test_cpu.c: what only the CPU's device has: OpenBLAS, with which kernels and how many threads (the test replaces
- * OpenBLAS's name of its kernels, and execv(), so that the program is not started anew), and an exp() of its own. */
+ * OpenBLAS's name of its kernels, and execv(), so that the program is not started anew); memory that goes back to the
+ * system; and an exp() of its own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "device/device.h"
 #include "device/device_cpu_math.h"
@@ -73,6 +75,37 @@ static void test_threads_and_description(void **state)
     }
 }
 
+static long resident_pages(void)
+{
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%*d %ld", &pages), 1);
+    fclose(file);
+    return pages;
+}
+
+/* By default the C library keeps blocks of a size that was freed once, as the arena's after the first step. */
+static void test_freed_memory_goes_back(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip(); /* they have an allocator of their own */
+#endif
+    enum { BLOCKS = 64, MIB = 1 << 20 };
+    void *blocks[BLOCKS];
+    device_init(0, 1);
+    device_free(device_alloc(MIB));
+    for (int i = 0; i < BLOCKS; i++)
+        blocks[i] = device_alloc(MIB);
+    void *above = device_alloc(MIB / 8); /* what lies above it could go back in any case */
+    const long before = resident_pages();
+    for (int i = 0; i < BLOCKS; i++)
+        device_free(blocks[i]);
+    assert_true((before - resident_pages()) * sysconf(_SC_PAGESIZE) > (BLOCKS - 4) * MIB);
+    device_free(above);
+}
+
 /* All x for which exp(x) is a normal float32. */
 static void test_exp_is_exact(void **state)
 {
@@ -95,6 +128,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_better_kernels_need_a_new_start),
         cmocka_unit_test(test_threads_and_description),
+        cmocka_unit_test(test_freed_memory_goes_back),
         cmocka_unit_test(test_exp_is_exact),
     };
     return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
