@@ -31,14 +31,6 @@ void job_before_abort(void (*action)(void))
     atomic_store(&before_abort, action);
 }
 
-static void abort_all(int status)
-{
-    void (*action)(void) = atomic_exchange(&before_abort, NULL);
-    if (action != NULL)
-        action();
-    job.abort_all(status);
-}
-
 void job_on_explained_end(void (*action)(void))
 {
     on_explained_end = action;
@@ -88,7 +80,7 @@ typedef struct Line {
 
 static void line_append_list(Line *line, const char *format, va_list arguments)
 {
-    size_t room = sizeof line->text - 1 - line->length; /* one byte is kept for the newline */
+    size_t room = sizeof line->text - line->length; /* with the final 0, in whose place line_print() puts a newline */
     int wanted = vsnprintf(line->text + line->length, room, format, arguments);
     if (wanted > 0)
         line->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
@@ -141,8 +133,7 @@ void die(const char *format, ...)
         line_append(&line, " (rank %d)", job.rank);
         line_print(&line);
     }
-    abort_all(STATUS_WRONG_USE);
-    exit(STATUS_WRONG_USE);
+    job_abort(STATUS_WRONG_USE);
 }
 
 /* "common/base/check.c" -> "check.c" */
@@ -189,8 +180,11 @@ void job_say_fault(const char *format, ...)
 void job_abort(int status)
 {
     job_end_is_explained(); /* this end is intended: a line, here or on another rank, says why */
+    void (*action)(void) = atomic_exchange(&before_abort, NULL);
+    if (action != NULL)
+        action();
     if (job.abort_all != NULL)
-        abort_all(status);
+        job.abort_all(status);
     exit(status);
 }
 

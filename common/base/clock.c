@@ -64,7 +64,7 @@ static void grow(void)
 {
     if (event_count < event_capacity)
         return;
-    int capacity = event_capacity > 0 ? 2 * event_capacity : 1024;
+    int capacity = 2 * event_capacity + 1024;
     TimelineEvent *larger = realloc(events, (size_t)capacity * sizeof *events);
     CHECK(larger != NULL, "out of memory: the timeline has %d events; trace fewer steps", event_count);
     events = larger;

@@ -65,7 +65,7 @@ void device_mse_forward(float *loss, const float *prediction, const float *targe
 void device_mse_backward(Gradient dprediction, const float *dloss, const float *prediction, const float *target,
                          int64_t rows, int64_t n)
 {
-    const float factor = n > 0 ? *dloss * 2 / (float)n : 0;
+    const float factor = *dloss * 2 / (float)n; /* not used if n = 0 */
 #pragma omp simd
     for (int64_t i = 0; i < rows * n; i++) {
         /* forward: loss += (prediction - target)^2 / n */

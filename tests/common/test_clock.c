@@ -1,8 +1,10 @@
-/* test_clock.c: how sleep_seconds() calls nanosleep(), which the test replaces, so the test does not wait. And what the
- * timeline stores. */
+/* test_clock.c: how sleep_seconds() calls nanosleep(), which the test replaces, so the test does not wait. What the
+ * timeline stores, also from several threads. */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -22,6 +24,18 @@ int __wrap_nanosleep(const struct timespec *wish, struct timespec *left)
     *left = (struct timespec){.tv_sec = 0, .tv_nsec = 5000};
     errno = EINTR;
     return -1;
+}
+
+/* now_seconds() lies between two readings of the same clock. */
+static void test_now(void **unused)
+{
+    (void)unused;
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    const double now = now_seconds();
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    assert_true(now >= (double)before.tv_sec + (double)before.tv_nsec / 1e9 - 1e-6);
+    assert_true(now <= (double)after.tv_sec + (double)after.tv_nsec / 1e9 + 1e-6);
 }
 
 static void expect_sleep(double seconds, long whole, long nanoseconds)
@@ -95,14 +109,50 @@ static void test_the_timeline_keeps_all(void **unused)
     }
 }
 
+enum { THREADS = 3, EVENTS_EACH = 5000 };
+
+static void *add_events(void *name)
+{
+    for (int i = 0; i < EVENTS_EACH; i++)
+        timeline_add(ROW_COMPUTE, i, i, "%s", (const char *)name);
+    return NULL;
+}
+
+/* All events of several threads are kept, those of each thread in their order. */
+static void test_threads_add_at_once(void **unused)
+{
+    (void)unused;
+    char *names[THREADS] = {"first", "second", "third"};
+    pthread_t threads[THREADS];
+    const TimelineEvent *events;
+    timeline_enable();
+    const int before = timeline_events(&events);
+    for (int t = 0; t < THREADS; t++)
+        assert_int_equal(pthread_create(&threads[t], NULL, add_events, names[t]), 0);
+    for (int i = 0; i < 1000; i++) /* while they add */
+        assert_true(timeline_events(&events) >= before);
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    assert_int_equal(timeline_events(&events), before + THREADS * EVENTS_EACH);
+    for (int t = 0; t < THREADS; t++) {
+        int found = 0;
+        for (int i = before; i < before + THREADS * EVENTS_EACH; i++)
+            if (strcmp(events[i].name, names[t]) == 0)
+                assert_true(events[i].start == found++);
+        assert_int_equal(found, EVENTS_EACH);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_now),
         cmocka_unit_test(test_sleeps_as_long_as_asked),
         cmocka_unit_test(test_longer_than_time_has_numbers_for),
         cmocka_unit_test(test_nothing_to_sleep),
         cmocka_unit_test(test_goes_on_after_a_signal),
         cmocka_unit_test(test_the_timeline_keeps_all),
+        cmocka_unit_test(test_threads_add_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,7 @@ static void check_half(DType dtype, const float *x, int64_t n)
     for (int i = 0; i < HALVES; i++)
         all[i] = (uint16_t)i;
     void *every = device_copy_of(all, HALVES * 2);
+    device_fill(floats, NAN, HALVES);
     device_from_half(floats, every, dtype, HALVES);
     device_to_host(got, floats, HALVES * 4);
     for (int i = 0; i < HALVES; i++)

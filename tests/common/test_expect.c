@@ -12,7 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/check.h"
 #include "mpi_main.h"
 
 static const float REFERENCE[4] = {1.0f, -2.0f, 0.0f, 4.0f};
@@ -198,21 +197,6 @@ static void return_quietly(void *argument)
     (void)argument;
 }
 
-static void print_and_die(void *argument)
-{
-    (void)argument;
-    dup2(STDERR_FILENO, STDOUT_FILENO);
-    printf("loss 2.3\n"); /* waits in the buffer of stdout */
-    die("no more data");
-}
-
-/* die() and FAULT() print what happened before, first. */
-static void test_messages_come_in_order(void **state)
-{
-    (void)state;
-    expect_dies(print_and_die, NULL, 2, "loss 2.3\ntrain: error: no more data\n");
-}
-
 static void inner_dies_but_returns(void **state)
 {
     (void)state;
@@ -266,7 +250,6 @@ int main(void)
         cmocka_unit_test(test_comparisons_that_prove_nothing_fail),
         cmocka_unit_test(test_bits_equal),
         cmocka_unit_test(test_dies),
-        cmocka_unit_test(test_messages_come_in_order),
         cmocka_unit_test(test_end_if_idle),
     };
     return cmocka_run_group_tests_name("expect", tests, NULL, NULL);

@@ -128,6 +128,11 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
         assert_int_equal(arena.used, 0);
     }
     assert_int_equal(arena.block_count, 1);
+    for (int round = 0; round < 2; round++) { /* an arena that was freed is as good as a new one */
+        arena_free(&arena);
+        assert_int_equal(arena.peak, 0);
+        assert_int_equal((uintptr_t)arena_alloc(&arena, 1) % device_alignment(), 0);
+    }
     arena_free(&arena);
 }
 

@@ -1,0 +1,282 @@
+/* test_base.c: base/: how a process ends (check.h) on each rank of a job, with functions in place of MPI's; memory;
+ * types; random numbers; hashes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/dtype.h"
+#include "base/hash.h"
+#include "base/rng.h"
+#include "expect.h"
+
+/* ---- the end of a job: each function prints that it is called ---- */
+
+#define EXPLAINED "[the end is explained]\n"
+#define OUTPUT "loss 2.3\n"
+#define ARRIVE "[do all arrive within 2 s?]\n"
+#define LEAVE "[leave with status 2]\n"
+#define STOP "[before the abort]\n"
+
+enum { ABORTED = 40 }; /* added to the status with which the job is aborted */
+
+static void print_explained(void)
+{
+    fputs(EXPLAINED, stderr);
+}
+
+static void print_stop(void)
+{
+    fputs(STOP, stderr);
+}
+
+static void print_leave(void)
+{
+    fprintf(stderr, "[leave with status %d]\n", job_status());
+}
+
+static bool all_arrive(double seconds)
+{
+    fprintf(stderr, "[do all arrive within %g s?]\n", seconds);
+    return true;
+}
+
+static bool one_is_missing(double seconds)
+{
+    all_arrive(seconds);
+    return false;
+}
+
+static void abort_job(int status)
+{
+    _exit(ABORTED + status);
+}
+
+static void begin_job(int rank, bool (*all_ranks_arrive)(double seconds))
+{
+    job_set((Job){rank, 4, all_ranks_arrive, print_leave, abort_job});
+    job_on_explained_end(print_explained);
+    job_before_abort(print_stop);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    printf(OUTPUT); /* waits in the buffer of stdout */
+}
+
+static void make_a_mistake_without_mpi(void *unused)
+{
+    (void)unused;
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    printf(OUTPUT);
+    die("no %s", "data");
+}
+
+static void make_the_same_mistake(void *rank)
+{
+    begin_job(*(int *)rank, all_arrive);
+    die("no %s", "data");
+}
+
+static void make_a_mistake_alone(void *rank)
+{
+    begin_job(*(int *)rank, one_is_missing);
+    die("no %s", "data");
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    int rank = 0;
+    expect_dies(make_a_mistake_without_mpi, NULL, 2, OUTPUT "train: error: no data\n");
+    expect_dies(make_the_same_mistake, &rank, 2, EXPLAINED OUTPUT "train: error: no data\n" ARRIVE LEAVE);
+    expect_dies(make_a_mistake_alone, &rank, ABORTED + 2,
+                EXPLAINED OUTPUT "train: error: no data\n" ARRIVE EXPLAINED STOP);
+    rank = 3;
+    expect_dies(make_the_same_mistake, &rank, 2, EXPLAINED ARRIVE LEAVE OUTPUT);
+    expect_dies(make_a_mistake_alone, &rank, ABORTED + 2,
+                EXPLAINED ARRIVE OUTPUT "train: error: no data (rank 3)\n" EXPLAINED STOP);
+}
+
+static void fault_in_step(void *step)
+{
+    begin_job(3, all_arrive);
+    job_set_program("train_cuda");
+    job_set_step(*(long *)step);
+    FAULT("lost %d bytes", 7);
+}
+
+static void say_fault_and_abort(void *status)
+{
+    begin_job(0, all_arrive);
+    job_say_fault("lost %d bytes", 7);
+    job_abort(*(int *)status);
+}
+
+static void abort_without_a_word(void *status)
+{
+    begin_job(0, all_arrive);
+    job_before_abort(NULL);
+    job_abort(*(int *)status);
+}
+
+static void abort_without_a_job(void *status)
+{
+    job_abort(*(int *)status);
+}
+
+static void test_faults(void **state)
+{
+    (void)state;
+    long step = 0;
+    expect_dies(fault_in_step, &step, ABORTED + 1,
+                EXPLAINED OUTPUT "train_cuda: fault: rank 3, step 0: lost 7 bytes (test_base.c:");
+    expect_dies(fault_in_step, &step, ABORTED + 1, ")\n" EXPLAINED STOP);
+    step = -1;
+    expect_dies(fault_in_step, &step, ABORTED + 1, "train_cuda: fault: rank 3: lost 7 bytes (");
+    int status = 5;
+    expect_dies(say_fault_and_abort, &status, ABORTED + 5,
+                EXPLAINED OUTPUT "train: fault: rank 0: lost 7 bytes\n" EXPLAINED STOP);
+    expect_dies(abort_without_a_word, &status, ABORTED + 5, EXPLAINED);
+    expect_dies(abort_without_a_job, &status, 5, NULL);
+}
+
+/* ---- the line that is printed ---- */
+
+static void advise_on_two_ranks(void *unused)
+{
+    (void)unused;
+    fprintf(stderr, "[rank 1]\n");
+    job_set((Job){.rank = 1, .world_size = 2});
+    advise("not this one");
+    fprintf(stderr, "[rank 0]\n");
+    job_set((Job){.rank = 0, .world_size = 2});
+    advise("use %d ranks", 4);
+    advise("\n"); /* control characters would end the line, or change the terminal */
+    advise("\033[1mx\t");
+    exit(3);
+}
+
+static void test_advice(void **state)
+{
+    (void)state;
+    expect_dies(advise_on_two_ranks, NULL, 3,
+                "[rank 1]\n[rank 0]\ntrain: note: use 4 ranks\ntrain: note: ?\ntrain: note: ?[1mx?\n");
+}
+
+#define NOTE "train: note: "
+enum { FITS = 1024 - (int)sizeof NOTE }; /* characters: the line's newline takes one, as the 0 in sizeof NOTE */
+
+static void advise_at_length(void *unused)
+{
+    char text[3 * FITS];
+    (void)unused;
+    memset(text, 'x', sizeof text);
+    advise("%.*s", FITS, text);
+    memset(text, 'y', sizeof text);
+    advise("%.*s", FITS + 1, text);
+    memset(text, 'z', sizeof text);
+    advise("%.*s", (int)sizeof text, text);
+    exit(3);
+}
+
+static void test_long_lines_are_cut(void **state)
+{
+    (void)state;
+    char expected[3 * 1024 + 1], *end = expected;
+    for (const char *letter = "xyz"; *letter != '\0'; letter++) {
+        end += sprintf(end, NOTE);
+        memset(end, *letter, FITS);
+        end += FITS;
+        end += sprintf(end, "\n");
+    }
+    expect_dies(advise_at_length, NULL, 3, expected);
+}
+
+/* ---- memory and types ---- */
+
+static void allocate_too_much(void *unused)
+{
+    (void)unused;
+    free(alloc_or_fault(SIZE_MAX));
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    char *copy = copy_string("text");
+    assert_string_equal(copy, "text");
+    assert_int_equal((uintptr_t)copy % 64, 0);
+    free(copy);
+    expect_dies(allocate_too_much, NULL, 1, "cannot allocate 18446744073709551615 bytes: the size is not plausible");
+}
+
+static void size_of_no_type(void *unused)
+{
+    (void)unused;
+    dtype_size((DType)99);
+}
+
+static void name_of_no_type(void *unused)
+{
+    (void)unused;
+    dtype_name((DType)99);
+}
+
+static void test_types(void **state)
+{
+    (void)state;
+    const struct { DType dtype; size_t size; const char *name; } types[] = {
+        {DTYPE_F32, 4, "float32"}, {DTYPE_F64, 8, "float64"}, {DTYPE_BF16, 2, "bfloat16"},
+        {DTYPE_F16, 2, "float16"}, {DTYPE_I32, 4, "int32"}, {DTYPE_I64, 8, "int64"},
+    };
+    for (int i = 0; i < 6; i++) {
+        assert_int_equal(dtype_size(types[i].dtype), types[i].size);
+        assert_string_equal(dtype_name(types[i].dtype), types[i].name);
+    }
+    expect_dies(size_of_no_type, NULL, 1, "no such dtype: 99");
+    expect_dies(name_of_no_type, NULL, 1, "no such dtype: 99");
+}
+
+/* ---- random numbers (the first ones of a seed: test_model.c) and hashes ---- */
+
+/* Of 2^64 numbers the first (2^64 mod limit) are drawn again. For a limit above 2^63 these are 2^64 - limit. */
+static void test_unfair_numbers_are_drawn_again(void **state)
+{
+    (void)state;
+    Rng rng, before;
+    uint64_t bits;
+    rng_seed(&rng, 1);
+    do {
+        before = rng;
+        bits = rng_bits(&rng);
+    } while (bits > UINT64_MAX / 4);
+    Rng accepts = before, rejects = before;
+    assert_true(rng_below(&accepts, 0 - bits) == bits); /* the first number that is fair */
+    assert_memory_equal(&accepts, &rng, sizeof rng);
+    assert_true(rng_below(&rejects, 0 - (bits + 1)) != bits); /* the last one that is not */
+}
+
+static void test_hashes_of_known_texts(void **state)
+{
+    (void)state;
+    assert_true(fnv1a(FNV1A_START, "", 0) == FNV1A_START);
+    assert_true(fnv1a(FNV1A_START, "foobar", 6) == 0x85944171f73967e8u); /* RFC 9923 */
+    assert_true(fnv1a(fnv1a(FNV1A_START, "foo", 3), "bar", 3) == 0x85944171f73967e8u);
+    assert_true(checksum(0, "123456789", 9) == 0xcbf43926u); /* every list of CRCs has this one */
+    assert_true(checksum(checksum(0, "1234", 4), "56789", 5) == 0xcbf43926u);
+    assert_true(checksum(7, NULL, 9) == 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_advice),
+        cmocka_unit_test(test_long_lines_are_cut),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_unfair_numbers_are_drawn_again),
+        cmocka_unit_test(test_hashes_of_known_texts),
+    };
+    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
