@@ -57,7 +57,7 @@ is_wanted() {
     common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
-    tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp | tests/stages/grade.sh) return 1 ;;
+    tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
     tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
     tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
     tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c)

@@ -205,7 +205,22 @@ if [ "${2-}" = --grade ]; then
         graded 3 "$file" 100 100
     done
     GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100
-    mistake 1 broadcast-missing
+    # What students run prints the same table.
+    starter=$scratch/stage1_naive
+    status 1 "$starter/check" && grep -q '0/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+    grep -q 'For the first line that failed, read: ' "$scratch/out" || fail "check does not say what to read"
+    cp "$root/stage1_naive/ddp.c" "$starter/stage1_naive"
+    status 0 "$starter/check" && grep -q '95/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+    status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+    status 0 "$starter/check" 4 11 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+    status 2 "$starter/check" 12
+    status 2 "$starter/check" --sanitise
+    status 2 "$starter/check" 9
+
+    # One mistake costs the points of one property.
+    mistake 1 broadcast-missing 70
+    sed 's/, gradient_scale,/, 0.5f * gradient_scale,/' "$root"/stage1_*/ddp.c >"$scratch/half.c"
+    graded 1 "$scratch/half.c" 75 75 'every element is 0.5 times what it should be'
     mistake 3 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced
     mistake 3 wait-missing
