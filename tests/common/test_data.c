@@ -184,7 +184,7 @@ static void missing_images_are_explained(void **state)
 {
     (void)state;
     expect_images_die("error: --data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in");
-    expect_dies(open_images_not_installed, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name a");
+    expect_dies(open_images_not_installed, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name");
     char long_name[PATH_MAX - sizeof "/train-images-idx3-ubyte.gz" + 2]; /* the whole path is one character too long */
     memset(long_name, 'x', sizeof long_name);
     long_name[sizeof long_name - 1] = '\0';

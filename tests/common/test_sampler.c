@@ -332,7 +332,7 @@ static void a_copy_draws_the_same(void **state)
 {
     (void)state;
     int64_t of_own[8], of_copy[8];
-    Sampler own = own_sampler(10, 2, 4, true, false, (const int64_t[]){8, 2}), copy;
+    Sampler own = own_sampler(11, 2, 4, true, false, (const int64_t[]){8, 2}), copy;
     sampler_create_like(&copy, &own);
     assert_int_equal(copy.length, own.length);
     assert_int_equal(sampler_steps_per_epoch(&copy), sampler_steps_per_epoch(&own));
