@@ -23,8 +23,7 @@ static const uint64_t TEXT_SHIFT_STREAM = 0x4be7d90f1a5c8326u;
 
 /* The length of a gzip file's content is known only after unpacking: its trailer holds the length modulo 2^32, and may
  * be wrong. So the buffer grows while data arrives. zlib returns files that are not gzipped as they are. */
-#define FIRST_CAPACITY ((size_t)1 << 20) /* bytes; doubled whenever the buffer is full */
-#define MOST_PER_READ ((size_t)1 << 30)  /* gzread() returns an int */
+#define BYTES_PER_READ ((size_t)1 << 20)
 
 /* A gzip file of zeros unpacks to a thousand times its size, and would fill the memory of every rank. Text and images
  * unpack to two to four times their size. */
@@ -63,30 +62,28 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
     if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
         die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
     }
-    gzFile file = gzopen(path, "rb");
-    if (file == NULL || !there) {
+    gzFile file = there ? gzopen(path, "rb") : NULL;
+    if (file == NULL) {
         die("--data: cannot read '%s': %s", path, strerror(errno));
     }
-    size_t capacity = FIRST_CAPACITY, used = 0;
+    size_t capacity = BYTES_PER_READ, used = 0;
     unsigned char *bytes = resize_or_fault(NULL, capacity);
-    int got = 0;
-    do {
-        if (used == capacity) {
-            capacity *= 2;
-            bytes = resize_or_fault(bytes, capacity);
-        }
-        size_t room = capacity - used;
-        got = gzread(file, bytes + used, (unsigned)(room < MOST_PER_READ ? room : MOST_PER_READ));
-        used += got > 0 ? (size_t)got : 0;
+    int got;
+    while ((got = gzread(file, bytes + used, BYTES_PER_READ)) > 0) {
+        used += (size_t)got;
         if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size) {
             die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it "
                 "(gunzip) and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
         }
-    } while (got > 0);
+        if (used + BYTES_PER_READ > capacity) {
+            capacity *= 2;
+            bytes = resize_or_fault(bytes, capacity);
+        }
+    }
     die_on_read_error(file, path);
     gzclose(file);
     *size = (int64_t)used;
-    return resize_or_fault(bytes, used > 0 ? used : 1);
+    return resize_or_fault(bytes, used + 1); /* an empty file, too, has memory to free */
 }
 
 /* ---- text: a sequence of bytes, each byte a token ---- */
@@ -125,7 +122,7 @@ void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, i
     CHECK(context > 0 && context <= INT32_MAX, "a context of %lld tokens", (long long)context);
     check_text_exists(path);
     const char *source = path != NULL ? path : DEFAULT_TEXT;
-    int64_t length = 0;
+    int64_t length;
     unsigned char *text = read_file_or_die(source, &length);
     check_text_length(source, length, context);
 
@@ -213,9 +210,9 @@ static int64_t text_shift(const Dataset *dataset, long epoch)
 }
 
 /* inputs, targets: int32 (context); targets[t] is the byte after inputs[t]. */
-static void get_window(const Dataset *dataset, int64_t shift, int64_t index, int32_t *inputs, int32_t *targets)
+static void get_window(const Dataset *dataset, long epoch, int64_t index, int32_t *inputs, int32_t *targets)
 {
-    const unsigned char *window = dataset->bytes + shift + index * dataset->inputs;
+    const unsigned char *window = dataset->bytes + text_shift(dataset, epoch) + index * dataset->inputs;
     for (int64_t t = 0; t < dataset->inputs; t++) {
         inputs[t] = window[t];
         targets[t] = window[t + 1];
@@ -232,7 +229,6 @@ static void get_random(const Dataset *dataset, int64_t index, float *inputs, flo
 
 void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs, void *targets)
 {
-    int64_t shift = dataset->kind == DATASET_TEXT ? text_shift(dataset, epoch) : 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t index = indices[i];
         CHECK(index >= 0 && index < dataset->size, "sample %lld asked of a data set of %lld (%s)", (long long)index,
@@ -241,7 +237,7 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
         void *target = (unsigned char *)targets + (size_t)i * dataset->target_bytes;
         switch (dataset->kind) {
         case DATASET_IMAGES: get_image(dataset, index, input, target); break;
-        case DATASET_TEXT: get_window(dataset, shift, index, input, target); break;
+        case DATASET_TEXT: get_window(dataset, epoch, index, input, target); break;
         case DATASET_RANDOM: get_random(dataset, index, input, target); break;
         }
     }

@@ -105,7 +105,7 @@ void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit s
 {
     CHECK(inputs > 0 && classes > 0, "a model of %lld inputs and %d classes", (long long)inputs, classes);
     bool train = split == SPLIT_TRAIN;
-    IdxFile images = {0}, labels = {0};
+    IdxFile images, labels;
     read_idx(&images, directory, train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", 3);
     uint64_t pixels = (uint64_t)images.sizes[1] * images.sizes[2];
     if (pixels != (uint64_t)inputs) {

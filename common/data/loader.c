@@ -95,10 +95,14 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
     CHECK(dataset->size == sampler->dataset_size, "the data set has %lld samples, the sampler %lld",
           (long long)dataset->size, (long long)sampler->dataset_size);
     Loader *loader = alloc_or_fault(sizeof *loader);
-    loader->dataset = dataset;
-    loader->rank = rank;
-    loader->accumulate = accumulate;
-    loader->first_step = first_step;
+    *loader = (Loader){
+        .dataset = dataset,
+        .rank = rank,
+        .accumulate = accumulate,
+        .first_step = first_step,
+        .mutex = PTHREAD_MUTEX_INITIALIZER,
+        .changed = PTHREAD_COND_INITIALIZER,
+    };
     sampler_create_like(&loader->sampler, sampler);
     size_t samples = largest_micro_batch(sampler, accumulate);
     loader->indices = alloc_or_fault(samples * sizeof *loader->indices);
@@ -106,8 +110,6 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
         loader->batches[b].inputs = alloc_or_fault(samples * dataset->input_bytes);
         loader->batches[b].targets = alloc_or_fault(samples * dataset->target_bytes);
     }
-    pthread_mutex_init(&loader->mutex, NULL);
-    pthread_cond_init(&loader->changed, NULL);
     int error = pthread_create(&loader->thread, NULL, loader_thread, loader);
     CHECK(error == 0, "cannot start the loader's thread: %s", strerror(error));
     return loader;

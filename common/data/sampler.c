@@ -79,12 +79,13 @@ void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
     CHECK(sampler->epoch < 0 && sampler->pieces == NULL, "data of the ranks' own comes before the first epoch");
     CHECK(sampler->global_batch % world_size == 0, "%d ranks with data of their own, batch %lld", world_size,
           (long long)sampler->global_batch);
-    int64_t first = 0, fewest = rank_samples[0];
+    int64_t first = 0, fewest = INT64_MAX, most = 0;
     sampler->pieces = alloc_or_fault((size_t)world_size * sizeof *sampler->pieces);
     for (int rank = 0; rank < world_size; rank++) {
         sampler->pieces[rank] = (Piece){first, rank_samples[rank], rank_samples[rank]};
         first += rank_samples[rank];
         fewest = rank_samples[rank] < fewest ? rank_samples[rank] : fewest;
+        most = rank_samples[rank] > most ? rank_samples[rank] : most;
     }
     if (first > sampler->dataset_size) {
         die("--rank-samples: the ranks want %lld samples together, but the data set has %lld", (long long)first,
@@ -94,11 +95,7 @@ void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
     for (int rank = 0; rank < world_size && sampler->drop_last; rank++) {
         sampler->pieces[rank].used = fewest;
     }
-    sampler->steps = 0;
-    for (int rank = 0; rank < world_size; rank++) {
-        int64_t steps = sampler_rank_steps(sampler, rank);
-        sampler->steps = steps > sampler->steps ? steps : sampler->steps;
-    }
+    sampler->steps = divide_rounding_up(sampler->drop_last ? fewest : most, sampler->global_batch / world_size);
 }
 
 void sampler_free(Sampler *sampler)

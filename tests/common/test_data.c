@@ -1,39 +1,23 @@
-/* test_data.c: data sets have the contents of their files, and reject files that have fewer bytes than they claim.
- *
- * Small files are written to a directory of their own under $TMPDIR or /tmp, and removed after each test.
- * For the sampler and the loader see test_sampler.c and test_loader.c. */
+/* test_data.c: images and random numbers. Data sets have the contents of their files, and reject files that have fewer
+ * bytes than they claim. For text see test_text.c, for the sampler and the loader test_sampler.c and test_loader.c. */
+#include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include "data/dataset.h"
+#include "data_files.h"
 #include "expect.h"
 
 #define DEFAULT_IMAGES "/usr/share/datasets/fashion-mnist/"
-#define DEFAULT_TEXT "/usr/share/doc/jargon-text/jargon.txt.gz"
 
-/* ---- writing small files ---- */
+/* ---- images ---- */
 
-static char directory[256];
-
-/* The path of `name` in the tests' directory; valid until the next call. */
-static const char *path_of(const char *name)
-{
-    static char path[512];
-    snprintf(path, sizeof path, "%.250s/%.200s", directory, name);
-    return path;
-}
-
-/* Writes a gzip file if the name ends in .gz, else a plain one. */
-static void write_file(const char *name, const void *bytes, size_t size)
-{
-    gzFile file = gzopen(path_of(name), strstr(name, ".gz") != NULL ? "wb" : "wbT"); /* T: as it is */
-    assert_non_null(file);
-    assert_int_equal(size == 0 ? 0 : gzwrite(file, bytes, (unsigned)size), size);
-    assert_int_equal(gzclose(file), Z_OK);
-}
+static const unsigned char pixels[18] = {0, 255, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+static const uint32_t three_images[3] = {3, 2, 3}; /* 2 x 3 pixels */
+static const unsigned char labels[3] = {9, 0, 4};
+static const uint32_t three_labels[1] = {3};
 
 /* An IDX file whose header claims sizes[0..dims), with `size` bytes after it, whatever the header says. */
 static void write_idx(const char *name, int dims, const uint32_t *sizes, const void *elements, size_t size)
@@ -49,43 +33,6 @@ static void write_idx(const char *name, int dims, const uint32_t *sizes, const v
     memcpy(file + header, elements, size);
     write_file(name, file, header + size);
 }
-
-static int create_directory(void **state)
-{
-    (void)state;
-    const char *parent = getenv("TMPDIR");
-    snprintf(directory, sizeof directory, "%.200s/lockstep-test-XXXXXX", parent != NULL ? parent : "/tmp");
-    return mkdtemp(directory) == NULL ? -1 : 0;
-}
-
-static int remove_files(void **state)
-{
-    static const char *const names[] = {"train-images-idx3-ubyte",
-                                        "train-images-idx3-ubyte.gz",
-                                        "train-labels-idx1-ubyte",
-                                        "text.txt",
-                                        "t10k-images-idx3-ubyte",
-                                        "t10k-labels-idx1-ubyte.gz",
-                                        "text.txt.gz"};
-    (void)state;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        unlink(path_of(names[i]));
-    }
-    return 0;
-}
-
-static int remove_directory(void **state)
-{
-    (void)state;
-    return rmdir(directory);
-}
-
-/* ---- images ---- */
-
-static const unsigned char pixels[18] = {0, 255, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
-static const uint32_t three_images[3] = {3, 2, 3}; /* 2 x 3 pixels */
-static const unsigned char labels[3] = {9, 0, 4};
-static const uint32_t three_labels[1] = {3};
 
 static void open_images(void *path)
 {
@@ -105,7 +52,9 @@ static void check_three_images(DatasetSplit split)
     int32_t targets[2];
     dataset_open_images(&dataset, directory, split, 6, 10);
     assert_int_equal(dataset.size, 3);
-    assert_int_equal(dataset.byte_count, sizeof pixels); /* the checksum covers so many */
+    assert_string_equal(dataset.source, directory);
+    uint32_t of_pixels = (uint32_t)crc32(0, pixels, sizeof pixels);
+    assert_int_equal(dataset_checksum(&dataset), crc32(of_pixels, labels, sizeof labels));
     dataset_get(&dataset, 0, (int64_t[]){2, 0}, 2, inputs, targets);
     float expected[12];
     for (int i = 0; i < 12; i++) {
@@ -157,6 +106,10 @@ static void image_headers_are_not_believed(void **state)
     expect_images_die("too short for an IDX file: 0 bytes");
     write_file("train-images-idx3-ubyte", "\0\0\015\003 floats, not bytes", 20);
     expect_images_die("begins with 00 00 0d 03, not with 00 00 08 03");
+    write_file("train-images-idx3-ubyte", "\1\0\010\003 not zero first", 20);
+    expect_images_die("begins with 01 00 08 03");
+    write_file("train-images-idx3-ubyte", "\0\1\010\003 not zero second", 20);
+    expect_images_die("begins with 00 01 08 03");
     write_idx("train-images-idx3-ubyte", 1, three_labels, pixels, sizeof pixels);
     expect_images_die("begins with 00 00 08 01, not with 00 00 08 03");
 }
@@ -170,8 +123,30 @@ static void labels_fit_images_and_model(void **state)
     expect_images_die("its header claims 3 items of 1 byte(s), but 2 bytes follow");
     write_idx("train-labels-idx1-ubyte", 1, (uint32_t[]){2}, labels, 2);
     expect_images_die("holds 2 labels, but there are 3 images");
-    write_idx("train-labels-idx1-ubyte", 1, three_labels, "\001\012\002", 3);
-    expect_images_die("label 1 is 10, but the model has 10 classes, 0 to 9");
+    write_idx("train-labels-idx1-ubyte", 1, three_labels, "\012\001\002", 3);
+    expect_images_die("label 0 is 10, but the model has 10 classes, 0 to 9");
+    write_idx("train-labels-idx1-ubyte", 1, three_labels, "\001\002\012", 3);
+    expect_images_die("label 2 is 10, but the model has 10 classes, 0 to 9");
+}
+
+static void open_for_model(void *inputs_and_classes)
+{
+    Dataset dataset;
+    const int *numbers = inputs_and_classes;
+    dataset_open_images(&dataset, directory, SPLIT_TRAIN, numbers[0], numbers[1]);
+}
+
+static void models_take_and_give_at_least_one_number(void **state)
+{
+    (void)state;
+    expect_dies(open_for_model, (int[]){0, 10}, 1, "a model of 0 inputs and 10 classes");
+    expect_dies(open_for_model, (int[]){6, 0}, 1, "a model of 6 inputs and 0 classes");
+    write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){1, 1, 1}, pixels, 1);
+    write_idx("train-labels-idx1-ubyte", 1, (uint32_t[]){1}, "", 1);
+    Dataset dataset;
+    dataset_open_images(&dataset, directory, SPLIT_TRAIN, 1, 1);
+    assert_int_equal(dataset.size, 1);
+    dataset_close(&dataset);
 }
 
 /* A gzip file without its second half, or with a wrong bit, must not be read as a shorter file. */
@@ -198,13 +173,22 @@ static void damaged_gzip_files_are_noticed(void **state)
     expect_images_die("cannot unpack the gzip file");
 }
 
+static void open_images_not_installed(void *argument)
+{
+    (void)argument;
+    hide_installed_data();
+    open_images(NULL);
+}
+
 static void missing_images_are_explained(void **state)
 {
     (void)state;
     expect_images_die("error: --data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in");
-    if (access(DEFAULT_IMAGES "train-images-idx3-ubyte.gz", F_OK) != 0) {
-        expect_dies(open_images, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name a");
-    }
+    expect_dies(open_images_not_installed, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name");
+    char long_name[PATH_MAX - sizeof "/train-images-idx3-ubyte.gz" + 2]; /* the whole path is one character too long */
+    memset(long_name, 'x', sizeof long_name);
+    long_name[sizeof long_name - 1] = '\0';
+    expect_dies(open_images, long_name, 2, "error: --data: the directory's name is too long");
 }
 
 static void installed_images_are_whole(void **state)
@@ -226,114 +210,6 @@ static void installed_images_are_whole(void **state)
     dataset_close(&dataset);
 }
 
-/* ---- text ---- */
-
-enum { CONTEXT = 8, TEXT_BYTES = 248 }; /* 224 bytes for training, 24 for evaluation */
-
-static unsigned char text[TEXT_BYTES]; /* byte i is i, so a token shows its place in the text */
-
-static void open_text(void *name)
-{
-    Dataset dataset;
-    dataset_open_text(&dataset, name != NULL ? path_of(name) : NULL, SPLIT_TRAIN, CONTEXT, 0);
-}
-
-/* Checks that window i covers text[start + i * CONTEXT ...] and its targets are one byte ahead; returns start. */
-static int check_windows(const Dataset *dataset, long epoch)
-{
-    int start = -1;
-    for (int64_t i = 0; i < dataset->size; i++) {
-        int32_t tokens[CONTEXT], targets[CONTEXT];
-        dataset_get(dataset, epoch, &i, 1, tokens, targets);
-        start = i == 0 ? tokens[0] : start;
-        for (int t = 0; t < CONTEXT; t++) {
-            int expected = start + (int)i * CONTEXT + t;
-            if (tokens[t] != expected || targets[t] != expected + 1) {
-                fail_msg("epoch %ld, window %ld, position %d: token %d and target %d, expected %d and %d: windows must "
-                         "follow each other without gap or overlap, and targets be one byte ahead",
-                         epoch, (long)i, t, tokens[t], targets[t], expected, expected + 1);
-            }
-        }
-    }
-    return start;
-}
-
-static void text_is_cut_into_windows(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"text.txt", "text.txt.gz"};
-    for (int file = 0; file < 2; file++) {
-        Dataset dataset;
-        write_file(names[file], text, sizeof text);
-        dataset_open_text(&dataset, path_of(names[file]), SPLIT_TRAIN, CONTEXT, 4);
-        assert_int_equal(dataset.size, 27); /* 27 * 8 tokens, 7 of largest shift, 1 last target: all 224 bytes */
-        unsigned starts = 0;
-        for (long epoch = 0; epoch < 100; epoch++) {
-            int start = check_windows(&dataset, epoch);
-            assert_in_range(start, 0, CONTEXT - 1);
-            assert_int_equal(start, check_windows(&dataset, epoch));
-            starts |= 1u << start;
-        }
-        assert_int_equal(starts, 0xff); /* every shift below the context occurs */
-        dataset_close(&dataset);
-
-        dataset_open_text(&dataset, path_of(names[file]), SPLIT_EVAL, CONTEXT, 4);
-        assert_int_equal(dataset.size, 2); /* not 3: a third window's last target would be beyond the text */
-        for (long epoch = 0; epoch < 20; epoch++) {
-            assert_int_equal(check_windows(&dataset, epoch), 224);
-        }
-        dataset_close(&dataset);
-    }
-}
-
-static void text_shift_depends_on_the_seed(void **state)
-{
-    (void)state;
-    write_file("text.txt", text, sizeof text);
-    int differences = 0;
-    for (long epoch = 0; epoch < 20; epoch++) {
-        Dataset a, b;
-        dataset_open_text(&a, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 1);
-        dataset_open_text(&b, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 2);
-        differences += check_windows(&a, epoch) != check_windows(&b, epoch);
-        dataset_close(&a);
-        dataset_close(&b);
-    }
-    assert_true(differences > 0);
-}
-
-static void text_must_fill_some_windows(void **state)
-{
-    (void)state;
-    Dataset dataset;
-    write_file("text.txt", text, 170);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0);
-    assert_int_equal(dataset.size, 2);
-    dataset_close(&dataset);
-    write_file("text.txt", text, 169);
-    expect_dies(open_text, "text.txt", 2, "holds 169 bytes; for windows of 8 bytes it needs 170");
-    write_file("text.txt", "", 0);
-    expect_dies(open_text, "text.txt", 2, "holds 0 bytes");
-    expect_dies(open_text, ".", 2, "Is a directory");
-    expect_dies(open_text, "absent.txt", 2, "error: --data: there is no file '");
-    write_file("text.txt.gz", text, sizeof text);
-    assert_int_equal(truncate(path_of("text.txt.gz"), 40), 0);
-    expect_dies(open_text, "text.txt.gz", 2, "is cut short");
-}
-
-static void installed_text_is_read(void **state)
-{
-    (void)state;
-    if (access(DEFAULT_TEXT, F_OK) != 0) {
-        expect_dies(open_text, NULL, 2, "install the Debian/Ubuntu package jargon-text");
-        return;
-    }
-    Dataset dataset;
-    dataset_open_text(&dataset, NULL, SPLIT_TRAIN, 128, 0);
-    assert_true(dataset.size > 1000);
-    dataset_close(&dataset);
-}
-
 /* ---- random numbers ---- */
 
 static void random_data_depend_on_the_seed_alone(void **state)
@@ -347,6 +223,7 @@ static void random_data_depend_on_the_seed_alone(void **state)
     assert_memory_not_equal(a.values, c.values, 15000 * sizeof(float));
     double sum = 0.0, squares = 0.0;
     for (int i = 0; i < 15000; i++) {
+        assert_true(a.values[i] != 0.0f); /* zeros are what was not drawn */
         sum += (double)a.values[i];
         squares += (double)a.values[i] * (double)a.values[i];
     }
@@ -357,44 +234,56 @@ static void random_data_depend_on_the_seed_alone(void **state)
     dataset_get(&a, 3, &(int64_t){999}, 1, inputs, targets);
     expect_bits_equal("inputs of the last sample", inputs, a.values + 999 * 15, 10, NULL);
     expect_bits_equal("targets of the last sample", targets, a.values + 999 * 15 + 10, 5, NULL);
+    assert_int_equal(dataset_checksum(&a), 0);
     dataset_close(&a);
     dataset_close(&b);
     dataset_close(&c);
 }
 
+static void open_random(void *numbers)
+{
+    Dataset dataset;
+    const int64_t *n = numbers;
+    dataset_open_random(&dataset, n[0], n[1], n[2], 0);
+}
+
+static void random_data_have_a_possible_size(void **state)
+{
+    (void)state;
+    expect_dies(open_random, (int64_t[]){0, 2, 3}, 1, "random data of 0 samples, 2 inputs, 3 targets");
+    expect_dies(open_random, (int64_t[]){4, 0, 3}, 1, "random data of 4 samples, 0 inputs, 3 targets");
+    expect_dies(open_random, (int64_t[]){4, 2, 0}, 1, "random data of 4 samples, 2 inputs, 0 targets");
+    expect_dies(open_random, (int64_t[]){INT64_MAX / 5, 2, 3}, 1, "samples of random data do not fit in memory");
+}
+
 static void get_out_of_range(void *dataset)
 {
     float inputs[1], targets[1];
-    dataset_get(dataset, 0, &(int64_t){4}, 1, inputs, targets);
+    dataset_get(dataset, 0, &(int64_t){1}, 1, inputs, targets);
 }
 
 static void samples_out_of_range_are_faults(void **state)
 {
     (void)state;
     Dataset dataset;
-    dataset_open_random(&dataset, 4, 1, 1, 0);
-    expect_dies(get_out_of_range, &dataset, 1, "sample 4 asked of a data set of 4");
+    dataset_open_random(&dataset, 1, 1, 1, 0);
+    expect_dies(get_out_of_range, &dataset, 1, "sample 1 asked of a data set of 1 (random numbers)");
     dataset_close(&dataset);
 }
 
 int main(void)
 {
-    for (int i = 0; i < TEXT_BYTES; i++) {
-        text[i] = (unsigned char)i;
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(images_are_read_plain_or_gzipped, remove_files),
         cmocka_unit_test_teardown(image_headers_are_not_believed, remove_files),
         cmocka_unit_test_teardown(labels_fit_images_and_model, remove_files),
+        cmocka_unit_test_teardown(models_take_and_give_at_least_one_number, remove_files),
         cmocka_unit_test_teardown(damaged_gzip_files_are_noticed, remove_files),
-        cmocka_unit_test_teardown(missing_images_are_explained, remove_files),
-        cmocka_unit_test_teardown(installed_images_are_whole, remove_files),
-        cmocka_unit_test_teardown(text_is_cut_into_windows, remove_files),
-        cmocka_unit_test_teardown(text_shift_depends_on_the_seed, remove_files),
-        cmocka_unit_test_teardown(text_must_fill_some_windows, remove_files),
-        cmocka_unit_test_teardown(installed_text_is_read, remove_files),
-        cmocka_unit_test_teardown(random_data_depend_on_the_seed_alone, remove_files),
-        cmocka_unit_test_teardown(samples_out_of_range_are_faults, remove_files),
+        cmocka_unit_test(missing_images_are_explained),
+        cmocka_unit_test(installed_images_are_whole),
+        cmocka_unit_test(random_data_depend_on_the_seed_alone),
+        cmocka_unit_test(random_data_have_a_possible_size),
+        cmocka_unit_test(samples_out_of_range_are_faults),
     };
     return cmocka_run_group_tests(tests, create_directory, remove_directory);
 }
