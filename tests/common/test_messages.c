@@ -51,7 +51,7 @@ static void wait_once(ProcessGroup *pg, const Collective *collective, Waiting *w
     wait_a_moment(pg, collective, waiting);
 }
 
-/* note: waiting, in messages.c. First it spins, then it yields, then it sleeps, longer and longer. */
+/* First it spins, then it yields, then it sleeps, longer and longer. */
 static void check_waiting(bool core_per_rank, bool background, bool training_waits)
 {
     ProcessGroup *pg = group();
