@@ -351,7 +351,7 @@ static void test_messages_by_size(void **state)
     float *numbers = alloc_or_fault(2 * segment), *mine = numbers + (size_t)pg_rank(pg) * 2 * part;
     const struct {
         size_t bytes, expected;
-    } sums[] = {{40, (N > 1) + (N > 2) + (N > 4)}, {1 << 17, 2 * (N - 1)}, {segment, 2 * (N - 1)}, {2 * segment, 4 * (N - 1)}};
+    } sums[] = {{40, (N > 1) + (N > 2) + (N > 4)}, {1 << 15, 2 * (N - 1)}, {segment, 2 * (N - 1)}, {2 * segment, 4 * (N - 1)}};
     pg->options.algorithm = ALLREDUCE_ORDERED;
     for (int i = 0; i < 4; i++) {
         messages = 0;
