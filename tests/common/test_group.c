@@ -2,7 +2,6 @@
  * link, observers, faults. The backend and the clock are the test's own, so this needs no other rank. */
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -15,8 +14,7 @@ enum { LONG = 1 << 18 /* elements: a collective that is worth waking a thread fo
 
 /* ---- a clock of its own, which only sleeping and the backend move; 0: the real one ---- */
 
-static double clock_now;
-static double slept[20];
+static double clock_now, slept[20];
 static int sleeps;
 
 double __real_now_seconds(void);
@@ -37,8 +35,7 @@ void __wrap_sleep_seconds(double seconds)
 
 static char event_memory;
 #define AN_EVENT ((DeviceEvent *)(void *)&event_memory)
-static DeviceEvent *next_event; /* what device_event_record() returns */
-static DeviceEvent *waited_event;
+static DeviceEvent *next_event /* what device_event_record() returns */, *waited_event;
 static int event_waits, busy_looks;
 static atomic_int threads_initialized;
 
@@ -206,7 +203,6 @@ static void test_waits_until_computed(void **unused)
     assert_int_equal(event_waits, 1);
     assert_ptr_equal(waited_event, AN_EVENT);
     assert_false(seen[1].own_thread);
-    assert_int_equal(busy_looks, 0);
     assert_int_equal(sleeps, 5); /* one for each look that found it busy */
     assert_true(slept[0] > 0 && slept[4] > slept[0]);
     pg_destroy(pg);
@@ -258,10 +254,14 @@ static void test_time(void **unused)
     (void)unused;
     const double link = 6 * 0.5 + 1.5 * LONG * 4 / 1e6;
     ProcessGroup *pg = make_group();
-    pg->options.wire_gbps = 8e-3;
-    pg->options.wire_latency = 0.5;
     clock_now = 1000;
     takes = 2;
+    pg_barrier(pg); /* without a link */
+    expect_seconds(pg_counters(pg).in_flight, 2);
+    pg_reset_counters(pg);
+    sleeps = 0;
+    pg->options.wire_gbps = 8e-3;
+    pg->options.wire_latency = 0.5;
     for (int i = 1; i <= 3; i++) {
         pg_all_reduce(pg, buffer, buffer, LONG, DTYPE_F32, REDUCE_SUM, "slow");
         assert_int_equal(sleeps, i);
@@ -324,13 +324,10 @@ static void test_observers_in_order(void **unused)
     clock_now = 1000;
     takes = 3;
     pg_broadcast(pg, buffer, 1, DTYPE_F32, 0, "x");
-    assert_string_equal(told, "A called x C called x B ready C ready A carried C carried B done C done ");
-    told[0] = '\0';
     group_tell_closing(pg);
-    assert_string_equal(told, "B closing C closing ");
-    told[0] = '\0';
     pg_destroy(pg);
-    assert_string_equal(told, "A leaving C leaving closed ");
+    assert_string_equal(told, "A called x C called x B ready C ready A carried C carried B done C done "
+                              "B closing C closing A leaving C leaving closed ");
 }
 
 /* ---- faults: each in a process of its own ---- */
@@ -352,8 +349,7 @@ static void make_mistake(void *which)
     case TEST_OF_NOTHING: work_test(NULL); break;
     case WAIT_FOR_NOTHING: work_wait(NULL); break;
     case WAIT_TWICE:
-        work = start(pg, 1, "a");
-        work_wait(work);
+        work_wait(work = start(pg, 1, "a"));
         work_wait(work);
         break;
     case LEAVE_WITHOUT_WAIT:
