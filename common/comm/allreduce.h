@@ -11,8 +11,8 @@
  * What each costs and when it wins: notes/allreduce.md.
  *
  * Interface: an algorithm gets a Collective and fills its `receive` as process_group.h says, in place or not. There may
- * be fewer elements than ranks. Only mpi is called with 0 elements or on one rank. A ring is the same function for all
- * three operations. An ordered all-reduce is an ordered reduce-scatter, and then an all-gather; root and
+ * be fewer elements than ranks. None is called with 0 elements or on one rank. A ring is the same function for all three
+ * operations. An ordered all-reduce is an ordered reduce-scatter, and then an all-gather; root and
  * recursive-doubling have no reduce-scatter and all-gather of their own, and use these.
  */
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H

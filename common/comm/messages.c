@@ -8,6 +8,7 @@
  */
 #include "comm/messages.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ void check_mpi(int code, const char *call, const char *file, int line)
     if (code == MPI_SUCCESS)
         return;
     char text[MPI_MAX_ERROR_STRING];
-    int length = 0, class = MPI_SUCCESS;
+    int length, class;
     MPI_Error_string(code, text, &length);
     text[strcspn(text, "\n")] = '\0'; /* the rest is MPI's own call stack */
     MPI_Error_class(code, &class);
@@ -112,14 +113,14 @@ void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *wait
         return;
     }
     sleep_seconds(waiting->pause);
-    waiting->pause = waiting->pause * 1.5 < LONGEST_SLEEP ? waiting->pause * 1.5 : LONGEST_SLEEP;
+    waiting->pause = fmin(waiting->pause * 1.5, LONGEST_SLEEP);
 }
 
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
 {
     Waiting waiting = {0};
     for (int finished = 0; finished < count;) {
-        int done = 0; /* a test of any request lets MPI make progress on all of them */
+        int done; /* a test of any request lets MPI make progress on all of them */
         CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
         finished += done;
         if (!done)

@@ -18,7 +18,7 @@ static void abort_all(int status)
 
 void pg_initialize(int *argc, char ***argv)
 {
-    int provided = 0, rank = 0, world_size = 1;
+    int provided, rank, world_size;
     CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
     CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library was built without MPI_THREAD_MULTIPLE, which the "
                                            "communication thread needs");
@@ -55,7 +55,7 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
         break;
     }
     wait_for_messages(pg, c, 1, &request);
-    if (in_place && bytes > 0)
+    if (in_place)
         memcpy(c->receive, receive, bytes);
 }
 
@@ -70,7 +70,7 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
 {
     size_t size = dtype_size(c->dtype), piece = PIECE_BYTES / size;
-    for (size_t start = 0; start < c->count || start == 0; start += piece) {
+    for (size_t start = 0; start < c->count; start += piece) {
         size_t count = c->count - start < piece ? c->count - start : piece;
         const void *send = c->send == c->receive ? MPI_IN_PLACE : (const unsigned char *)c->send + start * size;
         MPI_Request request;
@@ -155,18 +155,18 @@ static void run(ProcessGroup *pg, const Collective *collective)
     bool adds = c.operation != OP_ALL_GATHER;
     AllReduceAlgorithm chosen = adds ? all_reduce_algorithm(pg->options.algorithm, c.dtype) : pg->options.algorithm;
     size_t bytes = c.count * dtype_size(c.dtype), parts = c.operation == OP_ALL_REDUCE ? 1 : (size_t)pg->world_size;
-    if (chosen != ALLREDUCE_MPI && (pg->world_size == 1 || bytes == 0)) {
-        if (c.send != c.receive && bytes > 0)
-            memcpy(c.receive, c.send, bytes);
+    if (bytes == 0)
+        return;
+    if (pg->world_size == 1) {
+        memmove(c.receive, c.send, bytes); /* in place, they are the same */
         return;
     }
     Algorithm algorithm = algorithm_for(chosen, &c);
-    size_t most = algorithms[chosen].segments ? SEGMENT_BYTES / parts / dtype_size(c.dtype) : c.count, start = 0;
-    do {
+    size_t most = algorithms[chosen].segments ? SEGMENT_BYTES / parts / dtype_size(c.dtype) : c.count;
+    for (size_t start = 0; start < c.count; start += most) {
         const Collective segment = segment_of(&c, start, most);
         algorithm(pg, &segment);
-        start += most;
-    } while (start < c.count);
+    }
 }
 
 /* pg_destroy() has already made all ranks wait for each other. */
@@ -194,11 +194,11 @@ void pg_mpi_open(ProcessGroup *pg)
 {
     MpiState *state = alloc_or_fault(sizeof *state);
     MPI_Comm host;
+    int host_size;
     CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm));
     CHECK_MPI(MPI_Comm_rank(state->comm, &pg->rank));
     CHECK_MPI(MPI_Comm_size(state->comm, &pg->world_size));
     CHECK_MPI(MPI_Comm_split_type(state->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
-    int host_size = 0;
     CHECK_MPI(MPI_Comm_rank(host, &pg->local_rank));
     CHECK_MPI(MPI_Comm_size(host, &host_size));
     state->one_host = host_size == pg->world_size;

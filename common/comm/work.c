@@ -116,7 +116,7 @@ bool pg_is_measuring(const ProcessGroup *pg)
  * Seconds that a ring over the emulated link needs: for its bytes (wire-bytes, above), and the latency of each step. */
 static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 {
-    if (pg->options.wire_gbps <= 0 || pg->world_size == 1)
+    if (pg->options.wire_gbps <= 0)
         return 0;
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
     double latencies = ring_steps(pg, collective) * pg->options.wire_latency;
