@@ -25,7 +25,7 @@ int __wrap_statvfs(const char *path, struct statvfs *system);
 int __wrap_statvfs(const char *path, struct statvfs *system)
 {
     (void)path;
-    *system = (struct statvfs){.f_blocks = 1, .f_frsize = 4096, .f_bavail = 513}; /* 2 MiB and a page */
+    *system = (struct statvfs){.f_blocks = 1, .f_frsize = 4096, .f_bavail = 511}; /* 2 MiB less a page */
     return 0;
 }
 
@@ -33,7 +33,7 @@ int __wrap_statvfs(const char *path, struct statvfs *system)
 
 typedef struct Calls {
     Collective mine;
-    Announcement announced, theirs; /* by rank 0, by rank 1 */
+    Announcement announced, theirs; /* by this rank, by the other one */
 } Calls;
 
 /* Both ranks sum 1000 float32, which begin 64 bytes behind the beginning of window 1. */
@@ -47,8 +47,9 @@ static Calls same_calls(void)
 static void meet(void *argument)
 {
     Calls *calls = argument;
-    boxes[1].announced[shared.calls % 2] = calls->theirs;
-    boxes[1].arrived = shared.meetings + 1;
+    int other = 1 - group.rank;
+    boxes[other].announced[shared.calls % 2] = calls->theirs;
+    boxes[other].arrived = shared.meetings + 1;
     calls->announced.operation = 99; /* that of the collective counts */
     shared_announce_and_meet(&group, &calls->mine, calls->announced);
 }
@@ -106,6 +107,11 @@ static void test_other_calls_are_faults(void **state)
     calls = same_calls();
     calls.announced.frees = true;
     expect_dies(meet, &calls, 1, "this rank frees its shared memory, but rank 1 calls all_reduce of 1000 elements");
+    calls = same_calls();
+    calls.theirs.count = 999;
+    group.rank = 1;
+    expect_dies(meet, &calls, 1, "but rank 0 calls all_reduce of 999 of float32");
+    group.rank = 0;
 }
 
 /* ---- which window ---- */
@@ -120,16 +126,19 @@ static void test_window_of(void **state)
     assert_null(shared_window_of(&shared, 0, boxes[0].staging, 8));
 }
 
-static void allocate_a_mebibyte(void *argument)
+static void allocate(void *bytes)
 {
     group.shared = &shared;
-    pg_alloc_shared(argument, (size_t)1 << 20);
+    pg_alloc_shared(&group, *(size_t *)bytes);
 }
 
 static void test_no_room_is_explained(void **state)
 {
     (void)state;
-    expect_dies(allocate_a_mebibyte, &group, 2, "(shm): the next 3 MiB do not fit into /dev/shm, which has 2 MiB left");
+    size_t bytes = ((size_t)1 << 20) - 8192; /* and two pages more for each rank: 2 MiB together */
+    expect_dies(allocate, &bytes, 2, "(shm): the next 2 MiB do not fit into /dev/shm, which has 1 MiB left");
+    bytes += 4096;
+    expect_dies(allocate, &bytes, 2, "the next 3 MiB do not fit");
 }
 
 /* ---- counts ---- */
