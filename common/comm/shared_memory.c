@@ -89,8 +89,8 @@ static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
     return needed <= there;
 }
 
-/* Allocates the window's memory. All processes map whole pages, so the offset of a part within its page, and of the next
- * 64-byte boundary, is the same in all of them. */
+/* Allocates the window's memory. All processes map whole pages, so the offset of a part within its page, and of the
+ * next 64-byte boundary, is the same in all of them. */
 static void map_window(ProcessGroup *pg, SharedWindow *window, size_t bytes_per_rank)
 {
     void *mine;

@@ -39,9 +39,11 @@ typedef struct Calls {
 /* Both ranks sum 1000 float32, which begin 64 bytes behind the beginning of window 1. */
 static Calls same_calls(void)
 {
-    const Announcement both = {.operation = OP_ALL_REDUCE, .count = 1000, .dtype = DTYPE_F32, .window = 1, .offset = 64};
-    return (Calls){{.operation = OP_ALL_REDUCE, .count = 1000, .dtype = DTYPE_F32, .sequence = 7, .carries = "bucket 2"},
-                   both, both};
+    const Announcement both = {.operation = OP_ALL_REDUCE, .count = 1000, .dtype = DTYPE_F32, .window = 1,
+                               .offset = 64};
+    const Collective mine = {.operation = OP_ALL_REDUCE, .count = 1000, .dtype = DTYPE_F32, .sequence = 7,
+                             .carries = "bucket 2"};
+    return (Calls){mine, both, both};
 }
 
 static void meet(void *argument)
@@ -87,8 +89,8 @@ static void test_other_calls_are_faults(void **state)
     group.shared = &shared;
     Calls calls = same_calls();
     calls.theirs.count = 999;
-    expect_dies(meet, &calls, 1, "this rank calls all_reduce number 7 of 1000 elements of float32 (bucket 2), but rank 1 "
-                                 "calls all_reduce of 999 of float32");
+    expect_dies(meet, &calls, 1, "this rank calls all_reduce number 7 of 1000 elements of float32 (bucket 2), but rank "
+                                 "1 calls all_reduce of 999 of float32");
     calls = same_calls();
     calls.theirs.dtype = DTYPE_F64;
     expect_dies(meet, &calls, 1, "but rank 1 calls all_reduce of 1000 of float64");
@@ -97,7 +99,7 @@ static void test_other_calls_are_faults(void **state)
     expect_dies(meet, &calls, 1, "but rank 1 calls reduce_scatter of 1000 of float32");
     calls = same_calls();
     calls.theirs.window = 2;
-    expect_dies(meet, &calls, 1, "all_reduce number 7 (bucket 2): the buffers of this rank and of rank 1 lie in different");
+    expect_dies(meet, &calls, 1, "number 7 (bucket 2): the buffers of this rank and of rank 1 lie in different places");
     calls = same_calls();
     calls.theirs.offset = 128;
     expect_dies(meet, &calls, 1, "all ranks must allocate the same buffers in the same order");
@@ -168,10 +170,10 @@ static void test_counts_stay_within_their_memory(void **state)
     check_count(&(Count){buffer, 50, 2});
     check_count(&(Count){older, 10, 1});
     expect_dies(check_count, &(Count){older, 11, 1}, 1, "where 10 elements are left");
-    expect_dies(check_count, &(Count){buffer + 90, 11, 1}, 1, "all_reduce number 0 (bucket 0, 11 x float32) goes beyond "
-                                                              "the end of its memory, where 10 elements are left");
-    expect_dies(check_count, &(Count){buffer, 51, 2}, 1, "(bucket 0, 51 x float32 for each rank) goes beyond the end of "
-                                                         "its memory, where 100 elements are left");
+    expect_dies(check_count, &(Count){buffer + 90, 11, 1}, 1, "all_reduce number 0 (bucket 0, 11 x float32) goes "
+                                                              "beyond the end of its memory, where 10 elements");
+    expect_dies(check_count, &(Count){buffer, 51, 2}, 1, "(bucket 0, 51 x float32 for each rank) goes beyond the end "
+                                                         "of its memory, where 100 elements are left");
     pg_free_shared(&group, older);
     expect_dies(check_count, &(Count){buffer, 101, 1}, 1, "where 100 elements are left");
     pg_free_shared(&group, buffer);

@@ -57,7 +57,7 @@ static void check_memory(size_t bytes, bool in_window)
     for (size_t i = 0; i < bytes; i++)
         assert_int_equal(memory[i], 0);
     if (in_window && (memory < my_part || memory + bytes > my_part + allocated || (uintptr_t)memory % 64 != 0))
-        fail_msg("%zu bytes at %p do not begin on a cache line, or leave this rank's part of the window, %zu bytes at %p",
+        fail_msg("%zu bytes at %p do not begin on a cache line, or leave this rank's part of the window, %zu at %p",
                  bytes, (void *)memory, allocated, (void *)my_part);
     for (size_t i = 0; i + 4 <= bytes; i += 4)
         memory[i] = 1;
