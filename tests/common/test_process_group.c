@@ -242,11 +242,11 @@ static void test_ordered_keeps_minus_zero(void **state)
 }
 
 /* Ranks that are neighbours swap first, so with a power of two of ranks no rank waits for another one's sum to come
- * back. The sum of -2^24, 2^24, 1 and 0 shows it: (-2^24 + 2^24) + (1 + 0) is 1, but 2^24 + 1 is 2^24 in float32. */
+ * back. The sum of -2^26, 2^26, 1 and 0 shows it: (-2^26 + 2^26) + (1 + 0) is 1, but 1 - 2^26 is -2^26 in float32. */
 static void test_doubling_begins_with_pairs(void **state)
 {
     (void)state;
-    static const float parts[] = {-0x1p24f, 0x1p24f, 1, 0};
+    static const float parts[] = {-0x1p26f, 0x1p26f, 1, 0};
     float part = parts[pg_rank(pg) % 4];
     if (pg_world_size(pg) % 4 != 0)
         return;
@@ -254,7 +254,7 @@ static void test_doubling_begins_with_pairs(void **state)
     pg_all_reduce(pg, &part, &part, 1, DTYPE_F32, REDUCE_SUM, "pairs");
     pg_set_algorithm(pg, ALLREDUCE_MPI);
     if (part != (float)(pg_world_size(pg) / 4))
-        fail_msg("recursive doubling on %d ranks: (-2^24 + 2^24) + (1 + 0) is %g: are the pairs others, although all "
+        fail_msg("recursive doubling on %d ranks: (-2^26 + 2^26) + (1 + 0) is %g: are the pairs others, although all "
                  "ranks could take part?", pg_world_size(pg), (double)part);
 }
 
