@@ -68,7 +68,7 @@ static bool fold_in(ProcessGroup *pg, const Collective *c, int P, void *scratch)
     MPI_Request request = MPI_REQUEST_NULL;
     int pending = 0, partner = pg->rank < P ? pg->rank + P : pg->rank - P;
     Block all = block_of(c, 1, 0, 1);
-    if (c->send != c->receive && c->count > 0)
+    if (c->send != c->receive)
         memcpy(c->receive, c->send, c->count * dtype_size(c->dtype));
     if (pg->rank >= P) {
         start_send(pg, c, all.elements, all.count, partner, TAG_FOLD, &request, &pending);

@@ -24,12 +24,11 @@ static void exchange_parts(ProcessGroup *pg, const Collective *c, unsigned char 
     MPI_Request *requests = alloc_or_fault(2 * (size_t)N * sizeof *requests);
     for (int rank = 0; rank < N; rank++) {
         unsigned char *part = parts + (size_t)rank * my_bytes;
-        if (rank == pg->rank) {
+        if (rank != pg->rank) {
+            start_receive(pg, c, part, my_count, rank, TAG_PART, requests, &pending);
+            start_send(pg, c, part_sent(pg, c, rank), part_count(pg, c, rank), rank, TAG_PART, requests, &pending);
+        } else
             memcpy(part, part_sent(pg, c, rank), my_bytes);
-            continue;
-        }
-        start_receive(pg, c, part, my_count, rank, TAG_PART, requests, &pending);
-        start_send(pg, c, part_sent(pg, c, rank), part_count(pg, c, rank), rank, TAG_PART, requests, &pending);
     }
     wait_for_messages(pg, c, pending, requests);
     free(requests);
@@ -65,12 +64,12 @@ void all_gather_ordered(ProcessGroup *pg, const Collective *c)
     MPI_Request *requests = alloc_or_fault(2 * (size_t)N * sizeof *requests);
     if (c->operation == OP_ALL_GATHER && c->send != mine)
         memcpy(mine, c->send, my_count * dtype_size(c->dtype));
-    for (int rank = 0; rank < N; rank++) {
-        if (rank == pg->rank)
-            continue;
-        start_receive(pg, c, part_received(pg, c, rank), part_count(pg, c, rank), rank, TAG_RESULT, requests, &pending);
-        start_send(pg, c, mine, my_count, rank, TAG_RESULT, requests, &pending);
-    }
+    for (int rank = 0; rank < N; rank++)
+        if (rank != pg->rank) {
+            void *place = part_received(pg, c, rank);
+            start_receive(pg, c, place, part_count(pg, c, rank), rank, TAG_RESULT, requests, &pending);
+            start_send(pg, c, mine, my_count, rank, TAG_RESULT, requests, &pending);
+        }
     wait_for_messages(pg, c, pending, requests);
     free(requests);
 }

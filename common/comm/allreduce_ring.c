@@ -28,7 +28,7 @@ typedef struct Ring {
     ProcessGroup *pg;
     const Collective *c;
     size_t segment_count;    /* elements of a segment, see segment_of(); the last one may be shorter */
-    unsigned char *incoming; /* (2, N-1) partial sums of CHUNK_BYTES each */
+    unsigned char *incoming; /* (N-1, 2) partial sums of CHUNK_BYTES each */
 } Ring;
 
 static Collective segment_number(const Ring *ring, size_t segment)
@@ -40,15 +40,14 @@ static Collective segment_number(const Ring *ring, size_t segment)
  * next segment arrives for the same step. So there are two places for each step. */
 static unsigned char *partial_sum(const Ring *ring, size_t segment, int step)
 {
-    size_t steps = (size_t)ring->pg->world_size - 1;
-    return ring->incoming + (segment % 2 * steps + (size_t)step) * CHUNK_BYTES;
+    return ring->incoming + (2 * (size_t)step + segment % 2) * CHUNK_BYTES;
 }
 
 /* The chunk that arrives in this step. It is sent in the next one. */
 static int arriving_chunk(const Ring *ring, int step)
 {
     int N = ring->pg->world_size, first = ring->c->operation == OP_ALL_REDUCE ? 0 : -1;
-    return (first + ring->pg->rank - step - 1 + 3 * N) % N;
+    return (first + ring->pg->rank + 2 * N - 1 - step) % N;
 }
 
 static void start_step(const Ring *ring, size_t segment, int step, MPI_Request *requests, int *pending)

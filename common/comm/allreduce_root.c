@@ -17,12 +17,12 @@ static void add_and_send(ProcessGroup *pg, const Collective *c)
 {
     int N = pg->world_size, pending = 0;
     size_t bytes = c->count * dtype_size(c->dtype);
-    unsigned char *scratch = group_scratch(pg, (size_t)(N - 1) * bytes);
+    unsigned char *scratch = group_scratch(pg, (size_t)N * bytes); /* rank 0's own part lies elsewhere */
     MPI_Request *requests = alloc_or_fault((size_t)N * sizeof *requests);
     const void **parts = alloc_or_fault((size_t)N * sizeof *parts);
     parts[0] = c->send;
     for (int rank = 1; rank < N; rank++) {
-        unsigned char *part = scratch + (size_t)(rank - 1) * bytes;
+        unsigned char *part = scratch + (size_t)rank * bytes;
         parts[rank] = part;
         start_receive(pg, c, part, c->count, rank, TAG_PART, requests, &pending);
     }

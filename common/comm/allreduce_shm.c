@@ -53,34 +53,36 @@ static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const Sh
 }
 
 /* One piece: copy in, meet, add this rank's chunk of it, meet, copy out. */
-static void reduce_piece(ProcessGroup *pg, const Collective *c, size_t start, size_t count)
+static void reduce_piece(ProcessGroup *pg, const Collective *c)
 {
-    size_t size = dtype_size(c->dtype), mine = chunk_start(count, pg->world_size, pg->rank) * size;
+    size_t size = dtype_size(c->dtype), mine = chunk_start(c->count, pg->world_size, pg->rank) * size;
     int slot = (int)(pg->shared->pieces++ % 2);
-    unsigned char *receive = (unsigned char *)c->receive + start * size;
-    memcpy(pg->shared->mailboxes[pg->rank]->staging[slot], (const unsigned char *)c->send + start * size, count * size);
+    unsigned char *receive = c->receive;
+    memcpy(pg->shared->mailboxes[pg->rank]->staging[slot], c->send, c->count * size);
     shared_meet(pg, c);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->mailboxes[rank]->staging[slot] + mine;
     void *totals[] = {pg->shared->mailboxes[pg->rank]->staging[slot] + mine, receive + mine};
-    combine_parts(totals, 2, pg->shared->parts, pg->world_size, chunk_count(count, pg->world_size, pg->rank), c->dtype,
-                  c->op);
+    combine_parts(totals, 2, pg->shared->parts, pg->world_size, chunk_count(c->count, pg->world_size, pg->rank),
+                  c->dtype, c->op);
     shared_meet(pg, c);
     for (int rank = 0; rank < pg->world_size; rank++) {
-        size_t chunk = chunk_start(count, pg->world_size, rank) * size;
+        size_t chunk = chunk_start(c->count, pg->world_size, rank) * size;
         if (rank != pg->rank)
             memcpy(receive + chunk, pg->shared->mailboxes[rank]->staging[slot] + chunk,
-                   chunk_count(count, pg->world_size, rank) * size);
+                   chunk_count(c->count, pg->world_size, rank) * size);
     }
 }
 
 /* note: shm-staged */
 static void all_reduce_staged(ProcessGroup *pg, const Collective *c)
 {
-    size_t piece = MAILBOX_STAGING / dtype_size(c->dtype);
+    size_t most = MAILBOX_STAGING / dtype_size(c->dtype);
     shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
-    for (size_t start = 0; start < c->count; start += piece)
-        reduce_piece(pg, c, start, c->count - start < piece ? c->count - start : piece);
+    for (size_t start = 0; start < c->count; start += most) {
+        const Collective piece = segment_of(c, start, most);
+        reduce_piece(pg, &piece);
+    }
 }
 
 void all_reduce_shm(ProcessGroup *pg, const Collective *c)

@@ -89,18 +89,17 @@ static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
     return needed <= there;
 }
 
-/* Allocates the window's memory, one page more than needed, because Open MPI's parts may begin anywhere. All processes
- * map whole pages, so the offset of a part within its page, and of the next 64-byte boundary, is the same in all of
- * them. */
-static void map_window(ProcessGroup *pg, SharedWindow *window)
+/* Allocates the window's memory. All processes map whole pages, so the offset of a part within its page, and of the
+ * next 64-byte boundary, is the same in all of them. */
+static void map_window(ProcessGroup *pg, SharedWindow *window, size_t bytes_per_rank)
 {
-    void *mine = NULL;
-    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)(window->bytes + PAGE_BYTES), 1, MPI_INFO_NULL, group_communicator(pg),
-                                      &mine, &window->window));
+    void *mine;
+    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)bytes_per_rank, 1, MPI_INFO_NULL, group_communicator(pg), &mine,
+                                      &window->window));
     for (int rank = 0; rank < pg->world_size; rank++) {
-        MPI_Aint size = 0;
-        int unit = 0;
-        unsigned char *part = NULL;
+        MPI_Aint size;
+        int unit;
+        unsigned char *part;
         CHECK_MPI(MPI_Win_shared_query(window->window, rank, &size, &unit, &part));
         window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
@@ -112,17 +111,18 @@ static void map_window(ProcessGroup *pg, SharedWindow *window)
  * Collective. Rank 0 decides for all, because other programs may take and free room between two ranks' looks. */
 static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
 {
-    const size_t whole_pages = (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; /* parts begin on page boundaries */
+    /* Whole pages, so that parts begin on page boundaries; and one page more, because Open MPI's begin anywhere. */
+    const size_t bytes_per_rank = (bytes / PAGE_BYTES + 2) * PAGE_BYTES;
     const double start = now_seconds();
     const Collective meeting = begin_meeting(pg, "making shared memory");
-    int fits = has_room(pg, whole_pages + PAGE_BYTES);
+    int fits = has_room(pg, bytes_per_rank);
     CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, group_communicator(pg)));
     SharedWindow *window = NULL;
     if (fits) {
         window = alloc_or_fault(sizeof *window);
-        window->bytes = whole_pages;
+        window->bytes = bytes;
         window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
-        map_window(pg, window);
+        map_window(pg, window, bytes_per_rank);
     }
     end_meeting(pg, &meeting, start);
     if (window == NULL)
@@ -170,7 +170,6 @@ void shared_memory_close(ProcessGroup *pg)
     free(pg->shared->parts);
     free(pg->shared->totals);
     free(pg->shared);
-    pg->shared = NULL;
 }
 
 /* ---- counts must stay within this memory ---- */
@@ -226,7 +225,7 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
         return device_alloc(bytes);
     const SharedWindow *window = NULL;
     worker_drain(pg); /* the communication thread must not read the list of windows now */
-    if (pg->shared != NULL && bytes > 0)
+    if (pg->shared != NULL)
         window = window_create(pg, bytes);
     void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
     add_block(pg, memory, bytes);
@@ -247,7 +246,7 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     while (*link != NULL && (*link)->parts[pg->rank] != memory)
         link = &(*link)->next;
     SharedWindow *window = *link;
-    if (window == NULL) { /* memory of 0 bytes, or without room for a window, comes from device_alloc() */
+    if (window == NULL) { /* without room for a window, memory comes from device_alloc() */
         device_free(memory);
         return;
     }

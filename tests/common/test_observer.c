@@ -16,6 +16,7 @@
 static ProcessGroup *pg;
 static char told[4096]; /* one word for each event */
 static double started, ended;
+static long sequence = -1; /* of the last call */
 
 static void tell(const char *event, const Collective *collective)
 {
@@ -28,6 +29,8 @@ static void tell(const char *event, const Collective *collective)
 static void called(void *self, const Collective *collective)
 {
     assert_ptr_equal(self, told);
+    assert_true(sequence == -1 || collective->sequence == sequence + 1);
+    sequence = collective->sequence;
     tell("called", collective);
 }
 
@@ -93,6 +96,19 @@ static void test_shared_memory(void **state)
     const char *making = "called barrier making shared memory\nready barrier making shared memory\n"
                          "carried barrier making shared memory\ndone barrier making shared memory\n";
     expect_told(pg_world_size(pg) > 1 ? making : "");
+    float number = 1; /* a sum so small that it stays in the queue until someone waits for the queue */
+    Work *work = pg_all_reduce_async(pg, &number, &number, 1, DTYPE_F32, REDUCE_SUM, "e");
+    void *more = pg_alloc_shared(pg, 1000);
+    const char *sum = "called all_reduce e (background)\nready all_reduce e (background)\n"
+                      "carried all_reduce e (background)\ndone all_reduce e (background)\n";
+    const size_t length = strlen(sum);
+    if (strncmp(told, sum, length) != 0)
+        fail_msg("memory was made before the collectives that were queued earlier:\n%s", told);
+    memmove(told, told + length, strlen(told) - length + 1);
+    expect_told(pg_world_size(pg) > 1 ? making : "");
+    work_wait(work);
+    pg_free_shared(pg, more);
+    told[0] = '\0';
     pg_free_shared(pg, memory);
     const char *freeing = "called barrier freeing shared memory\nready barrier freeing shared memory\n"
                           "carried barrier freeing shared memory\ndone barrier freeing shared memory\n";

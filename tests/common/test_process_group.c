@@ -241,6 +241,23 @@ static void test_ordered_keeps_minus_zero(void **state)
     expect_bits_equal("sum of -0", got, expected, 4, "the sum started from 0, not from rank 0's part");
 }
 
+/* Ranks that are neighbours swap first, so with a power of two of ranks no rank waits for another one's sum to come
+ * back. The sum of -2^26, 2^26, 1 and 0 shows it: (-2^26 + 2^26) + (1 + 0) is 1, but 1 - 2^26 is -2^26 in float32. */
+static void test_doubling_begins_with_pairs(void **state)
+{
+    (void)state;
+    static const float parts[] = {-0x1p26f, 0x1p26f, 1, 0};
+    float part = parts[pg_rank(pg) % 4];
+    if (pg_world_size(pg) % 4 != 0)
+        return;
+    pg_set_algorithm(pg, ALLREDUCE_DOUBLING);
+    pg_all_reduce(pg, &part, &part, 1, DTYPE_F32, REDUCE_SUM, "pairs");
+    pg_set_algorithm(pg, ALLREDUCE_MPI);
+    if (part != (float)(pg_world_size(pg) / 4))
+        fail_msg("recursive doubling on %d ranks: (-2^26 + 2^26) + (1 + 0) is %g: are the pairs others, although all "
+                 "ranks could take part?", pg_world_size(pg), (double)part);
+}
+
 /* 16-bit parts are added in float32 and rounded once, whatever the algorithm. */
 static void check_half_sum(DType dtype)
 {
@@ -383,6 +400,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_all_reduce),
         cmocka_unit_test(test_ordered_adds_in_rank_order),
         cmocka_unit_test(test_ordered_keeps_minus_zero),
+        cmocka_unit_test(test_doubling_begins_with_pairs),
         cmocka_unit_test(test_half_sums_round_once),
         cmocka_unit_test(test_maximum_keeps_nan),
         cmocka_unit_test(test_long_sum_in_pieces),
