@@ -157,7 +157,7 @@ static void test_order_of_rank_0(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
+    struct CMUnitTest tests[] = {
         cmocka_unit_test(test_caps_for_overlap),
         cmocka_unit_test(test_caps_without_overlap),
         cmocka_unit_test(test_caps_for_a_tiny_model),

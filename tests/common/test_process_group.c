@@ -348,41 +348,7 @@ static void test_long_sum_in_pieces(void **state)
     free(receive);
 }
 
-/* ---- what is sent ---- */
-
-static long messages;
-
-/* The linker uses this one; the library's own is PMPI_Isend. */
-int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
-{
-    messages++;
-    return PMPI_Isend(elements, count, type, to, tag, comm, request);
-}
-
-/* The ordered algorithm: a small sum takes log2(N) messages of each rank, a long one 2 (N-1) for each segment of 2 MiB.
- * (In the other two operations, a segment's parts have this size together.) */
-static void test_messages_by_size(void **state)
-{
-    (void)state;
-    const size_t segment = (size_t)2 << 20, N = (size_t)pg_world_size(pg), part = segment / N / sizeof(float);
-    float *numbers = alloc_or_fault(2 * segment), *mine = numbers + (size_t)pg_rank(pg) * 2 * part;
-    const struct {
-        size_t bytes, expected;
-    } sums[] = {{40, (N > 1) + (N > 2) + (N > 4)}, {1 << 15, 2 * (N - 1)}, {segment, 2 * (N - 1)}, {2 * segment, 4 * (N - 1)}};
-    pg->options.algorithm = ALLREDUCE_ORDERED;
-    for (int i = 0; i < 4; i++) {
-        messages = 0;
-        pg_all_reduce(pg, numbers, numbers, sums[i].bytes / sizeof *numbers, DTYPE_F32, REDUCE_SUM, "test");
-        assert_int_equal(messages, sums[i].expected);
-    }
-    messages = 0;
-    pg_reduce_scatter(pg, numbers, mine, 2 * part, DTYPE_F32, REDUCE_SUM, "test");
-    assert_int_equal(messages, 2 * (N - 1));
-    pg_all_gather(pg, mine, numbers, 2 * part, DTYPE_F32, "test");
-    assert_int_equal(messages, 4 * (N - 1));
-    pg->options.algorithm = ALLREDUCE_MPI;
-    free(numbers);
-}
+/* ---- errors ---- */
 
 /* An error is a fault of this program, with its own message, not the end in the middle of MPI. */
 static void test_mpi_returns_errors(void **state)
@@ -404,7 +370,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_half_sums_round_once),
         cmocka_unit_test(test_maximum_keeps_nan),
         cmocka_unit_test(test_long_sum_in_pieces),
-        cmocka_unit_test(test_messages_by_size),
         cmocka_unit_test(test_mpi_returns_errors),
     };
     job_set_program("test_process_group");
