@@ -170,7 +170,7 @@ void shared_memory_close(ProcessGroup *pg)
     free(pg->shared->parts);
     free(pg->shared->totals);
     free(pg->shared);
-    pg->shared = NULL; /* pg_free_shared() and tests ask whether there is any */
+    pg->shared = NULL; /* pg_free_shared() asks whether there is any */
 }
 
 /* ---- counts must stay within this memory ---- */
