@@ -20,7 +20,7 @@
  * From stage 2 on, an all-reduce carries a bucket (buckets_plan(), ddp/bucket_plan.h), and is named "bucket N".
  * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
  * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
- * in an event or in ddp_before_backward().
+ * in the gradient-ready event or in ddp_before_backward().
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H

@@ -14,6 +14,7 @@ stop() { # STATUS MESSAGE
     exit "$1"
 }
 
+case ${1-} in -h | --help) exec sed -n '2,7s/^# \{0,1\}//p' "$0" ;; esac
 [ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 5"
 for stage in "$root"/stage[1-9]_*/; do # a number or a name, as a name
     stage=$(basename "$stage")
@@ -97,6 +98,7 @@ section() {
 # Messages that this stage cannot cause are left out.
 foreign='GPU'
 [ "$number" -ge 5 ] || foreign+='|\(stage 5\)'
+[ "$number" -le 4 ] || foreign+='|rebuilt|which blocks|waits for rank 0|bucket was sent while|had been started|has not agreed'
 [ "$number" -ge 4 ] || foreign+='|\(stage 4\)'
 [ "$number" -ge 3 ] || foreign+='|readiness_|gradient.ready|next_bucket|work_wait|pending|before_backward|rebuilt'
 [ "$number" -ge 3 ] || foreign+='|frozen`|unused parameters are|under way|middle of backward'

@@ -134,16 +134,31 @@ static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
         wait_a_moment(pg, collective, &waiting);
 }
 
+/* A reduce-scatter's and an all-gather's buffers: the short one is this rank's part of the long one, or lies elsewhere. */
+static void check_places(const ProcessGroup *pg, const Collective *c)
+{
+    const bool gathers = c->operation == OP_ALL_GATHER;
+    const uintptr_t bytes = c->count * dtype_size(c->dtype), whole_bytes = bytes * (uintptr_t)pg->world_size;
+    const uintptr_t whole = (uintptr_t)(gathers ? c->receive : c->send), part = (uintptr_t)(gathers ? c->send : c->receive);
+    if (!gathers && c->operation != OP_REDUCE_SCATTER)
+        return;
+    CHECK(part == whole + (uintptr_t)pg->rank * bytes || part + bytes <= whole || whole + whole_bytes <= part,
+          "%s number %ld (%s): its buffers overlap: in place, the short one is part %d of the long one, this rank's",
+          operation_name(c->operation), c->sequence, c->carries, pg->rank);
+}
+
 void group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
     CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
           operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
     CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
-          "%s number %ld (%s): a buffer is NULL; the gradient of a frozen parameter is, and needs no all-reduce",
+          "%s number %ld (%s): a buffer is NULL; so is the gradient of a frozen parameter, which needs no all-reduce, "
+          "and in stage 5 what was dropped or has moved into shards",
           operation_name(collective->operation), collective->sequence, collective->carries);
     const Operation operation = collective->operation;
     group_check_count(pg, collective, collective->send, operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
     group_check_count(pg, collective, collective->receive, operation == OP_ALL_GATHER ? pg->world_size : 1);
+    check_places(pg, collective);
     group_tell_called(pg, collective);
     wait_until_computed(pg, collective);
     group_tell_ready(pg, collective);

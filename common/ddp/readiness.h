@@ -1,5 +1,5 @@
 /* readiness.h: which gradients are ready in a backward pass, and what the ranks must agree on about them.
- * For the stages that listen to gradient-ready events (3 and 4).
+ * For the stages that listen to gradient-ready events (3 to 5).
  */
 #ifndef LOCKSTEP_DDP_READINESS_H
 #define LOCKSTEP_DDP_READINESS_H

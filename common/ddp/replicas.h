@@ -21,7 +21,7 @@ void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters);
 
 /* Faults if trained parameters got no gradient, and names them. ready: by parameter index, whether its gradient is
- * ready in the backward pass that just ended; stages 3 and 4 know this from the events. NULL: has_gradient decides. It
+ * ready in the backward pass that just ended; stages 3 to 5 know this from the events. NULL: has_gradient decides. It
  * stays set until the optimizer's step, so an unused parameter passes if an earlier micro-batch of the step used it. */
 void replicas_check_gradients(const ParameterList *parameters, const bool *ready);
 

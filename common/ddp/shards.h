@@ -30,7 +30,7 @@ typedef struct ShardedBucket {
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
-    uint16_t *half, *half_shard;   /* the gradients' 16-bit copy while it is sent, and this rank's part of it; owned */
+    uint16_t *half, *half_shard;   /* the gradients' 16-bit copy while it is sent, from device_alloc(), and this rank's part of it; owned */
 } ShardedBucket;
 
 typedef struct Shards {

@@ -314,7 +314,7 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
     ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
     char names[300] = "";
     char cause[500] = "it was sent before it was complete (a tied weight has two contributions), changed while it was "
-                      "sent, or added to another parameter's";
+                      "sent (scaled, for example), or added to another parameter's";
     int trained = 0, wrong = 0, first = -1;
     give_factor(ranks, whole, ddp_partition(pair->ddp));
     for (int i = 0; i < ranks->count; i++) {

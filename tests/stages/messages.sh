@@ -1,7 +1,7 @@
 # messages.sh: prints the first message of a failed test on one line. For scripts that run many tests; source it.
 # shellcheck shell=bash
 
-# A sanitizer's report: its verdict, and where in ddp.c it happened, and the memory was allocated or freed.
+# A sanitizer's report: its verdict, and where in ddp.c (or weights.c) it happened, and the memory was allocated or freed.
 sanitizer_message() { # FILE
     awk '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
             verdict = $0; where = "in"
@@ -11,7 +11,7 @@ sanitizer_message() { # FILE
         / runtime error: / && !verdict { verdict = $0; where = "in"; sub(/.*runtime error: /, "undefined: ", verdict) }
         /freed by thread/ { where = "freed in" }
         /allocated by thread|leak of [0-9]+ byte/ { where = "allocated in" }
-        verdict && / in [A-Za-z_0-9]+ .*\/ddp\.c:[0-9]+/ && !(where in said) {
+        verdict && / in [A-Za-z_0-9]+ .*\/(ddp|weights)\.c:[0-9]+/ && !(where in said) {
             said[where] = 1
             match($0, / in /)
             split(substr($0, RSTART + 4), words, " ")

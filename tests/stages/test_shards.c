@@ -1,6 +1,7 @@
 /* test_shards.c: stage 5: that weights, gradients and optimizer state are cut at the same places, that operations read
  * the new weights, and that memory is not freed too early. Compared are contents, at events. On 1 to 4 ranks. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -278,6 +279,93 @@ static void test_gradients_in_16_bits(void **state)
             check_16_bits(zero);
 }
 
+/* ---- unused parameters ---- */
+
+/* Branch 4 is used in the first step only, branch 1 not by rank 0, and branch 2 in the first micro-batch only. */
+static BranchPlan plan_with_unused(int rank, int step, int micro_batch)
+{
+    BranchPlan plan = branches_plan(0);
+    plan.left_out[4] = step > 0;
+    plan.left_out[1] = rank == 0;
+    plan.left_out[2] = micro_batch == 1;
+    return plan;
+}
+
+static void branches_micro_batch(Branches *branches, int rank, int step, int micro_batch, Ddp *ddp)
+{
+    const BranchPlan plan = plan_with_unused(rank, step, micro_batch);
+    if (ddp != NULL)
+        ddp_before_forward(ddp, micro_batch == 1);
+    tape_begin(&branches->tape, true);
+    Tensor *loss = branches_loss(branches, &plan, rank, 2 * step + micro_batch);
+    if (ddp != NULL)
+        ddp_before_backward(ddp, loss);
+    tape_backward(&branches->tape, loss, 1);
+    if (ddp != NULL)
+        ddp_after_backward(ddp, 1.0f / (float)pg_world_size(pg));
+}
+
+/* The same step in one process. */
+static void branches_whole_step(Branches *branches, Optimizer *optimizer, int step)
+{
+    for (int i = 0; i < 2 * pg_world_size(pg); i++)
+        branches_micro_batch(branches, i / 2, step, i % 2, NULL);
+    for (int i = 0; i < branches->parameters.count; i++)
+        device_scale(branches->parameters.items[i]->tensor.grad, 1.0f / (float)pg_world_size(pg),
+                     tensor_count(&branches->parameters.items[i]->tensor));
+    optimizer_step(optimizer, 0.02f);
+    parameters_zero_gradients(&branches->parameters);
+}
+
+static void expect_equal_branches(const Branches *ranks, const Branches *whole, int zero, int step)
+{
+    for (int i = 0; i < whole->parameters.count; i++) {
+        const Parameter *got = ranks->parameters.items[i], *want = whole->parameters.items[i];
+        char name[120];
+        snprintf(name, sizeof name, "--zero %d, %s after step %d, with unused parameters", zero, got->name, step);
+        expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
+                     "a rank that does not use a parameter sends zeros for it, and all ranks agree on what was used: "
+                     "its owner updates it if ANY rank used it in the step, and leaves it alone if none did");
+    }
+}
+
+static void test_unused_parameters(void **state)
+{
+    (void)state;
+    const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
+    for (int zero = 1; zero <= 2; zero++) { /* level 3 refuses the option */
+        const DdpOptions options = {.zero = zero, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */
+                                    .grad_dtype = DTYPE_F32, .find_unused_parameters = true};
+        if (!run_has_level(zero))
+            continue;
+        Branches ranks, whole;
+        Optimizer ranks_optimizer, whole_optimizer;
+        branches_create(&ranks, 1);
+        branches_create(&whole, 1);
+        optimizer_create(&ranks_optimizer, &sgd, &ranks.parameters);
+        optimizer_create(&whole_optimizer, &sgd, &whole.parameters);
+        Ddp *ddp = ddp_create(pg, &ranks.parameters, &ranks.tape, &options);
+        optimizer_set_partition(&ranks_optimizer, ddp_partition(ddp));
+        void *gradients = parameters_allocate_gradients(&whole.parameters);
+        for (int step = 0; step < 3; step++) {
+            branches_micro_batch(&ranks, pg_rank(pg), step, 0, ddp);
+            branches_micro_batch(&ranks, pg_rank(pg), step, 1, ddp);
+            optimizer_step(&ranks_optimizer, 0.02f);
+            parameters_zero_gradients(&ranks.parameters);
+            ddp_after_update(ddp);
+            ddp_gather_weights(ddp);
+            branches_whole_step(&whole, &whole_optimizer, step);
+            expect_equal_branches(&ranks, &whole, zero, step);
+        }
+        ddp_destroy(ddp);
+        device_free(gradients);
+        optimizer_free(&ranks_optimizer);
+        optimizer_free(&whole_optimizer);
+        branches_free(&ranks);
+        branches_free(&whole);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct CMUnitTest tests[] = {
@@ -286,6 +374,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gradients_stay_until_they_are_sent),
         cmocka_unit_test(test_operations_read_new_weights),
         cmocka_unit_test(test_gradients_in_16_bits),
+        cmocka_unit_test(test_unused_parameters),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("gpt");
