@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# test_instructor_pack.sh: course/make_instructor_pack.sh makes a whole pack, and the pack fits the project. Every exercise
-# of a chapter and every question of an assignment has its solution, by number and first words, and the other way round.
-# The quiz has 30 questions with one key each, and keys that are numbers are computed. Every file that a document names is
-# there. With --commands, in minutes: the commands of the solutions and of the lecture print what is written below them.
+# test_instructor_pack.sh: course/make_instructor_pack.sh makes a whole pack, and the pack fits the project. Every
+# exercise of a chapter and every question of an assignment has its solution, by number and first words, and the other
+# way round. The quiz has 30 questions with one key each, and keys that are numbers are computed. Every file that a
+# document names is there. With --commands, in minutes: the commands of the solutions and of the lecture print what is
+# written below them.
 #
 # usage: test_instructor_pack.sh ROOT [--commands]
 set -u
 root=$1
-command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install python3)"; exit 77; }
+command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
 if [ "${2-}" = --commands ]; then
     [ -x "$root/build/stage5_sharded/train" ] || { echo "skipped: the commands run programs of $root/build"; exit 77; }
     exec python3 "$root/scripts/check_examples.py" "$root/course/instructor/solutions.md" \
@@ -28,7 +29,7 @@ status() {
     shift
     "$@" >"$scratch/out" 2>&1
     got=$?
-    [ $got -eq "$expected" ] || fail "$*: exit status $got, expected $expected: $(head -n 5 "$scratch/out")"
+    [ $got -eq "$expected" ] || fail "$*: exit status $got, expected $expected: $(tail -n 5 "$scratch/out")"
 }
 
 # ---- the script ----
@@ -55,7 +56,8 @@ fi
 
 # ---- the lecture ----
 
-minutes=$(sed -n 's/^\[\([0-9]*\) min\]{.minutes}$/\1/p' "$pack/lecture.md" | awk '{ sum += $1 } END { print sum + 0, NR }')
+minutes=$(sed -n 's/^\[\([0-9]*\) min\]{.minutes}$/\1/p' "$pack/lecture.md" |
+    awk '{ sum += $1 } END { print sum + 0, NR }')
 [ "$minutes" = "45 $(grep -c '^# ' "$pack/lecture.md")" ] ||
     fail "lecture.md: minutes and slides that have them are $minutes: all slides need them, and 45 in all"
 
@@ -64,11 +66,11 @@ minutes=$(sed -n 's/^\[\([0-9]*\) min\]{.minutes}$/\1/p' "$pack/lecture.md" | aw
 # DOCUMENT <tab> NUMBER <tab> TEXT for each exercise (numbered, of chapters) and question (a list, of assignments).
 exercises() {
     (cd "$root" && awk '
-        function put() { if (text != "") print FILENAME_OF "\t" number "\t" text; text = "" }
+        function put() { if (text != "") print document "\t" number "\t" text; text = "" }
         FNR == 1 { put(); inside = number = 0 }
         /^## / { put(); inside = /^## (Exercises|Try it yourself|Questions to answer for yourself)$/; next }
         !inside { next }
-        /^([0-9]+\.|-) / { put(); FILENAME_OF = FILENAME; number++; sub(/^([0-9]+\.|-) /, ""); text = $0; next }
+        /^([0-9]+\.|-) / { put(); document = FILENAME; number++; sub(/^([0-9]+\.|-) /, ""); text = $0; next }
         /^ *$/ || /^\(/ || /^    / { put(); next }
         text != "" { sub(/^ +/, ""); text = text " " $0 }
         END { put() }' notes/*.md course/*.assignment.md)
@@ -115,10 +117,11 @@ for document in "$pack"/*.md; do
     # Files of the project, and mutants by name.
     grep -o -E '\b(course|notes|tests|common|train|scripts|bench|gpu|stage[1-5]_[a-z]+)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' \
         "$document" | grep -v -E '^stage.*/train$' | sort -u | while IFS= read -r path; do
-            [ -e "$root/$path" ] || grep -q -F "build/$path" "$document" || echo "FAIL: $name names $path, which does not exist"
+            [ -e "$root/$path" ] || grep -q -F "build/$path" "$document" || # a program
+                echo "FAIL: $name names $path, which does not exist"
         done
     # Mutants: "Mutant NAME" in the solutions; in the key, a name alone in brackets.
-    grep -o -E '\(?Mutant [a-z0-9-]+|\([a-z0-9]+(-[a-z0-9]+)+\)' "$document" | sed -E 's/.*Mutant //; s/[()]//g' |
+    grep -o -E '\(?Mutant [a-z0-9-]+|\([a-z]+(-[a-z0-9]+)+\)' "$document" | sed -E 's/.*Mutant //; s/[()]//g' |
         while IFS= read -r mutant; do
             [ -e "$root/tests/mutants/$mutant.patch" ] || echo "FAIL: $name: there is no mutant $mutant"
         done
