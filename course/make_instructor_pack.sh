@@ -35,7 +35,8 @@ pandoc=${PANDOC:-pandoc}
 if command -v "$pandoc" >/dev/null; then
     one_file=--self-contained # pandoc 3 has another name for it
     if "$pandoc" --help | grep -q -e --embed-resources; then one_file=--embed-resources; fi
-    (cd "$pack" && "$pandoc" --standalone "$one_file" -t dzslides -H "$sources/slides.css" lecture.md -o lecture.html) ||
+    (cd "$pack" &&
+        "$pandoc" --standalone "$one_file" -t dzslides -H "$sources/slides.css" lecture.md -o lecture.html) ||
         stop 1 "pandoc could not make lecture.html"
     echo "$pack: lecture.html has the slides (arrow keys turn them)"
 else
