@@ -10,7 +10,6 @@ set -u
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
 if [ "${2-}" = --commands ]; then
-    [ -x "$root/build/stage5_sharded/train" ] || { echo "skipped: the commands run programs of $root/build"; exit 77; }
     exec python3 "$root/scripts/check_examples.py" "$root/course/instructor/solutions.md" \
         "$root/course/instructor/lecture.md"
 fi
