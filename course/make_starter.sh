@@ -3,7 +3,8 @@
 # the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See
 # README.md.
 #
-# usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 5; DIR: a new directory
+# usage: course/make_starter.sh STAGE DIR [--variant SEED]     STAGE: stage1_naive, ... or 1 to 5; DIR: a new directory
+#   --variant SEED   other names, another order of the points, for odd seeds another meaning of a flag: variant.sh
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,8 +15,14 @@ stop() { # STATUS MESSAGE
     exit "$1"
 }
 
-case ${1-} in -h | --help) exec sed -n '2,7s/^# \{0,1\}//p' "$0" ;; esac
-[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR     STAGE: stage1_naive, ... or 1 to 5"
+case ${1-} in -h | --help) exec sed -n '2,8s/^# \{0,1\}//p' "$0" ;; esac
+seed=0
+if [ $# -eq 4 ] && [ "$3" = --variant ]; then
+    case $4 in '' | *[!0-9]* | 0*) stop 2 "--variant: '$4' is no number from 1 on" ;; esac
+    seed=$4
+    set -- "$1" "$2"
+fi
+[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR [--variant SEED]     STAGE: stage1_naive, ... or 1 to 5"
 for stage in "$root"/stage[1-9]_*/; do # a number or a name, as a name
     stage=$(basename "$stage")
     if [ "$1" = "$stage" ] || [ "$1" = "${stage:5:1}" ]; then break; fi
@@ -86,7 +93,18 @@ fill_in() {
     sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
 }
 fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
-{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$starter/tests/stages" && cp "$here/$stage.points" "$starter/points"; } ||
+# Lines in the points' order, or, in a variant, in an order by a hash of seed and line. Each has its "read:" after it.
+points() {
+    echo '# points program ranks cases what must be true'
+    awk '/^#/ { next } /^ *read: / { print line "\t" $0; next } { line = $0 }' "$here/$stage.points" |
+        if [ "$seed" -gt 0 ]; then
+            while IFS= read -r line; do echo "$(cksum <<<"$seed $line" | cut -d ' ' -f 1)"$'\t'"$line"; done | sort -n |
+                cut -f 2-
+        else
+            cat
+        fi | tr '\t' '\n'
+}
+{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$starter/tests/stages" && points >"$starter/points"; } ||
     stop 1 "could not write check and what it needs"
 echo 'build*/' >"$starter/.gitignore"
 
@@ -151,7 +169,7 @@ done || stop 1 "could not say what is missing"
 table_of_points() {
     local worth program ranks cases idea where
     printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
-    grep -v -E '^ *(#|$|read:)' "$here/$stage.points" | while read -r worth program ranks cases idea; do
+    grep -v -E '^ *(#|$|read:)' "$starter/points" | while read -r worth program ranks cases idea; do
         where=${program##*:}
         [ "$ranks" = - ] || where+=" on $ranks ranks"
         [[ $program != *zero_* ]] || where+=", \`--zero $(grep -o '[123]' <<<"$program")\`"
@@ -169,5 +187,9 @@ table_of_points() {
         printf '\n' && table_of_points &&
         printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
+if [ "$seed" -gt 0 ]; then
+    find "$starter" \( -name '*.[ch]' -o -name '*.md' -o -name points -o -name '*.sh' \) \
+        -exec "$here/variant.sh" "$seed" {} + || stop 1 "could not make variant $seed"
+fi
 trap - EXIT
 echo "$stage: $starter (begin with ASSIGNMENT.md)"
