@@ -22,7 +22,7 @@ name() {
 # last_micro_batch becomes its opposite, more_follow: the calls, the parameter, and what ddp.h says.
 other_meaning() {
     cat <<'END'
-s/ddp_before_forward\(ddp, it is the last one\)/ddp_before_forward(ddp, others follow)   /
+s/ddp_before_forward\(ddp, it is the last one\)/ddp_before_forward(ddp, others follow)/
 s/last_micro_batch: it is the last one of its step/more_follow: other micro-batches of its step follow/
 s/(ddp_before_forward\([a-z>-]+, )([^()]+)\);/\1!(\2));/
 s/bool last_micro_batch\)/bool more_follow)/

@@ -123,6 +123,13 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done
 
+# A variant compiles. So does the stage's own ddp.c, if it is rewritten as well, but not as it is.
+variant=$scratch/variant
+status 0 "$root/course/make_starter.sh" 3 "$variant" --variant 7 && compiles "$variant" stage3_overlap
+cp "$root/stage3_overlap/ddp.c" "$variant/stage3_overlap/ddp.c"
+(compiles "$variant" stage3_overlap) >/dev/null && fail "a copy of the public solution compiles in a variant"
+status 0 "$root/course/variant.sh" 7 "$variant/stage3_overlap/ddp.c" && compiles "$variant" stage3_overlap
+status 2 "$root/course/make_starter.sh" 3 "$scratch/none" --variant x
 status 2 "$root/course/make_starter.sh"
 status 2 "$root/course/make_starter.sh" 6 "$scratch/none"
 status 2 "$root/course/make_starter.sh" 1 "$scratch"
@@ -216,6 +223,9 @@ if [ "${2-}" = --grade ]; then
     status 2 "$starter/check" 12
     status 2 "$starter/check" --sanitise
     status 2 "$starter/check" 9
+
+    # A variant's solution is the stage's, rewritten.
+    status 0 "$variant/check" && grep -q '95/ 95  total' "$scratch/out" || fail "variant: $(cat "$scratch/out")"
 
     # One mistake costs the points of one property.
     mistake 1 broadcast-missing 70
