@@ -228,9 +228,9 @@ if [ "${2-}" = --grade ]; then
     status 0 "$variant/check" && grep -q '95/ 95  total' "$scratch/out" || fail "variant: $(cat "$scratch/out")"
 
     # One mistake costs the points of one property.
-    mistake 1 broadcast-missing 70
+    mistake 1 broadcast-missing 75
     sed 's/, gradient_scale,/, 0.5f * gradient_scale,/' "$root"/stage1_*/ddp.c >"$scratch/half.c"
-    graded 1 "$scratch/half.c" 75 75 'every element is 0.5 times what it should be'
+    graded 1 "$scratch/half.c" 80 80 'every element is 0.5 times what it should be'
     mistake 3 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced
     mistake 3 wait-missing
