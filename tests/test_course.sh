@@ -2,9 +2,10 @@
 # test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
 # starter compiles without warnings and holds no solution; points name cases that exist; wrong usage is reported. With
 # --grade, in minutes: a starter gets no points, the stage's own ddp.c gets all, classical mistakes lie between and are
-# named, and no submission stops the grader.
+# named, and no submission stops the grader. With --mistakes, in half an hour: all mistakes of tests/mutants that are in
+# ddp.c alone lose points, by a message that names them.
 #
-# usage: test_course.sh ROOT [--grade]
+# usage: test_course.sh ROOT [--grade | --mistakes]
 set -u
 root=$1
 command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
@@ -262,6 +263,16 @@ if [ "${2-}" = --grade ]; then
         __attribute__((constructor)) static void stay(void) { if (fork() == 0) { setsid(); sleep(1000); } }' 0 100 ''
     hostile writes '#include <stdio.h>
         __attribute__((constructor)) static void flood(void) { for (;;) puts("endless"); }' 0 0 'FAILED'
+fi
+
+# Every mutant that is a mistake in ddp.c alone, as a submission.
+if [ "${2-}" = --mistakes ]; then
+    mkdir "$scratch/tmp"
+    export GRADE_CACHE=$scratch/cache
+    for patch in "$root"/tests/mutants/*.patch; do
+        file=$(sed -n 's|^+++ b/||p' "$patch" | sort -u)
+        if [[ $file == stage?_*/ddp.c ]]; then mistake "${file:5:1}" "$(basename "$patch" .patch)" 95; fi
+    done
 fi
 
 echo "$failures failure(s)"
