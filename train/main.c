@@ -51,6 +51,8 @@ int main(int argc, char **argv)
         gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);
         if (options.group.debug_collectives)
             guard_compare_calls(pg);
+        if (options.flight_recorder != NULL)
+            guard_record_flight(pg, options.flight_recorder);
         phases_observe(pg); /* last: comparing calls is not part of a collective's range */
         status = train(&options, pg);
     }

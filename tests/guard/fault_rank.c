@@ -236,6 +236,8 @@ int main(int argc, char **argv)
                                    .debug_collectives = strcmp(where, "debug") == 0};
     ProcessGroup *pg = pg_create(&options);
     guard_group(pg);
+    if (getenv("FLIGHT_RECORDER") != NULL)
+        guard_record_flight(pg, getenv("FLIGHT_RECORDER"));
     device_init(pg_local_rank(pg), 1);
     float *gradient = pg_alloc_shared(pg, 2 * ELEMENTS * sizeof *gradient);
     bool bad = pg_rank(pg) == pg_world_size(pg) - 1;

@@ -331,6 +331,7 @@ static void fill_checks_and_files(Options *options, const FlagValues *values)
     options->generate = whole_number(values, FLAG_GENERATE);
     options->trace = values->text[FLAG_TRACE];
     options->json = values->text[FLAG_JSON];
+    options->flight_recorder = values->text[FLAG_FLIGHT_RECORDER];
 }
 
 const int64_t *options_rank_samples(const Options *options)

@@ -59,6 +59,7 @@ typedef struct Options {
     const char *resume;
     const char *trace; /* Chrome trace file, or NULL */
     const char *json;  /* summary file, or NULL */
+    const char *flight_recorder; /* file for the latest collectives of a run that hangs, or NULL */
     long generate;     /* number of bytes of text to print at the end */
     bool same_seed;    /* --same-init: every rank draws the same initial weights (default: seed + rank) */
     long eval_samples; /* number of held-out samples to evaluate at the end; 0: all */

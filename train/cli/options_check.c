@@ -157,7 +157,8 @@ static void check_not_data(const Options *options, const Output *output)
  * Paths are compared by where they lead, because a file has many names: s, ./s, and links to it. */
 void options_check_files(const Options *options)
 {
-    const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json}};
+    const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json},
+                              {"--flight-recorder", options->flight_recorder}};
     const int count = sizeof outputs / sizeof outputs[0];
     for (int i = 0; i < count; i++) {
         if (outputs[i].path == NULL)

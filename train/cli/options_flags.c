@@ -130,6 +130,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt: print N bytes of text at the end"},
     [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace)"},
     [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
+    [FLAG_FLIGHT_RECORDER] = {"flight-recorder", "FILE", NULL, NULL, 0, 0, 1, NULL,
+                              "if the run hangs, write each rank's latest 32 collectives"},
     [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
 };
 

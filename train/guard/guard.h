@@ -30,6 +30,11 @@ void guard_group(ProcessGroup *pg);
 /* From now on the ranks compare their calls before each collective (--debug-collectives). Call it on all ranks. */
 void guard_compare_calls(ProcessGroup *pg);
 
+/* Keeps this rank's latest 32 collectives. When a collective takes too long, every rank appends its own to the file,
+ * which is emptied now: a line of JSON for each, with how long ago it was called, its data was ready, and it was done.
+ * scripts/diagnose.sh reads it. Path: not copied. die()s if it cannot be written. Call it on all ranks. */
+void guard_record_flight(ProcessGroup *pg, const char *path);
+
 void guard_end(void);
 
 #endif

@@ -52,6 +52,11 @@ void departures_await(ProcessGroup *pg);
  * rank. */
 void watchdog_start(ProcessGroup *pg);
 
+/* ---- flight.c ---- */
+
+/* Appends this rank's latest collectives to the file of guard_record_flight(); does nothing if that was not called. */
+void flight_write(void);
+
 /* ---- supervise.c ---- */
 
 /* Sends `words` to MPICH's launcher on this host, in PMI-1, the protocol that MPI_Init and MPI_Finalize use. Does

@@ -129,6 +129,7 @@ static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, i
     if (has_called)
         alarm_raise(watchdog->pg, mine);
     job_say_fault("%s (--timeout %g)", text, timeout);
+    flight_write();
     if (heard != NULL)
         compare_with_own(watchdog, from, *heard);
     Alarm theirs;
@@ -149,6 +150,7 @@ static _Noreturn void report_departed_rank(Watchdog *watchdog)
     pthread_mutex_unlock(&watchdog->lock);
     job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others, "
                   "or skip a call?", text, rank, after);
+    flight_write();
     sleep_seconds(TIME_TO_REPORT);
     job_abort(1);
 }
