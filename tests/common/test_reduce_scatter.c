@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "comm/allreduce.h"
 #include "comm/process_group.h"
 #include "dtype_values.h"
 #include "expect.h"
@@ -259,6 +260,21 @@ static void test_both_halves_are_an_all_reduce(void **state)
     }
 }
 
+/* A rank that adds late: the others have returned by then, if nothing holds them. */
+static bool adds_late;
+
+void __real_combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
+                          DType dtype, ReduceOp op);
+void __wrap_combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
+                          DType dtype, ReduceOp op);
+void __wrap_combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
+                          DType dtype, ReduceOp op)
+{
+    if (adds_late)
+        sleep_seconds(300e-6);
+    __real_combine_parts(totals, total_count, parts, part_count, count, dtype, op);
+}
+
 /* Late ranks, and calls of different sizes one after the other: no rank may overwrite what another still reads. A rank
  * changes its `send` as soon as its call returns. */
 static void test_late_ranks_get_the_right_parts(void **state)
@@ -278,7 +294,9 @@ static void test_late_ranks_get_the_right_parts(void **state)
             longer[i] = (float)((rank + 1) * (round + (int)(i % 7)));
         if ((round + rank) % 3 == 0)
             sleep_seconds(300e-6);
+        adds_late = (round + rank) % 3 == 1;
         pg_reduce_scatter(pg, longer, short_one, count, DTYPE_F32, REDUCE_SUM, "a round");
+        adds_late = false;
         for (size_t i = 0; i < (size_t)N * count; i++)
             longer[i] = -1;
         for (size_t i = 0; i < count; i++)
