@@ -19,7 +19,7 @@ command -v python3 >/dev/null || stop 1 "python3 is missing: it writes the archi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/lockstep"
-tar -C "$here/.." --exclude=.git --exclude=./build --exclude=./build-* --exclude=__pycache__ -cf - . |
+tar -C "$here/.." --exclude=.git --exclude=build --exclude='build-*' --exclude=./offline --exclude='*.zip' -cf - . |
     tar -C "$scratch/lockstep" -xf -
 cp "$here"/gradescope/* "$scratch"
 basename "$stage" .points >"$scratch/stage"
