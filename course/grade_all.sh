@@ -45,6 +45,8 @@ stage=$(basename "$stage" .points)
 [ -d "$from" ] || stop 2 "$from is no directory"
 [ -z "$roster" ] || [ -r "$roster" ] || stop 2 "--roster: $roster cannot be read"
 mkdir -p "$out" || exit 2
+[ -z "$(cat "$out"/*.json 2>/dev/null | jq --arg stage "$stage" '.stage? // $stage | select(. != $stage)')" ] ||
+    stop 2 "$out has results of another stage"
 read -r grace_hours points_per_day most_days < <(awk '{ value[$1] = $2 }
     END { print value["grace_hours"], value["points_per_day"], value["most_days"] }' "$here/late_days")
 [[ $grace_hours/$points_per_day/$most_days =~ ^[0-9]+/[0-9]+/[0-9]+$ ]] || stop 2 "late_days lacks a whole number"
@@ -62,7 +64,7 @@ rows() { # FILE: its lines without comments, empty lines, and what spreadsheets 
     [ ! -r "$1" ] || sed -e $'1s/^\xef\xbb\xbf//; s/\r$//' -e '/^ *\(#\|$\)/d' "$1"
 }
 while IFS=, read -r name time; do
-    handed_in[$name]=$(date -d "$time" +%s) || stop 2 "$from/handed_in: '$time' is no time"
+    handed_in[$name]=$(date -d "${time:-none}" +%s) || stop 2 "$from/handed_in: '$time' is no time"
 done < <(rows "$from/handed_in")
 mapfile -t expected < <(rows "$roster" | cut -d , -f 1)
 mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
@@ -70,21 +72,18 @@ mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sor
 # ---- grading ----
 
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grades.XXXXXX") || exit 1
-declare -A job=() # NAME SLOT of each grader that runs, by its process
+declare -A job=() # SLOT NAME of each grader that runs, by its process
 trap 'rm -rf "$scratch"' EXIT
 trap '[ ${#job[@]} -eq 0 ] || { kill "${!job[@]}"; wait; }; exit 1' INT TERM
 
-points_of() { # NAME: nothing, if its JSON is no result of this stage
-    jq --arg stage "$stage" 'select(.stage == $stage) | .points' "$out/$1.json" 2>/dev/null
-}
-
-# A file that was put there later than the result is another submission, whatever time it was modified.
+# A file that was put there after grading began is another submission, whatever time it was modified.
 is_graded() { # NAME
-    [ -n "$(points_of "$1")" ] && [ -z "$(find "${file[$1]}" -cnewer "$out/$1.json")" ]
+    [ -s "$out/$1.json" ] && [ -z "$(find "${file[$1]}" -cnewer "$out/$1.json")" ]
 }
 
 start() { # NAME SLOT
     local options=(--json "$scratch/$2.json")
+    touch "$scratch/$2.began"
     if [ -n "$line" ] && is_graded "$1"; then
         cp "$out/$1.json" "$scratch/$2.json"
         options+=(--line "$line")
@@ -107,8 +106,9 @@ finish() { # waits for one grader, and keeps what it wrote if it succeeded
     fi
     if [ -z "$line" ] || ! is_graded "$name"; then rm -f "$out/$name.txt"; fi
     cat "$scratch/$slot.txt" >>"$out/$name.txt" # below the whole table, the table of one line
+    touch -r "$scratch/$slot.began" "$scratch/$slot.json"
     mv "$scratch/$slot.json" "$out/$name.json"
-    echo "$name: $(points_of "$name") points"
+    echo "$name: $(jq .points "$out/$name.json") points"
 }
 
 slot=0
@@ -133,7 +133,7 @@ row() { # NAME
     elif ! is_graded "$1"; then
         got=null days=null after=null remark="could not be graded"
     else
-        got=$(points_of "$1") days=$(late_days_of "$1")
+        got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
         after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
         [ "$(jq .built "$out/$1.json")" = true ] || remark="does not build"
     fi
