@@ -66,7 +66,7 @@ cp -r "$root/course" "$scratch/course"
 cat >"$scratch/course/grade.sh" <<'END'
 #!/usr/bin/env bash
 mkdir "$GRADE_CACHE" || exit 1
-trap 'rmdir "$GRADE_CACHE"; exit 1' TERM
+trap 'echo ended >>"$GRADED"; exit 1' TERM
 echo "$2 ${5-}" >>"$GRADED"
 read -r points <"$2"
 [ "$points" = hangs ] && { sleep 60 & wait; }
@@ -120,6 +120,7 @@ sleep 1 # until bob's is finished
 kill $! && wait $!
 is 1 "the exit status of an interrupted grading" $?
 [ -z "$(ls -A "$TMPDIR")" ] || fail "left behind: $(ls -A "$TMPDIR")"
+grep -q ended "$GRADED" || fail "a grader goes on after the interruption"
 echo -1 >"$in/007.c"
 : >"$GRADED"
 status 1 grade_all
