@@ -131,7 +131,7 @@ row() { # NAME
     if [ -z "${file[$1]-}" ]; then
         remark="nothing handed in"
     elif ! is_graded "$1"; then
-        got=null days=null after=null remark="could not be graded"
+        got=null days=null after=null remark="not graded"
     else
         got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
         after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
