@@ -19,7 +19,8 @@ if ! { command -v mpiexec && command -v patch && command -v python3; } >/dev/nul
 fi
 "$lockstep/scripts/setup.sh"
 
-GRADE_CACHE=$autograder/cache "$lockstep/course/grade.sh" "$stage" "$lockstep/$stage/ddp.c" --json "$autograder/own.json"
+export GRADE_CACHE=$autograder/cache
+"$lockstep/course/grade.sh" "$stage" "$lockstep/$stage/ddp.c" --json "$autograder/own.json"
 jq -e '.points == .of' "$autograder/own.json" >/dev/null || {
     echo "setup: error: the project's own ddp.c does not get all points on this image" >&2
     exit 1
