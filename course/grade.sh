@@ -2,7 +2,8 @@
 # grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
 # limits, and prints a table of points. It is no sandbox: see README.md.
 #
-# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5
+# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5
+#   --line N        only line N of the table; with --json, puts the new result into FILE, which has an earlier one
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
@@ -19,9 +20,17 @@ stop() { # STATUS MESSAGE
 
 # ---- the command line ----
 
-[ $# -eq 2 ] || { [ $# -eq 4 ] && [ "$3" = --json ]; } ||
-    stop 2 "usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5"
-submission=$2 json=${4-}
+usage="usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5"
+[ $# -ge 2 ] || stop 2 "$usage"
+submission=$2 json='' line=''
+for ((i = 3; i <= $#; i += 2)); do
+    value=$((i + 1))
+    case ${!i}=${!value-} in
+    --json=?*) json=${!value} ;;
+    --line=?*) line=${!value} ;;
+    *) stop 2 "$usage" ;;
+    esac
+done
 for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
     stage=$(basename "$points" .points)
     number=${stage:5:1}
@@ -30,7 +39,7 @@ for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
 done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
-[ -z "$json" ] || : >"$json" || stop 2 "--json: $json cannot be written"
+[ -z "$json" ] || [ -n "$line" ] || : >"$json" || stop 2 "--json: $json cannot be written"
 for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
 done
@@ -40,6 +49,16 @@ source "$here/../scripts/mpi.sh"
 source "$here/../tests/stages/messages.sh"
 # shellcheck source=cases.sh
 source "$here/cases.sh"
+chosen_lines() {
+    lines_of_points | awk -v chosen="$line" 'chosen == "" || $1 "" == chosen'
+}
+count=$(lines_of_points | wc -l)
+[ -n "$(chosen_lines)" ] || stop 2 "--line: there are lines 1 to $count, not '$line'"
+if [ -n "$json" ] && [ -n "$line" ]; then
+    { [ -w "$json" ] && jq -e --arg stage "$stage" --argjson count "$count" \
+        '.stage == $stage and (.items | length) == $count' "$json" >/dev/null 2>&1; } ||
+        stop 2 "--line: $json holds no earlier result of $stage with $count lines"
+fi
 
 # ---- running a student's code ----
 
@@ -119,11 +138,11 @@ if [ ! -e "$base/complete" ]; then
     touch "$base/complete"
 fi
 cp -- "$submission" "$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-built=true
+built=true errors=
 if ! build_all 300; then
     built=false
-    echo "$stage, $submission: does not build:"
-    grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40 | sed 's/^/  | /'
+    errors=$(grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40)
+    printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 fi
 
 # ---- the test cases ----
@@ -135,6 +154,12 @@ report() { # GOT WORTH IDEA MESSAGE READ
 
 echo "$stage, $submission"
 at_once=1 # kill_left ends all that a submission has left, so one case after the other
-run_lines < <(lines_of_points)
-[ -z "$json" ] || jq -s --arg stage "$stage" --arg submission "$submission" --argjson built $built \
-    '{$stage, $submission, $built, points: (map(.points) | add), of: (map(.of) | add), items: .}' "$work/items" >"$json"
+run_lines < <(chosen_lines)
+if [ -n "$json" ]; then
+    [ -n "$line" ] || jq -n --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS \
+        '{$stage, $submission, $seconds, items: []}' >"$json"
+    jq --argjson built $built --arg errors "$errors" --argjson first $((${line:-1} - 1)) --slurpfile new "$work/items" \
+        '.items[$first:$first + ($new | length)] = $new |
+         {stage, submission, seconds, $built, $errors, points: ([.items[].points] | add), of: ([.items[].of] | add), items}' \
+        "$json" >"$work/json" && cat "$work/json" >"$json"
+fi

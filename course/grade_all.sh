@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# grade_all.sh: grades all submissions of a directory with grade.sh, several at a time, and writes a table of grades.
+#
+# usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
+#   SUBMISSIONS     a directory with NAME.c or NAME/ddp.c for each student
+#   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
+#                   submission has not been replaced since: a grading that was interrupted goes on.
+#   --jobs N        submissions at a time (1)
+#   --roster FILE   a line for each student: NAME, then a comma and anything, or nothing. Each gets a row.
+#   --deadline TIME as date -d reads it. Late submissions lose points by course/late_days. Handed in: when the file was
+#                   last modified, or what SUBMISSIONS/handed_in says, in lines of NAME,TIME.
+#   --line N        only line N of the table again, after its test was corrected; whole, what has no result yet
+#   --again         everything again
+#   GRADE_CACHE     as for grade.sh; job N uses GRADE_CACHE/N (default: a temporary directory)
+# Exit status 0: all graded, whatever the grades. 1: the grader failed on some, and says which. 2: wrong usage.
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+stop() { # STATUS MESSAGE
+    echo "grade_all: error: $2" >&2
+    exit "$1"
+}
+
+# ---- the command line ----
+
+usage=$(sed -n 's/^# usage: /usage: /p' "${BASH_SOURCE[0]}")
+[ $# -ge 3 ] || stop 2 "$usage"
+stage=$1 from=$2 out=$3 jobs=1 roster='' deadline='' line='' again=''
+shift 3
+while [ $# -gt 0 ]; do
+    case $1=${2-} in
+    --jobs=[1-9]*) jobs=$2 ;;
+    --roster=?*) roster=$2 ;;
+    --deadline=?*) deadline=$(date -d "$2" +%s) || stop 2 "--deadline: '$2' is no time" ;;
+    --line=[1-9]*) line=$2 ;;
+    --again=*) again=yes ;;
+    *) stop 2 "$usage" ;;
+    esac
+    if [ "$1" = --again ]; then shift; else shift 2; fi
+done
+[[ $jobs$line != *[!0-9]* ]] || stop 2 "--jobs and --line want a number"
+stage=$(find "$here" -name "stage${stage}_*.points" -o -name "$stage.points")
+[ -f "$stage" ] || stop 2 "there is no such stage: take stage1_naive, ... or 1 to 5"
+stage=$(basename "$stage" .points)
+[ -d "$from" ] || stop 2 "$from is no directory"
+[ -z "$roster" ] || [ -r "$roster" ] || stop 2 "--roster: $roster cannot be read"
+mkdir -p "$out" || exit 2
+[ -z "$(cat "$out"/*.json 2>/dev/null | jq --arg stage "$stage" '.stage? // $stage | select(. != $stage)')" ] ||
+    stop 2 "$out has results of another stage"
+read -r grace_hours points_per_day most_days < <(awk '{ value[$1] = $2 }
+    END { print value["grace_hours"], value["points_per_day"], value["most_days"] }' "$here/late_days")
+[[ $grace_hours/$points_per_day/$most_days =~ ^[0-9]+/[0-9]+/[0-9]+$ ]] || stop 2 "late_days lacks a whole number"
+
+# ---- who ----
+
+declare -A file=() handed_in=() # by NAME: the submission; when it came, if the file handed_in says so
+for path in "$from"/*.c "$from"/*/ddp.c; do
+    [ -f "$path" ] || continue
+    name=${path#"$from"/} name=${name%/ddp.c} name=${name%.c}
+    [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and $path"
+    file[$name]=$path
+done
+rows() { # FILE: its lines without comments, empty lines, and what spreadsheets add
+    [ ! -r "$1" ] || sed -e $'1s/^\xef\xbb\xbf//; s/\r$//' -e '/^ *\(#\|$\)/d' "$1"
+}
+while IFS=, read -r name time; do
+    handed_in[$name]=$(date -d "${time:-none}" +%s) || stop 2 "$from/handed_in: '$time' is no time"
+done < <(rows "$from/handed_in")
+mapfile -t expected < <(rows "$roster" | cut -d , -f 1)
+mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
+
+# ---- grading ----
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grades.XXXXXX") || exit 1
+declare -A job=() # SLOT NAME of each grader that runs, by its process
+trap 'rm -rf "$scratch"' EXIT
+trap '[ ${#job[@]} -eq 0 ] || { kill "${!job[@]}"; wait; }; exit 1' INT TERM
+
+# A file that was put there after grading began is another submission, whatever time it was modified.
+is_graded() { # NAME
+    [ -s "$out/$1.json" ] && [ -z "$(find "${file[$1]}" -cnewer "$out/$1.json")" ]
+}
+
+start() { # NAME SLOT
+    local options=(--json "$scratch/$2.json")
+    touch "$scratch/$2.began"
+    if [ -n "$line" ] && is_graded "$1"; then
+        cp "$out/$1.json" "$scratch/$2.json"
+        options+=(--line "$line")
+    fi
+    GRADE_CACHE=${GRADE_CACHE:-$scratch}/$2 "$here/grade.sh" "$stage" "${file[$1]}" "${options[@]}" \
+        >"$scratch/$2.txt" 2>&1 </dev/null &
+    job[$!]="$2 $1"
+}
+
+failed=0
+finish() { # waits for one grader, and keeps what it wrote if it succeeded
+    local process status=0 name
+    wait -n -p process "${!job[@]}" || status=$?
+    read -r slot name <<<"${job[$process]}"
+    unset "job[$process]"
+    if [ $status -ne 0 ]; then
+        failed=1
+        echo "grade_all: $name could not be graded: $(tail -n 5 "$scratch/$slot.txt")" >&2
+        return
+    fi
+    if [ -z "$line" ] || ! is_graded "$name"; then rm -f "$out/$name.txt"; fi
+    cat "$scratch/$slot.txt" >>"$out/$name.txt" # below the whole table, the table of one line
+    touch -r "$scratch/$slot.began" "$scratch/$slot.json"
+    mv "$scratch/$slot.json" "$out/$name.json"
+    echo "$name: $(jq .points "$out/$name.json") points"
+}
+
+slot=0
+for name in "${names[@]}"; do
+    if [ -z "${file[$name]-}" ] || { [ -z "$again$line" ] && is_graded "$name"; }; then continue; fi
+    if [ ${#job[@]} -lt "$jobs" ]; then slot=$((slot + 1)); else finish; fi
+    start "$name" "$slot"
+done
+while [ ${#job[@]} -gt 0 ]; do finish; done
+
+# ---- grades.csv ----
+
+late_days_of() { # NAME
+    local late=$((${handed_in[$1]-$(stat -c %Y "${file[$1]}")} - ${deadline:-0} - grace_hours * 3600))
+    echo $((late > 0 && ${#deadline} > 0 ? (late + 86399) / 86400 : 0))
+}
+
+row() { # NAME
+    local got=0 days=0 after=0 remark=
+    if [ -z "${file[$1]-}" ]; then
+        remark="nothing handed in"
+    elif ! is_graded "$1"; then
+        got=null days=null after=null remark="not graded"
+    else
+        got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
+        after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
+        [ "$(jq .built "$out/$1.json")" = true ] || remark="does not build"
+    fi
+    [ -z "$roster" ] || printf '%s\n' "${expected[@]}" | grep -q -x -F -e "$1" ||
+        { remark="not on the roster${remark:+; $remark}" && echo "$1 is not on the roster" >&2; }
+    jq -n -r --arg name "$1" --arg remark "$remark" "[\$name, $got, $days, $after, \$remark] | @csv"
+}
+
+{
+    echo name,points,late_days,points_after,remark
+    for name in "${names[@]}"; do row "$name"; done
+} >"$scratch/grades.csv" && mv "$scratch/grades.csv" "$out/grades.csv"
+echo "$out/grades.csv: ${#names[@]} names"
+exit $failed

@@ -1,0 +1,197 @@
+#!/usr/bin/env bash
+# test_results.sh: what course/ makes of many submissions and their results. Without --grade, in seconds: each format
+# of results.py is what its document says; grade_all.sh, with a grader that grades nothing, writes the right table, and
+# goes on where it was interrupted. With --grade, in minutes: a directory that is laid out like Gradescope's gets 100
+# points for the stage's own ddp.c and 0 for a starter's; grade.sh --line changes one line of a result.
+#
+# usage: test_results.sh ROOT [--grade]
+set -u
+root=$1
+command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; }
+scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch/tmp
+mkdir "$TMPDIR"
+failures=0
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
+status() {
+    local expected=$1 got
+    shift
+    "$@" >"$scratch/out" 2>&1
+    got=$?
+    [ $got -eq "$expected" ] || {
+        fail "$*: exit status $got, expected $expected"
+        head -n 10 "$scratch/out" | sed 's/^/    /'
+        return 1
+    }
+}
+
+# is EXPECTED WHAT GOT
+is() {
+    [ "$1" = "$3" ] || fail "$2: '$3', expected '$1'"
+}
+
+# ---- the formats ----
+
+# Characters that CSV and XML must quote, and two that XML cannot hold. results_formats.py knows this result.
+cat >"$scratch/result.json" <<'END'
+{ "stage": "stage1_naive", "submission": "in/O'Hara, Ada.c", "seconds": 13, "built": false,
+  "errors": "ddp.c:3: error: 'x' < y && z", "points": 15, "of": 30, "items": [
+    { "points": 15, "of": 15, "idea": "Ranks, \"all\" <two> & more", "passed": true, "message": "", "read": "a.md" },
+    { "points": 0, "of": 15, "idea": "Sums", "passed": false, "message": "is 1 < 2 é \u0001\ufffe", "read": "b" } ] }
+END
+export CLASSROOM=c ASSIGNMENT=a ASSIGNMENT_TYPE=individual OWNER=ada SUBMISSION_TAG=submit/1 COMMIT_URL=u RELEASE_URL=r
+for format in gradescope autolab classroom50 junit csv; do
+    status 0 "$root/course/results.py" $format "$scratch/result.json" &&
+        mv "$scratch/out" "$scratch/written" &&
+        status 0 python3 "$root/tests/results_formats.py" $format "$scratch/written"
+done
+status 2 env -u RELEASE_URL "$root/course/results.py" classroom50 "$scratch/result.json"
+grep -q RELEASE_URL "$scratch/out" || fail "classroom50 does not name the variable that is missing"
+status 2 "$root/course/results.py" moodle "$scratch/result.json"
+status 2 "$root/course/results.py" csv "$scratch/none.json"
+echo '{"stage": "stage1_naive", "items": []}' >"$scratch/other.json"
+status 2 "$root/course/results.py" csv "$scratch/other.json"
+
+# ---- many submissions ----
+
+# A grader that takes the points from the first line of the submission. It fails if two use one cache at the same time.
+cp -r "$root/course" "$scratch/course"
+cat >"$scratch/course/grade.sh" <<'END'
+#!/usr/bin/env bash
+mkdir "$GRADE_CACHE" || exit 1
+trap 'echo ended >>"$GRADED"; exit 1' TERM
+echo "$2 ${5-}" >>"$GRADED"
+read -r points <"$2"
+[ "$points" != 51 ] || touch "$2" # the student hands in again, just now
+[ "$points" = hangs ] && { sleep 60 & wait; }
+[ "$points" -ge 0 ] || { rmdir "$GRADE_CACHE"; exit 1; }
+echo "table of $2" && echo "{\"stage\": \"stage1_naive\", \"points\": $points, \"built\": true}" >"$4"
+sleep 0.2
+rmdir "$GRADE_CACHE"
+END
+export GRADED=$scratch/graded
+in=$scratch/in out=$scratch/results
+mkdir -p "$in/bob"
+echo 80 >"$in/ada.c" && echo 95 >"$in/bob/ddp.c" && echo 70 >"$in/007.c" && echo 9 >"$in/eve.c"
+echo 50 >"$in/mallory x.c"
+touch -d '2026-01-02 13:00:00' "$in"/*.c
+printf 'bob,2026-01-02 13:00:01\neve,2026-01-03 13:00:01\n007,2026-01-05 13:00:01\n' >"$in/handed_in"
+printf '\357\273\277# who\r\nada,Ada L.\r\nbob\r\n007\r\n\r\neve\r\nzoe\r\n' >"$scratch/roster"
+grade_all() { bash "$scratch/course/grade_all.sh" 1 "$in" "$out" "$@"; }
+printf '%s\n' 'grace_hours 1' 'points_per_day 10' 'most_days 3' >"$scratch/course/late_days"
+
+status 0 grade_all --jobs 2 --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
+grep -q 'mallory x is not on the roster' "$scratch/out" || fail "who is not on the roster is not named"
+is 'name,points,late_days,points_after,remark
+"007",70,4,0,""
+"ada",80,0,80,""
+"bob",95,1,85,""
+"eve",9,2,0,""
+"mallory x",50,0,50,"not on the roster"
+"zoe",0,0,0,"nothing handed in"' grades.csv "$(cat "$out/grades.csv")"
+is 5 "graded submissions" "$(wc -l <"$GRADED")"
+is "table of $in/ada.c" ada.txt "$(cat "$out/ada.txt")"
+
+status 0 grade_all --jobs 2
+is 5 "graded again without need" "$(wc -l <"$GRADED")"
+cp "$in/eve.c" "$scratch/old" && touch -d 2020-01-01 "$scratch/old" && mv "$scratch/old" "$in/ada.c" # an older file
+status 0 grade_all
+is "$in/ada.c " "graded because it was replaced" "$(tail -n +6 "$GRADED")"
+is 9 "its new points" "$(jq .points "$out/ada.json")"
+status 0 grade_all --again && is 11 "graded with --again" "$(wc -l <"$GRADED")"
+rm "$out/eve.json"
+status 0 grade_all --line 4
+is "$in/eve.c " "whole, what has no result yet" "$(tail -n +12 "$GRADED" | grep eve)"
+is 4 "with --line" "$(tail -n +12 "$GRADED" | grep -c -e --line)"
+is 2 "the tables of ada.txt" "$(grep -c table "$out/ada.txt")"
+
+# Interrupted: no result is left of what was not finished, and it goes on there.
+echo hangs >"$in/007.c" && touch "$in/bob/ddp.c"
+: >"$GRADED"
+bash "$scratch/course/grade_all.sh" 1 "$in" "$out" --jobs 2 >"$scratch/out" 2>&1 &
+until grep -q 007 "$GRADED" && grep -q bob "$GRADED"; do sleep 0.1; done
+sleep 1 # until bob's is finished
+kill $! && wait $!
+is 1 "the exit status of an interrupted grading" $?
+[ -z "$(ls -A "$TMPDIR")" ] || fail "left behind: $(ls -A "$TMPDIR")"
+grep -q ended "$GRADED" || fail "a grader goes on after the interruption"
+echo -1 >"$in/007.c"
+: >"$GRADED"
+status 1 grade_all
+grep -q '007 could not be graded' "$scratch/out" || fail "whom the grader failed on is not named"
+is "$in/007.c " "graded after the interruption" "$(cat "$GRADED")"
+is '"007",,,,"not graded"' "its row" "$(grep 007 "$out/grades.csv")"
+rm "$in/007.c" && echo 51 >"$in/ada.c"
+status 0 grade_all
+: >"$GRADED"
+status 0 grade_all
+is "$in/ada.c " "graded again, because it was replaced while it was graded" "$(cat "$GRADED")"
+
+mkdir "$in/ada" && echo 1 >"$in/ada/ddp.c"
+status 2 grade_all
+rm -r "$in/ada"
+for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do
+    # shellcheck disable=SC2086 # two words
+    status 2 grade_all $wrong
+done
+status 2 bash "$scratch/course/grade_all.sh" 9 "$in" "$out"
+status 2 bash "$scratch/course/grade_all.sh" 2 "$in" "$out" # which has results of stage 1
+echo ada >>"$in/handed_in" && status 2 grade_all && sed -i '$d' "$in/handed_in"
+sed -i /most_days/d "$scratch/course/late_days"
+status 2 grade_all
+
+# ---- grades ----
+
+# at_gradescope SUBMISSION POINTS: what Gradescope does with a submission, in a directory of its own.
+at_gradescope() {
+    rm -rf "$AUTOGRADER/submission" && mkdir "$AUTOGRADER/submission" && cp "$1" "$AUTOGRADER/submission/ddp.c"
+    status 0 "$AUTOGRADER/run_autograder" || return
+    cp "$AUTOGRADER/results/results.json" "$scratch/gradescope.json"
+    is "$2 of 100" "$1 at Gradescope" "$(
+        jq -r '.tests | "\(map(.score) | add) of \(map(.max_score) | add)"' "$scratch/gradescope.json"
+    )"
+}
+
+if [ "${2-}" = --grade ]; then
+    export AUTOGRADER=$scratch/autograder
+    mkdir -p "$AUTOGRADER"
+    status 0 "$root/course/make_gradescope_zip.sh" 1 "$scratch/autograder.zip"
+    python3 - "$scratch/autograder.zip" "$AUTOGRADER/source" <<'END' || fail "the archive cannot be unpacked"
+import os, sys, zipfile
+archive = zipfile.ZipFile(sys.argv[1])
+for entry in archive.infolist():
+    assert "/build" not in entry.filename.replace("/build.sh", "") and ".git/" not in entry.filename, entry.filename
+    os.chmod(archive.extract(entry, sys.argv[2]), entry.external_attr >> 16)
+END
+    cp "$AUTOGRADER/source/run_autograder" "$AUTOGRADER"
+    status 0 "$AUTOGRADER/source/setup.sh"
+    "$root/course/make_starter.sh" 1 "$scratch/starter" >/dev/null
+    at_gradescope "$root/stage1_naive/ddp.c" 100
+    at_gradescope "$scratch/starter/stage1_naive/ddp.c" 0
+    echo 'int ddp(' >"$scratch/broken.c" && at_gradescope "$scratch/broken.c" 0
+    jq -r .output "$scratch/gradescope.json" | grep -q 'ddp.c:1:.*error' || fail "the compiler's error is not shown"
+    cp "$scratch/broken.c" "$AUTOGRADER/submission/sub.c" && rm "$AUTOGRADER/submission/ddp.c"
+    status 0 "$AUTOGRADER/run_autograder"
+    is 0 "the score without a ddp.c" "$(jq .score "$AUTOGRADER/results/results.json")"
+
+    # One line again: only that one changes.
+    export GRADE_CACHE=$AUTOGRADER/cache
+    status 0 "$root/course/grade.sh" 1 "$scratch/starter/stage1_naive/ddp.c" --json "$scratch/json"
+    status 0 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --json "$scratch/json" --line 4
+    is "15 15 [4]" "points, line 4's, and which passed" "$(jq -r '"\(.points) \(.items[3].points) \(
+        [.items | to_entries[] | select(.value.passed) | .key + 1])"' "$scratch/json")"
+    is 11 "lines in all" "$(jq '.items | length' "$scratch/json")"
+    status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --line 12
+    status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --json "$scratch/other.json" --line 4
+    [ -z "$(ls -A "$TMPDIR")" ] || fail "left behind: $(ls -A "$TMPDIR")"
+fi
+
+echo "$failures failure(s)"
+[ $failures -eq 0 ]
