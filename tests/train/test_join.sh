@@ -109,8 +109,8 @@ for ranks in 1 2 3; do
     with=$(value collectives_per_step)
     masked 0 --verify
     without=$(value collectives_per_step)
-    [ "$(jq -n "$with - $without")" = 1 ] || fail "--mask-tokens: $with collectives per step, and $without without it:" \
-        "expected one more, which counts the terms"
+    [ "$(jq -n "$with - $without")" = 1 ] ||
+        fail "--mask-tokens: $with collectives per step, $without without it: expected one more, which counts the terms"
     masked 0.7 "${accumulate[@]}" --allreduce ordered --verify exact --clip-grad-norm 0.5
     # Batches of few tokens, of which some have none left.
     masked 0.99 --batch-size 6 --on-nan skip --verify
