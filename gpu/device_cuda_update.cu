@@ -54,7 +54,9 @@ static __global__ void cross_entropy_forward_kernel(double *row_loss, float *row
         row_max[row] = largest_of_row;
         row_sum[row] = sum_of_row;
         /* -log(p[target]), computed from the logits, because p[target] itself may be 0 in float32 */
-        row_loss[row] = log((double)sum_of_row) - ((double)x[targets[row]] - (double)largest_of_row);
+        row_loss[row] = 0;
+        if (targets[row] >= 0)
+            row_loss[row] = log((double)sum_of_row) - ((double)x[targets[row]] - (double)largest_of_row);
     }
 }
 
@@ -83,7 +85,8 @@ static __global__ void cross_entropy_backward_kernel(Gradient dlogits, const flo
                                                      const int32_t *targets, int64_t V)
 {
     const int64_t row = blockIdx.x, first = row * V, end = first + V, target = first + targets[row];
-    const float d = *dloss, largest = row_max[row], factor = 1 / row_sum[row];
+    const float d = targets[row] >= 0 ? *dloss : 0; /* 0: a masked row */
+    const float largest = row_max[row], factor = 1 / row_sum[row];
     for (int64_t i = first + 4 * threadIdx.x; i < end; i += 4 * blockDim.x) {
         Four<float> dx = four_so_far(dlogits, i, end);
         const Four<float> x = load_four(logits, i, end);

@@ -222,7 +222,7 @@ Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
     return out;
 }
 
-/* ---- cross-entropy: loss = sum over rows of -log softmax(logits)[target] ----
+/* ---- cross-entropy: loss = sum over rows of -log softmax(logits)[target]; a masked row (target -1) adds 0 ----
  * saved[0]: each row's largest logit, saved[1]: its sum of exp(logit - largest). */
 
 static void cross_entropy_backward(Tape *tape, Node *node)

@@ -18,6 +18,7 @@
  * streams of random numbers different. With the same stream, random data would equal the initial weights. */
 static const uint64_t RANDOM_DATA_STREAM = 0x9d3a61c2e0b7f485u;
 static const uint64_t TEXT_SHIFT_STREAM = 0x4be7d90f1a5c8326u;
+static const uint64_t MASK_STREAM = 0x71f0c4a95e2b6d38u;
 
 /* ---- files ---- */
 
@@ -209,6 +210,22 @@ static int64_t text_shift(const Dataset *dataset, long epoch)
     return (int64_t)rng_below(&rng, (uint64_t)dataset->inputs);
 }
 
+/* note: same-mask
+ * The random numbers belong to the sample, not to the rank: each (seed, epoch, sample number) has its own sequence, and
+ * position t takes the t-th number. So N ranks and one process mask the same targets. */
+static void mask_targets(const Dataset *dataset, long epoch, int64_t index, int32_t *targets)
+{
+    Rng rng;
+    rng_seed(&rng, dataset->seed ^ MASK_STREAM);
+    rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch);
+    rng_seed(&rng, rng_bits(&rng) + (uint64_t)index);
+    for (int64_t t = 0; t < dataset->targets; t++) {
+        if (rng_uniform(&rng) < dataset->mask) {
+            targets[t] = MASKED_TARGET;
+        }
+    }
+}
+
 /* inputs, targets: int32 (context); targets[t] is the byte after inputs[t]. */
 static void get_window(const Dataset *dataset, long epoch, int64_t index, int32_t *inputs, int32_t *targets)
 {
@@ -216,6 +233,9 @@ static void get_window(const Dataset *dataset, long epoch, int64_t index, int32_
     for (int64_t t = 0; t < dataset->inputs; t++) {
         inputs[t] = window[t];
         targets[t] = window[t + 1];
+    }
+    if (dataset->mask > 0) {
+        mask_targets(dataset, epoch, index, targets);
     }
 }
 
@@ -241,6 +261,19 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
         case DATASET_RANDOM: get_random(dataset, index, input, target); break;
         }
     }
+}
+
+int64_t dataset_terms(const Dataset *dataset, const void *targets, int64_t samples)
+{
+    const int32_t *tokens = targets;
+    int64_t terms = 0;
+    if (dataset->kind != DATASET_TEXT) {
+        return samples;
+    }
+    for (int64_t i = 0; i < samples * dataset->targets; i++) {
+        terms += tokens[i] != MASKED_TARGET;
+    }
+    return terms;
 }
 
 uint32_t dataset_checksum(const Dataset *dataset)

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define MASKED_TARGET (-1) /* instead of a token: this target is left out of the loss */
+
 typedef enum DatasetKind { DATASET_IMAGES, DATASET_TEXT, DATASET_RANDOM } DatasetKind;
 typedef enum DatasetSplit { SPLIT_TRAIN, SPLIT_EVAL } DatasetSplit;
 
@@ -28,7 +30,8 @@ typedef struct Dataset {
     unsigned char *labels; /* images. Owned */
     int64_t byte_count;    /* of `bytes` */
     float *values;         /* random: size * (inputs + targets). Owned */
-    uint64_t seed;         /* text: of the shifts */
+    uint64_t seed;         /* text: of the shifts and masks */
+    float mask;            /* text: the probability that a target is masked; 0 unless the caller sets it */
 } Dataset;
 
 /* Opens images in MNIST's IDX format, gzipped or not, from `directory` (NULL: where Debian's package
@@ -48,9 +51,13 @@ void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, i
 void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t targets, uint64_t seed);
 
 /* Copies samples indices[0..count) to inputs (count * input_bytes) and targets (count * target_bytes), in host memory.
- * epoch (from 0) matters only for training text. Faults if an index is not in [0, size). */
+ * epoch (from 0) matters only for training text. Faults if an index is not in [0, size). Which targets are masked
+ * depends on seed, epoch, sample number and position alone, so it is the same on whichever rank has the sample. */
 void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs,
                  void *targets);
+/* The number of terms in the summed loss of `samples` samples, whose targets dataset_get() has written: samples, or the
+ * tokens of a text that are not masked. */
+int64_t dataset_terms(const Dataset *dataset, const void *targets, int64_t samples);
 /* A checksum of the files that were read, so that ranks can compare them. Random numbers: 0, because seed and size
  * determine them. */
 uint32_t dataset_checksum(const Dataset *dataset);

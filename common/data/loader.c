@@ -58,6 +58,7 @@ static void prepare(Loader *loader, long number)
     batch->samples = sampler_indices(&loader->sampler, step_of_epoch, loader->rank, batch->micro_batch,
                                      loader->accumulate, loader->indices);
     dataset_get(loader->dataset, batch->epoch, loader->indices, batch->samples, batch->inputs, batch->targets);
+    batch->terms = dataset_terms(loader->dataset, batch->targets, batch->samples);
 }
 
 static void *loader_thread(void *argument)

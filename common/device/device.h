@@ -124,7 +124,8 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
 
 /* ---- losses: *loss is set to the SUM over rows; dloss is the gradient of that sum (device, one float) ----
  * Keep row_max and row_sum (rows) for backward: each row's largest logit, and its sum of exp(logit - largest). Backward
- * recomputes the probabilities (rows, V) from them. */
+ * recomputes the probabilities (rows, V) from them. A row whose target is negative is masked: it adds nothing to the
+ * loss, and its gradient is 0. */
 void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, const float *logits,
                                   const int32_t *targets, int64_t rows, int64_t V);
 void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,

@@ -31,7 +31,8 @@ void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, c
         row_max[row] = largest;
         row_sum[row] = sum;
         /* -log(p[target]), computed from the logits, because p[target] itself may be 0 in float32 */
-        total += log((double)sum) - ((double)x[targets[row]] - (double)largest);
+        if (targets[row] >= 0)
+            total += log((double)sum) - ((double)x[targets[row]] - (double)largest);
     }
     *loss = (float)total;
 }
@@ -39,8 +40,8 @@ void device_cross_entropy_forward(float *loss, float *row_max, float *row_sum, c
 void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const float *logits, const float *row_max,
                                    const float *row_sum, const int32_t *targets, int64_t rows, int64_t V)
 {
-    const float d = *dloss;
     for (int64_t row = 0; row < rows; row++) {
+        const float d = targets[row] >= 0 ? *dloss : 0; /* 0: a masked row */
         const float *x = logits + row * V;
         const float largest = row_max[row], factor = 1 / row_sum[row];
         const Gradient dx = {.values = dlogits.values + row * V, .add = dlogits.add};
@@ -48,7 +49,8 @@ void device_cross_entropy_backward(Gradient dlogits, const float *dloss, const f
 #pragma omp simd
         for (int64_t i = 0; i < V; i++)
             dx.values[i] = so_far(dx, i) + d * (exp_of(x[i] - largest) * factor);
-        dx.values[targets[row]] -= d;
+        if (targets[row] >= 0)
+            dx.values[targets[row]] -= d;
     }
 }
 

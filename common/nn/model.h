@@ -69,7 +69,8 @@ Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_
 /* "gelu" or "relu"; static, not owned. */
 const char *activation_name(Activation activation);
 
-/* The number of terms in the summed loss of `samples` samples: samples, or samples * time for the GPT. */
+/* The number of terms in the summed loss of `samples` samples: samples, or samples * time for the GPT. (Masked targets
+ * are no terms: dataset_terms() counts without them.) */
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time);
 
 #endif

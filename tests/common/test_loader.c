@@ -20,6 +20,7 @@ static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *b
     assert_int_equal(batch->global_samples, sampler_global_count(sampler, step % steps_per_epoch));
     int64_t count = sampler_indices(sampler, step % steps_per_epoch, rank, (int)(number % K), K, indices);
     assert_int_equal(batch->samples, count);
+    assert_int_equal(batch->terms, count); /* random numbers: a term for each sample */
     dataset_get(dataset, batch->epoch, indices, count, inputs, targets);
     if (memcmp(batch->inputs, inputs, (size_t)count * dataset->input_bytes) != 0 ||
         memcmp(batch->targets, targets, (size_t)count * dataset->target_bytes) != 0) {
@@ -74,6 +75,40 @@ static void loader_hands_out_data_of_the_ranks_own(void **state)
     check_loader(3, 5, rank_samples);
 }
 
+/* Whatever the number of ranks and micro-batches, their counts add up to that of the whole batch in one process. */
+static void loader_counts_tokens_that_are_not_masked(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 8, SAMPLES = 30, BATCH = 10 };
+    unsigned char text[SAMPLES * CONTEXT + CONTEXT] = {0};
+    Dataset dataset = {.kind = DATASET_TEXT, .split = SPLIT_TRAIN, .size = SAMPLES, .inputs = CONTEXT,
+                       .targets = CONTEXT, .input_bytes = CONTEXT * sizeof(int32_t),
+                       .target_bytes = CONTEXT * sizeof(int32_t), .bytes = text, .byte_count = sizeof text,
+                       .seed = 3, .mask = 0.7f};
+    int64_t expected[6] = {0};
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        for (int K = 1; K <= 3; K += 2) {
+            Sampler sampler;
+            int64_t terms[6] = {0};
+            sampler_create(&sampler, SAMPLES, ranks, BATCH, 5, true, false);
+            for (int rank = 0; rank < ranks; rank++) {
+                Loader *loader = loader_start(&dataset, &sampler, rank, K, 0);
+                for (int i = 0; i < 6 * K; i++) { /* 6 steps: two epochs */
+                    const Batch *batch = loader_next(loader);
+                    terms[batch->step] += batch->terms;
+                }
+                loader_stop(loader);
+            }
+            for (int step = 0; step < 6; step++) {
+                expected[step] = ranks * K == 1 ? terms[step] : expected[step];
+                assert_in_range(terms[step], 1, BATCH * CONTEXT - 1);
+                assert_int_equal(terms[step], expected[step]);
+            }
+            sampler_free(&sampler);
+        }
+    }
+}
+
 /* Two samples, four ranks, three micro-batches: most micro-batches are empty, which must not end the data. */
 static void loader_hands_out_empty_micro_batches(void **state)
 {
@@ -100,6 +135,7 @@ int main(void)
         cmocka_unit_test(loader_equals_direct_access),
         cmocka_unit_test(loader_resumes_where_it_would_have_been),
         cmocka_unit_test(loader_hands_out_data_of_the_ranks_own),
+        cmocka_unit_test(loader_counts_tokens_that_are_not_masked),
         cmocka_unit_test(loader_hands_out_empty_micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -107,6 +107,72 @@ static void text_shifts_never_change(void **state)
     dataset_close(&dataset);
 }
 
+/* ---- masked targets ---- */
+
+/* Checks that a masked target is MASKED_TARGET and any other what it is without a mask; returns the masked positions of
+ * the sample that is in place `place` of a batch with sample 0 in all other places: bit t for position t. */
+static unsigned mask_of(Dataset *dataset, float mask, long epoch, int64_t sample, int place)
+{
+    int64_t samples[3] = {0, 0, 0};
+    int32_t inputs[3][CONTEXT], targets[3][CONTEXT];
+    unsigned masked = 0;
+    samples[place] = sample;
+    dataset->mask = mask;
+    dataset_get(dataset, epoch, samples, 3, inputs, targets);
+    for (int t = 0; t < CONTEXT; t++) {
+        masked |= targets[place][t] == MASKED_TARGET ? 1u << t : 0;
+        if (targets[place][t] != MASKED_TARGET && targets[place][t] != inputs[place][t] + 1)
+            fail_msg("epoch %ld, sample %ld, position %d: target %d after token %d", epoch, (long)sample, t,
+                     targets[place][t], inputs[place][t]);
+    }
+    int64_t terms = CONTEXT - __builtin_popcount(masked);
+    if (dataset_terms(dataset, targets[place], 1) != terms)
+        fail_msg("dataset_terms() says %ld terms, but %ld targets are not masked",
+                 (long)dataset_terms(dataset, targets[place], 1), (long)terms);
+    return masked;
+}
+
+/* The same for every rank that may have the sample, in any micro-batch: its place in a batch does not matter. */
+static void mask_belongs_to_the_sample(void **state)
+{
+    (void)state;
+    Dataset dataset;
+    int masked = 0, other_epoch = 0, other_sample = 0, other_seed = 0;
+    write_file("text.txt", text, sizeof text);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4);
+    for (long epoch = 0; epoch < 40; epoch++) {
+        for (int64_t sample = 1; sample < dataset.size; sample++) {
+            unsigned mask = mask_of(&dataset, 0.7f, epoch, sample, 0);
+            assert_int_equal(mask, mask_of(&dataset, 0.7f, epoch, sample, 2));
+            assert_int_equal(mask_of(&dataset, 0, epoch, sample, 1), 0);
+            masked += __builtin_popcount(mask);
+            other_epoch += mask != mask_of(&dataset, 0.7f, epoch + 1, sample, 0);
+            other_sample += mask != mask_of(&dataset, 0.7f, epoch, sample - 1, 0);
+            dataset.seed = 5;
+            other_seed += mask != mask_of(&dataset, 0.7f, epoch, sample, 0);
+            dataset.seed = 4;
+        }
+    }
+    assert_in_range(masked, 5600, 6000); /* 70 % of 40 * 26 * 8 are 5824; the deviation is 42 */
+    assert_in_range(other_epoch, 900, 1040);
+    assert_in_range(other_sample, 900, 1040);
+    assert_in_range(other_seed, 900, 1040);
+    dataset_close(&dataset);
+}
+
+/* Like the shifts: a later version must go on with the same masks. */
+static void masks_never_change(void **state)
+{
+    (void)state;
+    static const unsigned masks[] = {0xf1, 0xd7, 0x4c, 0xae};
+    Dataset dataset;
+    write_file("text.txt", text, sizeof text);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(mask_of(&dataset, 0.5f, i / 2, 5 + i % 2, 0), masks[i]);
+    dataset_close(&dataset);
+}
+
 static void text_must_fill_some_windows(void **state)
 {
     (void)state;
@@ -248,6 +314,8 @@ int main(void)
         cmocka_unit_test_teardown(text_is_cut_into_windows, remove_files),
         cmocka_unit_test_teardown(text_shift_depends_on_the_seed, remove_files),
         cmocka_unit_test_teardown(text_shifts_never_change, remove_files),
+        cmocka_unit_test_teardown(mask_belongs_to_the_sample, remove_files),
+        cmocka_unit_test_teardown(masks_never_change, remove_files),
         cmocka_unit_test_teardown(text_must_fill_some_windows, remove_files),
         cmocka_unit_test_teardown(contexts_have_bounds, remove_files),
         cmocka_unit_test_teardown(unreadable_files_are_explained, remove_files),

@@ -62,8 +62,8 @@ refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden activation layers heads width context data steps epochs batch-size rank-samples seed optimizer lr \
-    lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision threads backend allreduce wire \
+for flag in model hidden activation layers heads width context data mask-tokens steps epochs batch-size rank-samples seed \
+    optimizer lr lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision threads backend allreduce wire \
     timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
@@ -98,7 +98,7 @@ for flag in layers heads width context generate; do
         refused --$flag --model gpt --$flag "$value"
     done
 done
-for flag in lr momentum weight-decay clip-grad-norm timeout; do
+for flag in mask-tokens lr momentum weight-decay clip-grad-norm timeout; do
     for value in -1 nan inf 1e999 0.1x 0,1 x '0.1 '; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
@@ -106,6 +106,7 @@ done
 refused --lr --model mlp-toy --lr 0
 refused --timeout --model mlp-toy --timeout 0
 refused --momentum --model mlp-toy --momentum 1
+refused --mask-tokens --model gpt --mask-tokens 1
 refused --layers --model gpt --layers 0
 refused --heads --model gpt --heads 0
 for value in 512 "512," ",512" 512,0 512,512,512 512x512 512,x; do
@@ -132,6 +133,8 @@ refused --momentum --model gpt --momentum 0.9
 refused --warmup-steps --model mlp-toy --steps 5 --warmup-steps 6
 refused --save-every --model mlp-toy --save-every 5
 refused --join --model mlp-toy --join --drop-last
+refused --mask-tokens --model mlp --mask-tokens 0.5
+refused --mask-tokens --model gpt --mask-tokens 0.5 --join initial
 refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; train_cuda: test_cuda_cli.sh

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test_join.sh TRAIN [MPIEXEC]: ranks with unequal numbers of samples of their own. With --join they train on, and equal
-# one process; without it, the uneven end is reported before the first step. No run may hang.
+# one process; without it, the uneven end is reported before the first step. Then ranks with unequal numbers of tokens
+# (--mask-tokens). No run may hang.
 set -u
 train=$1 mpiexec=${2:-mpiexec}
 limit=60 failures=0
@@ -12,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 
 fail() {
     failures=$((failures + 1))
-    echo "FAIL on $ranks ranks: $1"
+    echo "FAIL on $ranks ranks: $*"
     sed 's/^/     stderr: /' "$work/err" | head -n 5
     grep -E '^verify|DIFFERENT' "$work/out" | sed 's/^/     stdout: /'
 }
@@ -92,6 +93,34 @@ for ranks in 2 3; do
     else
         refused "--drop-last" "${own[@]}" --epochs 2 --drop-last
     fi
+done
+
+# masked PROBABILITY ARGUMENTS...: trains on a text with masked tokens. The reference of --verify counts by itself.
+masked() {
+    : >"$work/json"
+    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --epochs 2 --batch-size 60 \
+        --optimizer sgd --mask-tokens "$@" --json "$work/json"
+    [ "$status" -eq 0 ] || fail "--mask-tokens $*: ended with status $status; the divisor is the number of unmasked" \
+        "tokens on ALL ranks, in all micro-batches: a rank that divides by its own number computes a mean of means"
+}
+
+for ranks in 1 2 3; do
+    masked 0.7 --verify
+    with=$(value collectives_per_step)
+    masked 0 --verify
+    without=$(value collectives_per_step)
+    [ "$(jq -n "$with - $without")" = 1 ] ||
+        fail "--mask-tokens: $with collectives per step, $without without it: expected one more, which counts the terms"
+    masked 0.7 "${accumulate[@]}" --allreduce ordered --verify exact --clip-grad-norm 0.5
+    # Batches of few tokens, of which some have none left.
+    masked 0.99 --batch-size 6 --on-nan skip --verify
+    [ "$(jq '.steps_skipped > 0 and .steps_skipped < .steps' "$work/json")" = true ] ||
+        fail "--on-nan skip: expected some steps to be skipped, not $(value steps_skipped) of $(value steps)"
+    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --batch-size 6 --mask-tokens 0.99
+    { [ "$status" -eq 2 ] && grep -q "^train: error: --mask-tokens: 0.99 has masked every token" "$work/err"; } ||
+        fail "no token is left in some step: expected status 2 and a line about --mask-tokens, got status $status"
+    samples=(0 205 205,77 205,0,77)
+    masked 0.5 --rank-samples "${samples[ranks]}" --join --verify
 done
 
 echo "$failures failure(s)"

@@ -236,6 +236,7 @@ static void fill_model(Options *options, const FlagValues *values)
     CHECK(model_spec_by_name(model->name, &options->model), "nn/ has no model named %s", model->name);
     options->dataset = model_defaults[model->value].dataset;
     options->data = values->text[FLAG_DATA];
+    options->mask_tokens = (float)real_number(values, FLAG_MASK_TOKENS);
 
     if (values->given[FLAG_HIDDEN]) {
         int64_t hidden[2];

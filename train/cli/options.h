@@ -23,6 +23,7 @@ enum { OPTIONS_MAX_FLAGS = 64 };
 typedef struct Options {
     ModelSpec model;
     DatasetKind dataset;
+    float mask_tokens; /* the probability that a target token is left out of the training loss */
     const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */
 
     long steps;  /* to train; 0: train `epochs` epochs */

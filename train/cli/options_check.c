@@ -24,7 +24,8 @@
 /* Each kind of model has its own flags for sizes. */
 static void check_model(const Options *options, const FlagValues *values)
 {
-    static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE};
+    static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
+                                       FLAG_MASK_TOKENS};
     const char *model = options->model.name;
     if (options->model.kind == MODEL_GPT) {
         if (values->given[FLAG_HIDDEN])
@@ -56,6 +57,9 @@ static void check_training(const Options *options, const FlagValues *values, int
     if (options->drop_last && options->join != JOIN_NONE)
         die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data; give "
             "one of them");
+    if (options->mask_tokens > 0 && options->join == JOIN_INITIAL)
+        die("--mask-tokens: not together with --join initial, which divides by the full batch: nobody knows how many "
+            "tokens of it would be masked; --join divides by the step's own");
     if (values->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
         die("--momentum: only --optimizer sgd has it");
     if (options->precision != DTYPE_F32 && stage < 4)

@@ -54,6 +54,13 @@ void replica_backward(Replica *replica, Tensor *loss)
     tape_backward(&replica->tape, loss, replica->scaler.scale);
 }
 
+int64_t replica_terms(const Replica *replica, int64_t global_samples)
+{
+    if (replica->options->mask_tokens > 0)
+        return replica->counted_terms;
+    return model_loss_terms(&replica->model.spec, global_samples, replica->time);
+}
+
 /* note: gradient-scale
  * The divisor is the number of samples in this step; with --join initial it is the full batch, so that a sample also
  * weighs the same in a step in which some ranks have no data. */
@@ -61,7 +68,7 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
     const Options *options = replica->options;
     int64_t divisor = options->join == JOIN_INITIAL ? options->batch_size : global_samples;
-    double terms = (double)model_loss_terms(&replica->model.spec, divisor, replica->time);
+    double terms = (double)replica_terms(replica, divisor);
     return (float)(1 / (terms * (double)replica->scaler.scale));
 }
 
@@ -93,11 +100,14 @@ static void add_settings(const Replica *replica, int world_size, CheckpointState
     const Options *options = replica->options;
     const OptimizerOptions *optimizer = &options->optimizer;
     const long warmup = warmup_steps(options, replica->total_steps);
+    char mask[32] = "";
+    if (options->mask_tokens > 0)
+        snprintf(mask, sizeof mask, " --mask-tokens %g", (double)options->mask_tokens);
     const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
     checkpoint_add_setting(state, "seed", "--seed %llu", (unsigned long long)options->seed);
     checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
-    checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s", (long long)options->batch_size,
-                           options->accumulate, options->drop_last ? " --drop-last" : "");
+    checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s%s", (long long)options->batch_size,
+                           options->accumulate, options->drop_last ? " --drop-last" : "", mask);
     checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: no --rank-samples */
                            options_rank_samples_fingerprint(options));
     checkpoint_add_setting(state, "join", "%s", joins[options->join]);

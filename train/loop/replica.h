@@ -20,6 +20,7 @@ typedef struct Replica {
     LossScaler scaler;
     long total_steps;     /* of the whole run: the learning rate's schedule needs it */
     int64_t time;         /* tokens per sample, 1 for the MLP */
+    int64_t counted_terms; /* of this step's loss, on all ranks; set by the caller, and used with --mask-tokens only */
     void *inputs, *targets; /* the micro-batch on the device; owned */
     int64_t capacity;       /* the number of samples that fit into them; grows when needed */
     bool resumes_quietly;  /* replica_resume() prints no notes: another replica has read the same file, and did */
@@ -40,6 +41,9 @@ Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *input
                      int64_t samples);
 /* Adds the gradient of loss * loss scale to the parameters' gradients. */
 void replica_backward(Replica *replica, Tensor *loss);
+
+/* The terms of the summed loss of this step's global_samples samples (all ranks): by arithmetic, or counted_terms. */
+int64_t replica_terms(const Replica *replica, int64_t global_samples);
 
 /* The factor that turns the sum of all gradients of a step into the gradient of the mean loss: 1 / (terms * loss
  * scale). global_samples: number of samples in this step, on all ranks together. */

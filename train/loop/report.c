@@ -85,6 +85,9 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
            (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
            options->accumulate);
+    if (options->mask_tokens > 0)
+        printf("mask: a target token is left out of the training loss with probability %g\n",
+               (double)options->mask_tokens);
     if (options->rank_samples_count > 0)
         print_own_data(options, sampler);
     if (options->precision != DTYPE_F32)

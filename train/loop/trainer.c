@@ -32,6 +32,8 @@ typedef struct Trainer {
     Replica replica;
     BucketCaps caps; /* if the options leave them to be chosen */
     Ddp *ddp;
+    int64_t own_terms; /* of this rank's loss, in this step so far */
+    Work *counting;    /* with --mask-tokens: the all-reduce of own_terms */
     Progress progress;
     Stats stats;
     CommCounters counted; /* at the end of the last step */
@@ -51,6 +53,17 @@ static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch 
     return (double)value;
 }
 
+/* note: counted-terms
+ * With --mask-tokens, one all-reduce per step adds up the ranks' numbers of loss terms. A blocking one would first wait
+ * for all that is queued (in stage 5: gathers that forward hides). This one is usually done when backward ends. */
+static void count_terms(Trainer *trainer, const Batch *batch, bool last)
+{
+    trainer->own_terms = batch->terms + (batch->micro_batch > 0 ? trainer->own_terms : 0);
+    if (last && trainer->options->mask_tokens > 0)
+        trainer->counting = pg_all_reduce_async(trainer->pg, &trainer->own_terms, &trainer->replica.counted_terms, 1,
+                                                DTYPE_I64, REDUCE_SUM, "number of loss terms");
+}
+
 /* note: train-step
  * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. Returns its summed loss. It is the
  * same for all stages: they differ only inside the three ddp_ calls. train_step() calls it K times.
@@ -67,6 +80,7 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
 
     phase_begin(phases, PART_FORWARD);
     ddp_before_forward(trainer->ddp, last);
+    count_terms(trainer, batch, last);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     double loss_value = read_loss(trainer, loss, batch, phases);
     ddp_before_backward(trainer->ddp, loss);
@@ -77,6 +91,8 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     device_synchronize(); /* a GPU finishes after the calls that started its work have returned */
     phase_end(phases, PART_BACKWARD);
 
+    if (last && trainer->options->mask_tokens > 0)
+        work_wait(trainer->counting);
     float gradient_scale = replica_gradient_scale(&trainer->replica, batch->global_samples);
     ddp_after_backward(trainer->ddp, gradient_scale);
     trainer->record.global_samples = batch->global_samples; /* of the whole step; equal in each of its micro-batches */
@@ -144,8 +160,7 @@ static double global_loss(Trainer *trainer, double loss)
     pg_set_measuring(trainer->pg, false);
     pg_all_reduce(trainer->pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
     pg_set_measuring(trainer->pg, true);
-    return loss / (double)model_loss_terms(&trainer->options->model, trainer->record.global_samples,
-                                           trainer->replica.time);
+    return loss / (double)replica_terms(&trainer->replica, trainer->record.global_samples);
 }
 
 /* True after every `every` steps; never if every <= 0. */
@@ -220,6 +235,7 @@ static void open_datasets(Trainer *trainer)
         break;
     case DATASET_TEXT:
         dataset_open_text(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.gpt.context, o->seed);
+        trainer->train_set.mask = o->mask_tokens;
         dataset_open_text(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.gpt.context, o->seed);
         break;
     case DATASET_RANDOM:

@@ -65,6 +65,7 @@ static void add_gradient(Reference *reference, int64_t count)
 {
     dataset_get(reference->dataset, reference->sampler.epoch, reference->indices, count, reference->inputs,
                 reference->targets);
+    reference->replica.counted_terms += dataset_terms(reference->dataset, reference->targets, count);
     Tensor *loss = replica_loss(&reference->replica, reference->dataset, reference->inputs, reference->targets, count);
     replica_backward(&reference->replica, loss);
 }
@@ -119,6 +120,7 @@ static void reference_step(Reference *reference, long step)
     ParameterList *parameters = &reference->replica.model.parameters;
     int64_t steps_per_epoch = sampler_steps_per_epoch(sampler), step_of_epoch = step % steps_per_epoch;
     sampler_set_epoch(sampler, (long)(step / steps_per_epoch));
+    reference->replica.counted_terms = 0;
     if (reference->options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
     else
@@ -272,6 +274,10 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
 void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *parameter, const Dataset *dataset,
                           Loader *again)
 {
+    if (replica->options->mask_tokens > 0 && replica->counted_terms == 0)
+        die("--mask-tokens: %g has masked every token of a step's global batch, and there is no mean of nothing: mask "
+            "fewer, give a larger --batch-size, or skip such steps with --on-nan skip",
+            (double)replica->options->mask_tokens);
     const Parameter *own = find_in_own_gradients(replica, dataset, again);
     int64_t mine = own != NULL, ranks = 0;
     pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
