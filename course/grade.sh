@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
 # grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
-# limits, and prints a table of points. It is no sandbox: see README.md.
+# limits, in a sandbox, and prints a table of points. README.md, "Limits", says what it withstands.
 #
 # usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
 #   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
+#   GRADE_SANDBOX   auto: bwrap's, if it can run here; require: an error if it cannot; none: not at all (auto)
+#   GRADE_SYMBOLS   check: reject a ddp.c that uses what no solution needs (symbols.sh); any: allow it (check)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
+umask 022 # what is copied here is read by another user
+exec </dev/null
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 seconds=${GRADE_SECONDS:-60} total_seconds=${GRADE_TOTAL:-600} memory=${GRADE_MEMORY_MB:-4096} jobs=${GRADE_JOBS:-2}
 
@@ -40,23 +44,10 @@ source "$here/../scripts/mpi.sh"
 source "$here/../tests/stages/messages.sh"
 # shellcheck source=cases.sh
 source "$here/cases.sh"
+# shellcheck source=sandbox.sh
+source "$here/sandbox.sh"
 
-# ---- running a student's code ----
-
-# A rank runs in a session of its own, so a signal to a process group does not reach it. Processes that were started
-# here are found by a variable in their environment, or by the directory of their program.
-kill_left() {
-    local left
-    for _ in $(seq 20); do
-        left=$({
-            grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
-            find /proc/[0-9]*/exe -lname "$base/build*" 2>/dev/null
-        } | cut -d / -f 3)
-        [ -n "$left" ] || return 0
-        # shellcheck disable=SC2086 # a list of numbers
-        kill -KILL $left 2>/dev/null
-    done
-}
+# ---- where it runs ----
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
 work=$(cd "$work" && pwd -P)
@@ -73,26 +64,12 @@ fi
 tree=$base/tree build=$base/build checked=$base/build-address
 no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
-# limited LOG SECONDS COMMAND...: none of the command's processes is left when this returns.
-limited() {
-    local status log=$1
-    rm -rf "$work/run" "$log"
-    mkdir "$work/run"
-    (
-        cd "$work/run" || exit 1
-        ulimit -c 0
-        ulimit -f $((64 * 1024))     # KiB in any file, $log included
-        # KiB; the sanitizer maps terabytes, and limits the memory in use itself
-        [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
-        export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
-        export HWLOC_PLUGINS_PATH=/none # otherwise hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
-        export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
-        exec timeout --foreground -k 2 "${@:2}"
-    ) </dev/null >"$log" 2>&1 9>&- # the student's code does not get the lock
-    status=$?
-    kill_left
-    return $status
-}
+if [ ! -e "$base/complete" ]; then
+    rm -rf "$tree" "$build" "$checked"
+    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
+    mkdir -p "$build/Testing" "$checked"
+fi
+enter_sandbox "${GRADE_SANDBOX-auto}" || stop 1 "GRADE_SANDBOX is require, and there is no sandbox"
 
 # ---- build ----
 
@@ -102,28 +79,34 @@ mapfile -t checked_programs < <(
 )
 
 build_all() { # SECONDS
+    local may_write=yes
     limited "$log" "$1" cmake --build "$build" -j "$jobs" &&
         { [ ${#checked_programs[@]} -eq 0 ] ||
             limited "$log" "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
 }
 
 if [ ! -e "$base/complete" ]; then
-    rm -rf "$tree" "$build" "$checked"
-    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
-    if ! limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
-        ! limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
+    if ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
+        ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
         stop 1 "the starter with empty functions does not build"
     fi
     touch "$base/complete"
 fi
-cp -- "$submission" "$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-built=true
+cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
+not_run=
 if ! build_all 300; then
-    built=false
+    not_run="does not build"
     echo "$stage, $submission: does not build:"
     grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40 | sed 's/^/  | /'
+elif [ "${GRADE_SYMBOLS-check}" != any ]; then
+    for place in "$build" ${checked_programs[0]+"$checked"}; do
+        [ -n "$not_run" ] || limited "$log" 60 bash "$tree/tests/stages/symbols.sh" "$stage" "$place" && continue
+        not_run="not run: $(head -n 1 "$log" | plain)"
+        echo "$stage, $submission: rejected:"
+        plain <"$log" | head -n 40 | sed 's/^/  | /'
+    done
 fi
 
 # ---- the test cases ----
@@ -133,8 +116,9 @@ report() { # GOT WORTH IDEA MESSAGE READ
         '{$points, $of, $idea, passed: ($message == ""), $message, $read}' >>"$work/items"
 }
 
-echo "$stage, $submission"
-at_once=1 # kill_left ends all that a submission has left, so one case after the other
+echo "$stage, $submission (sandbox: $sandbox)"
+at_once=1 # limited() ends all that a submission has left, so one case after the other
 run_lines < <(lines_of_points)
-[ -z "$json" ] || jq -s --arg stage "$stage" --arg submission "$submission" --argjson built $built \
-    '{$stage, $submission, $built, points: (map(.points) | add), of: (map(.of) | add), items: .}' "$work/items" >"$json"
+[ -z "$json" ] || jq -s --arg stage "$stage" --arg submission "$submission" --arg sandbox "$sandbox" \
+    --arg not_run "$not_run" '{$stage, $submission, $sandbox, built: ($not_run != "does not build"),
+    points: (map(.points) | add), of: (map(.of) | add), items: .}' "$work/items" >"$json"

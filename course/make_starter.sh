@@ -85,7 +85,7 @@ fill_in() {
     sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
 }
 fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
-{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$starter/tests/stages" && cp "$here/$stage.points" "$starter/points"; } ||
+{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$here/symbols.sh" "$starter/tests/stages" && cp "$here/$stage.points" "$starter/points"; } ||
     stop 1 "could not write check and what it needs"
 echo 'build*/' >"$starter/.gitignore"
 
