@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
-# limits, in a sandbox, and prints a table of points. README.md, "Limits", says what it withstands.
+# limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
 #
 # usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE]     STAGE: stage1_naive, ... or 1 to 5
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
@@ -34,6 +34,7 @@ for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
 done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
+[[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
 [ -z "$json" ] || : >"$json" || stop 2 "--json: $json cannot be written"
 for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"

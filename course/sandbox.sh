@@ -8,7 +8,7 @@
 # The caller has set work, base, tree, build, checked, memory, no_leaks, and mpiexec_options.
 # shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
 
-nobody=65534
+nobody=$((30000 + RANDOM)) # a user for each run: the kernel counts the processes of each user
 
 # What a process in the sandbox sees, all read-only: programs, libraries, a few files of /etc, and a network of its own.
 # It may write to /tmp and /dev/shm, which are in memory and end with it.
@@ -28,7 +28,7 @@ sandbox_options() {
         path=$(dirname "$path")
     done
     inside+=("${parents[@]}")
-    # Another user: in a user namespace, root would still be root to the kernel, which lets it write below /proc/sys.
+    # Another user. In a user namespace alone, root would still be root to the kernel, and could write below /proc/sys.
     identity=(prlimit --nproc=512)
     if [ "$(id -u)" -eq 0 ]; then
         inside+=(--cap-drop ALL --cap-add CAP_SETUID --cap-add CAP_SETGID --cap-add CAP_SETPCAP)
@@ -45,7 +45,7 @@ enter_sandbox() {
     sandbox_options
     sandbox=bwrap
     if limited "$work/log" 30 bash -c 'cmake --version && mpiexec "$@" -n 2 true' - "${mpiexec_options[@]}"; then
-        [ "$(id -u)" -ne 0 ] || chown -R $nobody:$nobody "$build" "$checked"
+        [ "$(id -u)" -ne 0 ] || chown -R "$nobody:$nobody" "$build" "$checked"
         return
     fi
     reason=$(command -v bwrap >/dev/null && tail -n 1 "$work/log")

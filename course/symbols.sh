@@ -6,6 +6,8 @@
 set -u -o pipefail
 stage=$1 build=$2
 object=$build/CMakeFiles/ddp.dir/$stage/ddp.c.o
+address= needless=", which a solution has no need for"
+[[ $build != *-address ]] || address=yes # the build with the address sanitizer
 
 # Functions of common/, but for those that read files or end the job, and of the given files beside ddp.c.
 allowed() {
@@ -22,16 +24,16 @@ allowed() {
 }
 
 names() {
-    nm -P "$object" | awk -v address="$([[ $build = *-address ]] && echo yes)" '
+    nm -P "$object" | awk -v address="$address" -v uses="ddp.c uses " -v needless="$needless" '
         FNR == NR { for (i = 1; i <= NF; i++) allowed[$i]; next }
+        address && $2 == "U" && $1 ~ "^__(ubsan_handle_|asan_(report_|load|store|init$|version_|(un)?register_|" \
+            "handle_no_return$|stack_|(un)?poison_stack|option_|mem(cpy|move|set)$|set_shadow))" { next }
         $2 ~ /^[Uwv]$/ {
             plain = $1
-            sub(/@.*/, "", plain)
             if (sub(/_chk$/, "", plain)) sub(/^__/, "", plain) # Ubuntu: fprintf() becomes __fprintf_chk()
-            if (address && $1 ~ /^__(ubsan_handle_|asan_(report_|load|store|init$|version_|(un)?register_|handle_no_return$|stack_|(un)?poison_stack|option_|mem(cpy|move|set)$|set_shadow))/) next
-            if (!($1 in allowed) && !(plain in allowed)) print "ddp.c uses \x27" $1 "\x27, which a solution has no need for"
+            if (!($1 in allowed) && !(plain in allowed)) print uses "\x27" $1 "\x27" needless
         }
-        $2 == "i" { print "ddp.c chooses \x27" $1 "\x27 when it is loaded (ifunc), which a solution has no need for"; next }
+        $2 == "i" { print uses "\x27" $1 "\x27, chosen when it is loaded (ifunc)" needless; next }
         $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ /^ddp_[a-z_]+$/ && !(address && $1 ~ /^__odr_asan\.ddp_[a-z_]+$/) {
             print "ddp.c defines \x27" $1 "\x27 for the whole program: write static before it"
         }' <(allowed) -
@@ -39,25 +41,27 @@ names() {
 
 # The address sanitizer has one function of its own before main(), and one after it, of 8 bytes each in a table.
 sections() {
-    objdump -hw "$object" | awk -v address="$([[ $build = *-address ]] && echo 1)" '
+    objdump -hw "$object" | awk -v address="$address" -v needless="$needless" '
         $1 !~ /^[0-9]+$/ { next }
         address && $2 ~ /^\.(init|fini)_array\.[0-9]+$/ && !seen[substr($2, 1, 5)]++ && $3 ~ /^0+8$/ { next }
         $2 !~ /^\.(text|rodata|data|bss|tdata|tbss|eh_frame|comment|note|debug|group|llvm)([._][A-Za-z0-9._-]+)?$/ &&
             !(address && $2 == "asan_globals") || $3 !~ /^[0-9a-f]+$/ {
-            print "ddp.c has a section \x27" $2 "\x27 (code that runs before main?), which a solution has no need for"
+            print "ddp.c has a section \x27" $2 "\x27 (a function that runs before main?)" needless
         }
-        / CODE/ && $2 !~ /^\.text/ { print "ddp.c has code in " $2 ", which a solution has no need for (a nested function?)" }'
-    objdump -t "$object" | awk '/^[0-9a-f]+ .{6}O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
+        / CODE/ && $2 !~ /^\.text/ { print "ddp.c has code in " $2 " (a nested function?)" needless }'
+    objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
 }
 
 # The compiler marks what came from asm in its output.
 assembler() {
-    local command
+    local command text
     command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /' <<<"$command")
-    [[ $command = *' -o - -S '* ]] || { echo "symbols.sh: cannot tell how ddp.c was compiled"; return; }
-    ! grep -q '^[^"]*#APP' < <(cd "$build" && eval "$command" 2>/dev/null) ||
-        echo "ddp.c has assembler (asm), which a solution has no need for"
+    if [[ $command != *' -o - -S '* ]] || ! text=$(cd "$build" && eval "$command" 2>/dev/null); then
+        echo "symbols.sh: cannot tell how ddp.c was compiled"
+    elif grep -q '^[^"]*#APP' <<<"$text"; then
+        echo "ddp.c has assembler (asm)$needless"
+    fi
 }
 
 found=$({ names && sections && assembler; } 2>&1)
