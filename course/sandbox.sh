@@ -1,9 +1,8 @@
 # sandbox.sh: runs the compiler and the test programs of a submission where they can harm nothing. grade.sh sources it.
 #
-#   enter_sandbox WISH    WISH: auto, require, none. Sets sandbox to bwrap or none. Fails if it is required and cannot run
-#   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin. Exit status: that of the
-#                         command; 124: out of time. None of its processes is left. may_write=yes before it: it may
-#                         write to the builds
+#   enter_sandbox WISH   auto, require or none. Sets sandbox to bwrap or none. Fails if it is required and cannot run
+#   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin; then none of its processes
+#       is left. Status: the command's; 124: out of time. may_write=yes before it: it may write to the builds
 #
 # The caller has set work, base, tree, build, checked, memory, no_leaks, and mpiexec_options.
 # shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
@@ -13,7 +12,7 @@ nobody=$((30000 + RANDOM)) # a user for each run: the kernel counts the processe
 # What a process in the sandbox sees, all read-only: programs, libraries, a few files of /etc, and a network of its own.
 # It may write to /tmp and /dev/shm, which are in memory and end with it.
 sandbox_options() {
-    local path parents=()
+    local path
     inside=(bwrap --die-with-parent --new-session --unshare-pid --unshare-net --unshare-ipc --unshare-uts
         --hostname localhost --perms 0755 --dir /etc)
     for path in /usr /bin /sbin /lib /lib32 /lib64 /opt /sys \
@@ -21,13 +20,7 @@ sandbox_options() {
         inside+=(--ro-bind-try "$path" "$path")
     done
     inside+=(--proc /proc --dev /dev --perms 1777 --size $((1 << 30)) --tmpfs /dev/shm
-        --perms 1777 --size $((256 << 20)) --tmpfs /tmp --chdir /tmp)
-    path=$base
-    while [ "$path" != / ]; do # directories that bwrap itself makes can be entered by root alone
-        parents=(--perms 0755 --dir "$path" "${parents[@]}")
-        path=$(dirname "$path")
-    done
-    inside+=("${parents[@]}")
+        --perms 1777 --size $((256 << 20)) --tmpfs /tmp --chdir /tmp --perms 0755 --dir "$base")
     # Another user. In a user namespace alone, root would still be root to the kernel, and could write below /proc/sys.
     identity=(prlimit --nproc=512)
     if [ "$(id -u)" -eq 0 ]; then
@@ -39,7 +32,6 @@ sandbox_options() {
 }
 
 enter_sandbox() {
-    local reason
     sandbox=none inside=() identity=()
     [ "$1" != none ] || return 0
     sandbox_options
@@ -48,8 +40,8 @@ enter_sandbox() {
         [ "$(id -u)" -ne 0 ] || chown -R "$nobody:$nobody" "$build" "$checked"
         return
     fi
-    reason=$(command -v bwrap >/dev/null && tail -n 1 "$work/log")
-    echo "grade: note: no sandbox: ${reason:-bwrap is missing (Debian, Ubuntu: apt-get install bubblewrap)}" >&2
+    command -v bwrap >/dev/null || echo "bwrap is missing (Debian, Ubuntu: apt-get install bubblewrap)" >"$work/log"
+    echo "grade: note: no sandbox: $(tail -n 1 "$work/log")" >&2
     sandbox=none inside=() identity=()
     [ "$1" != require ]
 }
@@ -58,7 +50,7 @@ enter_sandbox() {
 # that were started here are found by a variable in their environment, or by the directory of their program.
 kill_left() {
     local left
-    [ "${sandbox-none}" = none ] || return 0 # the end of its first process ends all
+    [ "${sandbox-none}" = none ] || return 0 # there all end with the first
     for _ in $(seq 20); do
         left=$({
             grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
@@ -73,8 +65,7 @@ kill_left() {
 limited() {
     local status log=$1 name run=$work/run bind=--ro-bind
     [ "${may_write-}" != yes ] || bind=--bind
-    rm -rf "$run" "$log"
-    mkdir "$run"
+    rm -rf "$run" "$log" && mkdir "$run"
     (
         cd "$run" || exit 1
         if [ "$sandbox" = bwrap ]; then
@@ -82,9 +73,8 @@ limited() {
             inside+=(--ro-bind "$tree" "$tree" "$bind" "$build" "$build" "$bind" "$checked" "$checked")
             [ "$bind" = --bind ] || inside+=(--perms 1777 --tmpfs "$build/Testing") # ctest writes there
         fi
-        ulimit -c 0
-        ulimit -f $((64 * 1024)) # KiB in any file, $log included
-        # KiB; the sanitizer maps terabytes, and limits the memory in use itself
+        ulimit -c 0 -f $((64 * 1024)) # KiB in any file, $log included
+        # The sanitizer maps terabytes, and limits the memory in use itself.
         [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
         for name in $(compgen -e); do # what is in the environment may be a secret
             [[ $name =~ ^(PATH|CC|[A-Z]*FLAGS|(CMAKE|LD|LOCKSTEP|MPI|OMPI|PRTE|PKG|UCX)_.*)$ ]] || unset "$name"

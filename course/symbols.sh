@@ -34,7 +34,7 @@ names() {
             if (!($1 in allowed) && !(plain in allowed)) print uses "\x27" $1 "\x27" needless
         }
         $2 == "i" { print uses "\x27" $1 "\x27, chosen when it is loaded (ifunc)" needless; next }
-        $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ /^ddp_[a-z_]+$/ && !(address && $1 ~ /^__odr_asan\.ddp_[a-z_]+$/) {
+        $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ (address ? "^(__odr_asan(\\.|_gen_))?" : "^") "ddp_[a-z_]+$" {
             print "ddp.c defines \x27" $1 "\x27 for the whole program: write static before it"
         }' <(allowed) -
 }
@@ -59,7 +59,7 @@ assembler() {
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /' <<<"$command")
     if [[ $command != *' -o - -S '* ]] || ! text=$(cd "$build" && eval "$command" 2>/dev/null); then
         echo "symbols.sh: cannot tell how ddp.c was compiled"
-    elif grep -q '^[^"]*#APP' <<<"$text"; then
+    elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
         echo "ddp.c has assembler (asm)$needless"
     fi
 }
