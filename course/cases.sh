@@ -34,7 +34,7 @@ explain() {
 # the secret of each case, by which has_passed() knows it (tests/stages/mpi_main.h). CASE -: a whole test of ctest's. PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level
 # 2. start:NAME, factor:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer= given="start factor"
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in
@@ -134,7 +134,7 @@ run_lines() {
     printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
     while IFS= read -r line; do
         read -r index worth program ranks cases idea <<<"${line%%$'\t'*}"
-        read=${line#*$'\t'} message= name=${program#start:}
+        read=${line#*$'\t'} message='' name=${program#start:}
         name=${name#factor:}
         while IFS= read -r key && [ -z "$message" ]; do
             message=$(cat "$work/results/$key")

@@ -6,7 +6,7 @@
 set -u -o pipefail
 stage=$1 build=$2
 object=$build/CMakeFiles/ddp.dir/$stage/ddp.c.o
-address= needless=", which a solution has no need for"
+address='' needless=", which a solution has no need for"
 [[ $build != *-address ]] || address=yes # the build with the address sanitizer
 
 # Functions of common/, but for those that read files or end the job, and of the given files beside ddp.c.

@@ -141,6 +141,7 @@ unharmed() { # WHAT
 
 # Without bwrap: auto goes on, and says so; require fails.
 (
+    failures=0
     sandbox_options() { inside=(/none/bwrap); }
     { enter_sandbox auto && [ "$sandbox" = none ]; } 2>"$scratch/out" || fail "GRADE_SANDBOX=auto needs a sandbox"
     grep -q 'no sandbox: .*/none/bwrap' "$scratch/out" || fail "not said: no sandbox: $(cat "$scratch/out")"
