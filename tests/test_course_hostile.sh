@@ -157,7 +157,8 @@ if enter_sandbox auto && [ "$sandbox" = bwrap ]; then
     export SECRET_TOKEN=visible
     inside 'token:$' 0 'echo token:$SECRET_TOKEN'
     inside 'uid=[1-9].* gid=[1-9]' 0 id
-    inside 'Permission denied' 1 "echo 1 >/proc/sys/kernel/core_pattern"
+    inside 'Permission denied' 1 'read -r same </proc/sys/kernel/core_uses_pid
+        echo "$same" >/proc/sys/kernel/core_uses_pid'
     inside 'No such file' 1 'cat /etc/shadow /root/.bashrc'
     inside 'No such file' 1 "cat $scratch/mine/file"
     inside 'Read-only' 1 "echo touched >$tree/file"
