@@ -50,7 +50,7 @@ enter_sandbox() {
 # that were started here are found by a variable in their environment, or by the directory of their program.
 kill_left() {
     local left
-    [ "${sandbox-none}" = none ] || return 0 # there all end with the first
+    [ "${sandbox-}" = none ] || return 0 # nothing was started yet, or all has ended with its first process
     for _ in $(seq 20); do
         left=$({
             grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
