@@ -5,8 +5,9 @@
 #   build, checked     the builds: plain, and with the address sanitizer
 #   work               an empty directory          seconds, total_seconds   for one case, and for all of them
 #   at_once            cases that run at the same time
-#   mpiexec_options    an array: scripts/mpi.sh       built   false: the submission does not build, so nothing is run
-#   limited LOG SECONDS COMMAND...   runs it with all output in LOG. Exit status: that of the command; 124: out of time
+#   mpiexec_options    an array: scripts/mpi.sh       not_run   why nothing is run; empty: everything is
+#   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin. Exit status: that of the
+#                      command; 124: out of time
 #   report GOT WORTH IDEA MESSAGE READ   called for each line, after it was printed
 # shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
 
@@ -29,11 +30,12 @@ explain() {
     echo "$message"
 }
 
-# run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. CASE -: a whole test
-# of ctest's. PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level
-# 2. start:NAME, factor:NAME: this is not given (tests/stages/given.h). Returns the exit status.
+# run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. A line of stdin is
+# the secret of each case, by which has_passed() knows it (tests/stages/mpi_main.h). CASE -: a whole test of ctest's.
+# PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
+# start:NAME, factor:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer= given="start factor"
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in
@@ -48,27 +50,30 @@ run_cases() {
         sanitizer=$sanitizer limited "$log" "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
             -R "^stage${number}_$program(_${ranks}_ranks)?\$"
     else
-        sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" mpiexec "${mpiexec_options[@]}" -n "$ranks" \
-            "$programs/$stage/test_${program}_stage$number" --case "$@"
+        sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" \
+            mpiexec "${mpiexec_options[@]}" -n "$ranks" "$programs/$stage/test_${program}_stage$number" --judge "$@"
     fi
 }
 
 # judge_group PROGRAM RANKS CASE...: writes the message of each case to $work/results/PROGRAM RANKS CASE: why it fails;
 # nothing if it passes. After one that fails, the program is started again for the cases after it.
 judge_group() {
-    local program=$1 ranks=$2 status message log
+    local program=$1 ranks=$2 status message log secrets
     shift 2
     while [ $# -gt 0 ]; do
         log="$work/logs/$program $ranks $1"
-        if [ "$built" = false ]; then
-            message="does not build"
+        if [ -n "$not_run" ]; then
+            message=$not_run
         elif [ $SECONDS -ge "$total_seconds" ]; then
             message="not run: the $total_seconds s for all cases were over"
         else
-            run_cases "$program" "$ranks" "$log" "$@"
+            mapfile -t secrets < <(od -A n -N $((16 * $#)) -t x8 -w16 -v /dev/urandom | tr -d ' ')
+            run_cases "$program" "$ranks" "$log" "$@" < <(printf '%s\n' "${secrets[@]}")
             status=$?
-            while has_passed "$1" "$log" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do # the end must be in order, too
+            # The end of the program, after its last case, must be in order, too.
+            while has_passed "$1" "$log" "${secrets[0]}" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do
                 : >"$work/results/$program $ranks $1"
+                secrets=("${secrets[@]:1}")
                 shift
                 [ $# -gt 0 ] || return
             done
@@ -79,11 +84,11 @@ judge_group() {
     done
 }
 
-has_passed() { # CASE LOG
-    if [ "$1" = - ]; then
+has_passed() { # CASE LOG SECRET
+    if [ "$1" = - ]; then # and its exit status is 0
         grep -a -q -F ' 0 failure(s)' "$2"
     else
-        grep -a -q "\[       OK \] $1\$" "$2"
+        [ "$(grep -a -c -F "passed: $1 $3" "$2")" -eq 1 ]
     fi
 }
 
@@ -131,7 +136,7 @@ run_lines() {
     printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
     while IFS= read -r line; do
         read -r index worth program ranks cases idea <<<"${line%%$'\t'*}"
-        read=${line#*$'\t'} message= name=${program#start:}
+        read=${line#*$'\t'} message='' name=${program#start:}
         name=${name#factor:}
         while IFS= read -r key && [ -z "$message" ]; do
             message=$(cat "$work/results/$key")

@@ -9,6 +9,7 @@
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 cd "$here" || exit 1
+exec </dev/null
 points=$here/points build=$here/build checked=$here/build-address
 stage=$(basename "$(ls -d "$here"/stage[1-9]_*)")
 number=${stage:5:1} seconds=60 total_seconds=600 at_once=$(nproc)
@@ -60,12 +61,13 @@ cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
     stop 1 "$stage/ddp.c does not build: ${build#"$here/"}/check/build.log has everything"
 }
 grep -E -A 3 'ddp\.c:.*warning' "$build/check/build.log"
+bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this ddp.c would be rejected, with 0 points"
 
 # ---- run ----
 
 limited() { # LOG SECONDS COMMAND...
     OPENBLAS_NUM_THREADS=1 LOCKSTEP_TEST_TIMEOUT=10 HWLOC_PLUGINS_PATH=/none \
-        ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2$no_leaks timeout -k 2 "${@:2}" </dev/null >"$1" 2>&1
+        ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2$no_leaks timeout -k 2 "${@:2}" >"$1" 2>&1
 }
 
 first=
@@ -73,7 +75,7 @@ report() { # GOT WORTH IDEA MESSAGE READ
     [ -n "$first" ] || [ -z "$4" ] || first=$5
 }
 
-work=$build/check built=true
+work=$build/check not_run=
 rm -rf "$work/results" "$work/logs"
 run_lines <<<"$chosen"
 if [ -z "$first" ]; then exit 0; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
-# limits, and prints a table of points. It is no sandbox: see README.md.
+# limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
 #
 # usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5
 #   --line N        only line N of the table; with --json, puts the new result into FILE, which has an earlier one
@@ -8,8 +8,12 @@
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
 #   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
+#   GRADE_SANDBOX   auto: bwrap's, if it can run here; require: an error if it cannot; none: not at all (auto)
+#   GRADE_SYMBOLS   check: reject a ddp.c that uses what no solution needs (symbols.sh); any: allow it (check)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
+umask 022 # what is copied here is read by another user
+exec </dev/null
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 seconds=${GRADE_SECONDS:-60} total_seconds=${GRADE_TOTAL:-600} memory=${GRADE_MEMORY_MB:-4096} jobs=${GRADE_JOBS:-2}
 
@@ -39,6 +43,7 @@ for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
 done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
+[[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
 [ -z "$json" ] || [ -n "$line" ] || : >"$json" || stop 2 "--json: $json cannot be written"
 for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
@@ -49,6 +54,8 @@ source "$here/../scripts/mpi.sh"
 source "$here/../tests/stages/messages.sh"
 # shellcheck source=cases.sh
 source "$here/cases.sh"
+# shellcheck source=sandbox.sh
+source "$here/sandbox.sh"
 chosen_lines() {
     lines_of_points | awk -v chosen="$line" 'chosen == "" || $1 "" == chosen'
 }
@@ -60,22 +67,7 @@ if [ -n "$json" ] && [ -n "$line" ]; then
         stop 2 "--line: $json holds no earlier result of $stage with $count lines"
 fi
 
-# ---- running a student's code ----
-
-# A rank runs in a session of its own, so a signal to a process group does not reach it. Processes that were started
-# here are found by a variable in their environment, or by the directory of their program.
-kill_left() {
-    local left
-    for _ in $(seq 20); do
-        left=$({
-            grep -l -a -s -F "LOCKSTEP_GRADE=$work" /proc/[0-9]*/environ
-            find /proc/[0-9]*/exe -lname "$base/build*" 2>/dev/null
-        } | cut -d / -f 3)
-        [ -n "$left" ] || return 0
-        # shellcheck disable=SC2086 # a list of numbers
-        kill -KILL $left 2>/dev/null
-    done
-}
+# ---- where it runs ----
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-grade.XXXXXX") || exit 1
 work=$(cd "$work" && pwd -P)
@@ -92,26 +84,12 @@ fi
 tree=$base/tree build=$base/build checked=$base/build-address
 no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
-# limited LOG SECONDS COMMAND...: none of the command's processes is left when this returns.
-limited() {
-    local status log=$1
-    rm -rf "$work/run" "$log"
-    mkdir "$work/run"
-    (
-        cd "$work/run" || exit 1
-        ulimit -c 0
-        ulimit -f $((64 * 1024))     # KiB in any file, $log included
-        # KiB; the sanitizer maps terabytes, and limits the memory in use itself
-        [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
-        export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$work/run
-        export HWLOC_PLUGINS_PATH=/none # otherwise hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
-        export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
-        exec timeout --foreground -k 2 "${@:2}"
-    ) </dev/null >"$log" 2>&1 9>&- # the student's code does not get the lock
-    status=$?
-    kill_left
-    return $status
-}
+if [ ! -e "$base/complete" ]; then
+    rm -rf "$tree" "$build" "$checked"
+    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
+    mkdir -p "$build/Testing" "$checked"
+fi
+enter_sandbox "${GRADE_SANDBOX-auto}" || stop 1 "GRADE_SANDBOX is require, and there is no sandbox"
 
 # ---- build ----
 
@@ -121,28 +99,34 @@ mapfile -t checked_programs < <(
 )
 
 build_all() { # SECONDS
+    local may_write=yes
     limited "$log" "$1" cmake --build "$build" -j "$jobs" &&
         { [ ${#checked_programs[@]} -eq 0 ] ||
             limited "$log" "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
 }
 
 if [ ! -e "$base/complete" ]; then
-    rm -rf "$tree" "$build" "$checked"
-    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
-    if ! limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
-        ! limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
+    if ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
+        ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
         stop 1 "the starter with empty functions does not build"
     fi
     touch "$base/complete"
 fi
-cp -- "$submission" "$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-built=true errors=
+cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
+not_run='' errors=''
 if ! build_all 300; then
-    built=false
+    not_run="does not build"
     errors=$(grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40)
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
+elif [ "${GRADE_SYMBOLS-check}" != any ]; then
+    for place in "$build" ${checked_programs[0]+"$checked"}; do
+        [ -n "$not_run" ] || limited "$log" 60 bash "$tree/tests/stages/symbols.sh" "$stage" "$place" && continue
+        not_run="not run: $(head -n 1 "$log" | plain)"
+        errors=$(plain <"$log" | head -n 40)
+        printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
+    done
 fi
 
 # ---- the test cases ----
@@ -152,14 +136,15 @@ report() { # GOT WORTH IDEA MESSAGE READ
         '{$points, $of, $idea, passed: ($message == ""), $message, $read}' >>"$work/items"
 }
 
-echo "$stage, $submission"
-at_once=1 # kill_left ends all that a submission has left, so one case after the other
+echo "$stage, $submission (sandbox: $sandbox)"
+at_once=1 # limited() ends all that a submission has left, so one case after the other
 run_lines < <(chosen_lines)
 if [ -n "$json" ]; then
     [ -n "$line" ] || jq -n --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS \
         '{$stage, $submission, $seconds, items: []}' >"$json"
-    jq --argjson built $built --arg errors "$errors" --argjson first $((${line:-1} - 1)) --slurpfile new "$work/items" \
-        '.items[$first:$first + ($new | length)] = $new |
-         {stage, submission, seconds, $built, $errors, points: ([.items[].points] | add), of: ([.items[].of] | add), items}' \
+    jq --arg sandbox "$sandbox" --arg not_run "$not_run" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
+        --slurpfile new "$work/items" '.items[$first:$first + ($new | length)] = $new |
+         {stage, submission, seconds, $sandbox, built: ($not_run != "does not build"), $errors,
+          points: ([.items[].points] | add), of: ([.items[].of] | add), items}' \
         "$json" >"$work/json" && cat "$work/json" >"$json"
 fi

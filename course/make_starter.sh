@@ -104,7 +104,8 @@ points() {
             cat
         fi | tr '\t' '\n'
 }
-{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$starter/tests/stages" && points >"$starter/points"; } ||
+{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$here/symbols.sh" "$starter/tests/stages" &&
+    points >"$starter/points"; } ||
     stop 1 "could not write check and what it needs"
 echo 'build*/' >"$starter/.gitignore"
 

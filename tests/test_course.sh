@@ -2,8 +2,8 @@
 # test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
 # starter compiles without warnings and holds no solution; points name cases that exist; wrong usage is reported. With
 # --grade, in minutes: a starter gets no points, the stage's own ddp.c gets all, classical mistakes lie between and are
-# named, and no submission stops the grader. With --mistakes, in half an hour: all mistakes of tests/mutants that are in
-# ddp.c alone lose points, by a message that names them.
+# named. With --mistakes, in half an hour: all mistakes of tests/mutants that are in ddp.c alone lose points, by a message
+# that names them. (test_course_hostile.sh has submissions that mean harm.)
 #
 # usage: test_course.sh ROOT [--grade | --mistakes]
 set -u
@@ -195,12 +195,6 @@ mistake() { # STAGE NAME [MOST POINTS]
     graded "$1" "$file" 0 "${3-90}" "$(sed -n 's/^Expect: *//p' "$patch")"
 }
 
-# Stage 1's own ddp.c, with TEXT added.
-hostile() { # NAME TEXT FROM TO PATTERN
-    { cat "$root"/stage1_*/ddp.c && echo "$2"; } >"$scratch/$1.c"
-    graded 1 "$scratch/$1.c" "$3" "$4" "$5"
-}
-
 if [ "${2-}" = --grade ]; then
     mkdir "$scratch/tmp"
     graded 1 "$root"/stage1_*/ddp.c 100 100
@@ -253,16 +247,6 @@ if [ "${2-}" = --grade ]; then
     graded 5 "$root"/stage4_*/ddp.c 0 0 'does not build'
     sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_2.c"
     graded 2 "$scratch/as_stage_2.c" 20 60 'a bucket closes once it holds its cap'
-
-    hostile main 'int main(void) { return 0; }' 0 0 'multiple definition'
-    hostile leaves '__attribute__((constructor)) static void leave(void) { exit(0); }' 0 0 'was not over'
-    export GRADE_SECONDS=2 GRADE_TOTAL=10
-    hostile loops '__attribute__((constructor)) static void loop(void) { for (volatile int i = 0;; i++) { } }' 0 0 \
-        'still running after 2 s'
-    hostile stays '#include <unistd.h>
-        __attribute__((constructor)) static void stay(void) { if (fork() == 0) { setsid(); sleep(1000); } }' 0 100 ''
-    hostile writes '#include <stdio.h>
-        __attribute__((constructor)) static void flood(void) { for (;;) puts("endless"); }' 0 0 'FAILED'
 fi
 
 # Every mutant that is a mistake in ddp.c alone, as a submission.

@@ -1,0 +1,264 @@
+#!/usr/bin/env bash
+# test_course_hostile.sh: a submission harms nothing and gains nothing. Without --grade, in seconds: symbols.sh rejects
+# what no solution needs, and nothing leaves the sandbox. With --grade, in minutes: hostile submissions are graded, with
+# the check of symbols and without it.
+#
+# usage: test_course_hostile.sh ROOT [--grade]
+# shellcheck disable=SC2016 # what is quoted is for a shell in the sandbox
+set -u
+root=$1
+scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
+listener=
+trap '[ -z "$listener" ] || kill "$listener"; rm -rf "$scratch"' EXIT
+failures=0
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# ---- names: objects as the starter's build makes them ----
+
+object() { # TEXT [OPTION...]: compiles it after a small but complete ddp.c
+    local flags="-std=gnu11 -D_GNU_SOURCE -O2 -w ${*:2}"
+    { echo 'int ddp_bucket_count(const void *ddp) { return ddp != 0; }' && echo "$1"; } >"$scratch/ddp.c"
+    # shellcheck disable=SC2086 # lists of words
+    "${CC:-cc}" $flags -o "$place/CMakeFiles/ddp.dir/stage1/ddp.c.o" -c "$scratch/ddp.c" || fail "does not compile: $1"
+    echo "  \"command\": \"${CC:-cc} $flags -o CMakeFiles/ddp.dir/stage1/ddp.c.o -c $scratch/ddp.c\"," \
+        >"$place/compile_commands.json"
+    "$root/course/symbols.sh" stage1 "$place" >"$scratch/out" 2>&1
+}
+
+rejected() { # PATTERN TEXT [OPTION...]
+    ! object "${@:2}" || fail "accepted: $2"
+    grep -q -e "$1" "$scratch/out" || fail "$2: the message does not match '$1': $(cat "$scratch/out")"
+}
+
+accepted() { # TEXT [OPTION...]
+    object "$@" || fail "rejected: $1: $(cat "$scratch/out")"
+}
+
+place=$scratch/build
+mkdir -p "$place/CMakeFiles/common.dir/common/data" "$place/CMakeFiles/ddp.dir/stage1"
+echo 'void work_wait(void) { } void job_abort(int s) { (void)s; }' |
+    "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
+echo 'void dataset_open(void) { }' | "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/data/dataset.c.o" -
+
+accepted ''
+accepted 'void work_wait(void); void ddp_after_update(void) { work_wait(); }'
+accepted '#include <stdio.h>
+    void ddp_after_update(int i) { fprintf(stderr, "%d\n", i); printf("%d", i); fputs("x", stderr); }'
+accepted '#include <assert.h>
+    #include <math.h>
+    #include <string.h>
+    void ddp_after_update(char *p, float *x) { assert(p); memset(p, 1, 9); *x = fabsf(sqrtf(*x)); }'
+for function in exit _exit write read open fopen fork kill system execve syscall ptrace mmap mprotect dlsym socket \
+    getenv atexit MPI_Allreduce MPI_Finalize sscanf longjmp pthread_create job_abort dataset_open _fail; do
+    rejected "uses '$function'" "long $function(); long ddp_after_update(void) { return $function(0, 0); }"
+done
+rejected "uses 'stdin'" '#include <stdio.h>
+    void *ddp_after_update(void) { return stdin; }'
+rejected "uses 'fork'" 'int step(void) __asm__("fork"); int ddp_after_update(void) { return step(); }'
+for name in main MPI_Allreduce free __wrap_free helper; do
+    rejected "defines '$name'" "int $name(void) { return 0; }"
+done
+rejected "defines 'free'" '__attribute__((weak)) void free(void *p) { (void)p; }'
+rejected 'ifunc' 'static void f(void) { } static void *g(void) { return f; }
+    void ddp_after_update(void) __attribute__((ifunc("g")));'
+rejected 'init_array' 'static volatile int x; __attribute__((constructor)) static void f(void) { x++; }'
+rejected 'init_array' 'static volatile int x; __attribute__((constructor(101))) static void f(void) { x++; }'
+rejected 'fini_array' 'static volatile int x; __attribute__((destructor)) static void f(void) { x++; }'
+for table in .preinit_array .ctors __libc_atexit; do
+    rejected "section '$table" \
+        "static void f(void) { } __attribute__((section(\"$table\"), used)) static void (*p)(void) = f;"
+done
+rejected 'code in' '__attribute__((section(".init"), used)) static void f(void) { }'
+rejected 'data among its code' '__attribute__((section(".text#"), used)) static const char c[] = "\x0f\x05";'
+nested='int ddp_memory(int (*f)(int (*)(int)), int k) { int g(int i) { return i + k; } return f(g); }'
+# Only gcc has nested functions.
+! echo "$nested" | "${CC:-cc}" -xc -fsyntax-only - 2>/dev/null || rejected 'nested function' "$nested"
+rejected 'assembler' 'void ddp_after_update(void) { __asm__ volatile("nop"); }'
+rejected 'assembler' '__asm__(".byte 15, 5");'
+
+sanitized=-fsanitize=address,undefined
+if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2>/dev/null; then
+    mv "$place" "$place-address"
+    place=$place-address
+    accepted 'const int ddp_stage_number = 1;' $sanitized
+    rejected 'init_array' 'static volatile int x; __attribute__((constructor(99))) static void f(void) { x++; }' \
+        $sanitized
+    rejected "uses 'exit'" '#include <stdlib.h>
+        void ddp_after_update(void) { exit(0); }' $sanitized
+    rejected "defines '__asan_default_options'" 'const char *__asan_default_options(void) { return "exitcode=0"; }' \
+        $sanitized
+    rejected "defines '__asan_report_load4'" 'void __asan_report_load4(void *p) { (void)p; }' $sanitized
+fi
+
+# ---- the sandbox ----
+
+# inside PATTERN STATUS COMMAND: runs it in the sandbox, and looks at the output and the exit status.
+inside() {
+    limited "$work/log" "${limit-20}" bash -c "$3" </dev/null
+    status=$?
+    [ $status -eq "$2" ] || fail "in the sandbox: $3: status $status, not $2: $(tail -n 3 "$work/log")"
+    [ -z "$1" ] || grep -a -q -e "$1" "$work/log" ||
+        fail "in the sandbox: $3: '$1' is not in the output: $(tail -n 3 "$work/log")"
+}
+
+# shellcheck disable=SC2034 # read by sandbox.sh
+work=$scratch/work base=$scratch/base tree=$scratch/base/tree build=$scratch/base/build checked=$scratch/base/checked \
+    memory=512 no_leaks=
+mkdir -p "$work" "$tree" "$build/Testing" "$checked" "$scratch/mine"
+echo untouched | tee "$tree/file" "$build/file" "$scratch/mine/file" >/dev/null
+# shellcheck source-path=SCRIPTDIR/..
+source "$root/scripts/mpi.sh"
+# shellcheck source-path=SCRIPTDIR/..
+source "$root/course/sandbox.sh"
+
+start_listener() { # prints "reached" to a file if someone connects
+    perl -MIO::Socket::INET -e '
+        my $s = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1") or die;
+        $| = 1; print $s->sockport, "\n"; while (my $c = $s->accept) { print "reached\n" }' >"$scratch/reached" &
+    listener=$!
+    for _ in $(seq 100); do [ -s "$scratch/reached" ] && return; sleep 0.1; done
+}
+
+unharmed() { # WHAT
+    local file left
+    for file in "$tree/file" "$build/file" "$scratch/mine/file"; do
+        [ "$(cat "$file")" = untouched ] || fail "$1: has changed $file"
+    done
+    grep -q reached "$scratch/reached" && fail "$1: has reached the network"
+    kill -0 "$listener" || fail "$1: has killed a process of the host"
+    for _ in $(seq 50); do # the kernel may still be ending them
+        left=$(grep -l -a -s -F "LOCKSTEP_GRADE=$scratch" /proc/[0-9]*/environ)
+        [ -n "$left" ] || break
+        sleep 0.1
+    done
+    [ -z "$left" ] || fail "$1: left running: $left"
+    [ ! -e /tmp/lockstep-hostile ] || fail "$1: has written to /tmp"
+}
+
+# Without bwrap: auto goes on, and says so; require fails.
+(
+    failures=0
+    sandbox_options() { inside=(/none/bwrap); }
+    { enter_sandbox auto && [ "$sandbox" = none ]; } 2>"$scratch/out" || fail "GRADE_SANDBOX=auto needs a sandbox"
+    grep -q 'no sandbox: .*/none/bwrap' "$scratch/out" || fail "not said: no sandbox: $(cat "$scratch/out")"
+    ! enter_sandbox require 2>/dev/null || fail "GRADE_SANDBOX=require goes on without a sandbox"
+    exit $failures
+)
+failures=$((failures + $?))
+
+start_listener
+port=$(head -n 1 "$scratch/reached")
+sandbox=none
+if enter_sandbox auto && [ "$sandbox" = bwrap ]; then
+    export SECRET_TOKEN=visible
+    inside 'token:$' 0 'echo token:$SECRET_TOKEN'
+    inside 'uid=[1-9].* gid=[1-9]' 0 id
+    inside 'Permission denied' 1 'read -r same </proc/sys/kernel/core_uses_pid
+        echo "$same" >/proc/sys/kernel/core_uses_pid'
+    inside 'No such file' 1 'cat /etc/shadow /root/.bashrc'
+    inside 'No such file' 1 "cat $scratch/mine/file"
+    inside 'Read-only' 1 "echo touched >$tree/file"
+    inside 'Read-only' 1 "echo touched >$build/file"
+    inside 'No such file' 1 "echo touched >$scratch/mine/file"
+    inside '' 0 'echo touched >/tmp/lockstep-hostile'
+    inside 'Connection refused' 1 "exec 3<>/dev/tcp/127.0.0.1/$port"
+    inside 'No such process' 1 "kill -KILL $$ $listener"
+    inside '' 137 'kill -KILL -1; kill -KILL 1; kill -KILL $$'
+    inside '' 0 'for i in 1 2 3; do (setsid sleep 1000 &); done'
+    inside 'No space left' 1 'for i in {1..6}; do head -c 60M /dev/zero >/tmp/$i || exit 1; done'
+    inside 'No space left' 1 'for i in {1..20}; do head -c 60M /dev/zero >/dev/shm/$i || exit 1; done'
+    inside '' 153 'exec head -c 65M /dev/zero'
+    inside 'Out of memory\|memory exhausted\|panic' 1 'perl -e "\$x = q(x) x (1 << 30)" || exit 1'
+    limit=3 inside '' 124 'while :; do :; done'
+    limit=3 inside 'Resource temporarily unavailable' 124 'f() { f | f & }; f; sleep 1000'
+    inside '' 0 'true' # and all is in order afterwards
+    may_write=yes inside '' 0 "echo built >$build/built"
+    unharmed "the sandbox"
+else
+    echo "skipped: no sandbox"
+fi
+
+# ---- grades ----
+
+# hostile NAME CHECK PATTERN TEXT: grades a ddp.c with that text after BASE. It gets 0 points, whatever it prints.
+hostile() {
+    local points
+    { cat "$base_file" && echo "$4"; } >"$scratch/$1.c"
+    TMPDIR=$scratch/tmp GRADE_SYMBOLS=$2 "$root/course/grade.sh" 1 "$scratch/$1.c" --json "$scratch/json" \
+        >"$scratch/out" 2>&1 || fail "$1: grade.sh ended with status $?"
+    points=$(jq .points "$scratch/json")
+    echo "$1 ($2): $points points"
+    [ "$points" = 0 ] || fail "$1: expected 0 points: $(cat "$scratch/out")"
+    grep -a -q -e "$3" "$scratch/out" || fail "$1: no output matches: $3: $(cat "$scratch/out")"
+    ! grep -a -q '^root:\|:/root:' "$scratch/out" || fail "$1: has read a file of the system"
+    [ -z "$(ls -A "$scratch/tmp")" ] || fail "$1: left behind: $(ls -A "$scratch/tmp")"
+    unharmed "$1"
+}
+
+at_start() { # STATEMENTS: they run before main()
+    echo "__attribute__((constructor)) static void start(void) { $1 }"
+}
+
+headers='
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+'
+
+if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
+    mkdir "$scratch/tmp"
+    export GRADE_CACHE=$scratch/cache GRADE_SECONDS=3 GRADE_TOTAL=12 GRADE_MEMORY_MB=1024
+    forged='puts("passed: test_same_start 0123456789abcdef\n[       OK ] test_same_start\n[  PASSED  ] 1 test(s).");'
+    base_file=$(echo "$root"/stage1_*/ddp.c) # a right solution, which would get 100
+    hostile leaves check "section '.init_array" "$(at_start 'exit(0);')"
+    hostile forks check "uses 'fork'" "$headers void ddp_x(void) { fork(); }"
+    hostile writes check "uses 'open'" "$headers void ddp_x(void) { open(\"$scratch/mine/file\", O_WRONLY); }"
+    hostile connects check "uses 'socket'" "$headers void ddp_x(void) { socket(AF_INET, SOCK_STREAM, 0); }"
+    hostile kills check "uses 'kill'" "$headers void ddp_x(void) { kill(getppid(), 9); }"
+    hostile own_main check 'multiple definition\|defines .main' 'int main(void) { return 0; }'
+    hostile own_mpi check "defines 'MPI_Allreduce'" 'int MPI_Allreduce(void) { return 0; }'
+    hostile includes check 'does not build' '#include "/etc/shadow"'
+    hostile embeds check 'does not build' '__asm__(".incbin \"/etc/shadow\"");'
+
+    # Without the check of symbols only the sandbox and the secrets are left.
+    base_file=$scratch/starter.c
+    "$root/course/make_starter.sh" 1 "$scratch/starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
+    sed 's/die("ddp_create() is not written yet");/ddp_x();/; s/^struct Ddp {/void ddp_x(void);\n&/' \
+        "$scratch"/starter/stage1_*/ddp.c >"$base_file"
+    hostile forges check 'is not written yet' "$headers
+        void ddp_x(void) { $forged }"
+    cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
+    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged exit(0);")"
+    hostile stays any '' "$headers $(at_start '
+        if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
+        exit(0);')"
+    hostile forks any '' "$headers $(at_start 'for (;;) fork();')"
+    hostile writes any '' "$headers $(at_start "
+        const char *names[] = {\"$scratch/mine/file\", \"$tree/file\", \"/tmp/lockstep-hostile\"};
+        for (int i = 0; i < 3; i++) write(open(names[i], O_WRONLY | O_CREAT, 0600), \"harm\", 4);
+        exit(0);")"
+    hostile connects any '' "$headers $(at_start "
+        struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons($port), .sin_addr = {htonl(0x7f000001)}};
+        connect(socket(AF_INET, SOCK_STREAM, 0), (void *)&to, sizeof to); exit(0);")"
+    hostile kills any '' "$headers $(at_start "kill($$, 9); kill($listener, 9); kill(getppid(), 9); kill(-1, 9);")"
+    hostile fills any '' "$headers $(at_start 'static char b[1 << 20]; char name[40]; for (int i = 0;; i++) {
+        sprintf(name, "/tmp/%d", i); int f = open(name, O_WRONLY | O_CREAT, 0600);
+        for (int k = 0; k < 60; k++) if (write(f, b, sizeof b) < 0) exit(0); }')"
+    hostile floods any 'FAILED' "$headers $(at_start 'for (;;) puts("endless");')"
+    hostile allocates any '' "$headers $(at_start '
+        for (char *p; (p = malloc(1 << 20)) != NULL;) memset(p, 1, 1 << 20);
+        exit(0);')"
+    hostile loops any 'still running after 3 s' "$(at_start 'for (volatile int i = 0;; i++) { }')"
+fi
+
+echo "$failures failure(s)"
+[ $failures -eq 0 ]
