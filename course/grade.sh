@@ -7,6 +7,7 @@
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
+#   GRADE_VARIANT   the seed of the variant that was handed out (none)
 #   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
 #   GRADE_SANDBOX   auto: bwrap's, if it can run here; require: an error if it cannot; none: not at all (auto)
 #   GRADE_SYMBOLS   check: reject a ddp.c that uses what no solution needs (symbols.sh); any: allow it (check)
@@ -75,7 +76,7 @@ base=$work log=$work/log
 trap 'kill_left; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 if [ -n "${GRADE_CACHE-}" ]; then
-    base=$GRADE_CACHE/$stage
+    base=$GRADE_CACHE/$stage${GRADE_VARIANT:+-$GRADE_VARIANT}
     mkdir -p "$base" || stop 1 "GRADE_CACHE: cannot make the directory $base"
     base=$(cd "$base" && pwd -P)
     exec 9>"$base.lock"
@@ -86,10 +87,13 @@ no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
 if [ ! -e "$base/complete" ]; then
     rm -rf "$tree" "$build" "$checked"
-    "$here/make_starter.sh" "$stage" "$tree" >"$log" || stop 1 "no fresh copy of $stage"
+    "$here/make_starter.sh" "$stage" "$tree" ${GRADE_VARIANT:+--variant "$GRADE_VARIANT"} >"$log" ||
+        stop 1 "no fresh copy of $stage"
     mkdir -p "$build/Testing" "$checked"
 fi
 enter_sandbox "${GRADE_SANDBOX-auto}" || stop 1 "GRADE_SANDBOX is require, and there is no sandbox"
+
+points=$tree/points # a variant has its lines in another order
 
 # ---- build ----
 

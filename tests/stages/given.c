@@ -26,18 +26,21 @@ void give_start(ParameterList *ranks, const ParameterList *whole, const Partitio
     }
 }
 
-/* The c for which c * right is closest to the ranks' gradients: their scalar product over right's with itself. */
+/* The c for which c * right is closest to the ranks' gradients: their scalar product over right's with itself. 1 if c *
+ * right is not close to them, so that they are wrong in another way, which the test is to explain. */
 static double factor_of(const ParameterList *ranks, const ParameterList *whole)
 {
-    double product = 0, square = 0;
+    double product = 0, square = 0, own_square = 0;
     for (int i = 0; i < ranks->count; i++) {
         const float *got = ranks->items[i]->tensor.grad, *right = whole->items[i]->tensor.grad;
         for (int64_t k = 0; k < tensor_count(&ranks->items[i]->tensor) && got != NULL && right != NULL; k++) {
             product += (double)got[k] * (double)right[k];
             square += (double)right[k] * (double)right[k];
+            own_square += (double)got[k] * (double)got[k];
         }
     }
-    return product / square;
+    const bool close = product * product > (1 - 1e-6) * square * own_square; /* the angle between them is small */
+    return close ? product / square : 1;
 }
 
 void give_factor(ParameterList *ranks, const ParameterList *whole, const Partition *partition)
