@@ -17,10 +17,13 @@
  * gradient_scale also divides by it.) ddp.c is the only place where gradients are scaled.
  *
  * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
- * From stage 2 on, an all-reduce carries a bucket (buckets_plan(), ddp/bucket_plan.h), and is named "bucket N".
+ * From stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan() (ddp/bucket_plan.h) gets the
+ * trained parameters in the reverse order of registration. Where a bucket's gradients lie in memory is free.
  * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
  * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
- * in the gradient-ready event or in ddp_before_backward().
+ * in the gradient-ready event or in ddp_before_backward(). (A work_wait() after a work_test() that was true does not
+ * wait.) Stage 5, from level 2 on: if backward is faster than the link, it waits in the gradient-needed event, so that
+ * only a few buckets have whole gradients.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
@@ -55,8 +58,8 @@ void ddp_destroy(Ddp *ddp);
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch);
 /* From stage 3 on: resets the counters; find_unused_parameters: marks as ready what `loss` does not depend on. */
 void ddp_before_backward(Ddp *ddp, Tensor *loss);
-/* After the last micro-batch each gradient is the sum over all ranks and micro-batches, times gradient_scale. Faults if
- * a trained parameter got no gradient, and names it. */
+/* After the last micro-batch each gradient is the sum over all ranks and micro-batches, times gradient_scale. After the
+ * others it is this rank's own sum, unscaled. Faults if a trained parameter got no gradient, and names it. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale);
 
 int ddp_bucket_count(const Ddp *ddp); /* all-reduces of one backward pass; stage 1: one per parameter */

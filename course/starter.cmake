@@ -65,7 +65,7 @@ target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
 
 # What a test program sees of these functions: the linker puts the test's own before them.
 set(wraps_equivalence free)
-set(wraps_launches pg_all_reduce_async pg_all_reduce pg_barrier work_wait)
+set(wraps_launches pg_all_reduce_async pg_all_reduce pg_barrier work_test work_wait)
 set(wraps_overlap ${wraps_launches})
 
 # No BLAS kernels are forced on the tests, and reports of the sanitizers are clean. Open MPI refuses more ranks than

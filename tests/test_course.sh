@@ -203,8 +203,9 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
-    for file in "$root"/tests/stages/solutions/stage3_*.c; do # correct, with other designs
-        graded 3 "$file" 100 100
+    for file in "$root"/tests/stages/solutions/stage[1-5]_*.c; do # correct, with other designs
+        number=$(basename "$file")
+        graded "${number:5:1}" "$file" 100 100
     done
     GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100
     # What students run prints the same table.

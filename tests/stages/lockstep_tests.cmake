@@ -72,7 +72,7 @@ function(lockstep_overlap_tests number)
         lockstep_stage_program(${number} ${name})
         target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/branch_pair.c ${LOCKSTEP_ROOT}/tests/stages/watch.c)
         target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
-                                                           -Wl,--wrap=pg_barrier,--wrap=work_wait)
+                                                           -Wl,--wrap=pg_barrier,--wrap=work_test,--wrap=work_wait)
     endforeach()
     lockstep_stage_program(${number} test_no_sync)
     foreach(ranks 1 2 3 4)
