@@ -112,8 +112,8 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
         tape->on_gradient_needed(tape->listener, tensor->parameter);
     CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution came");
     const bool first = tensor->grad == NULL;
-    CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: was ddp_create() called? "
-          "(stage 5: is tape->on_gradient_needed set?)", tensor->parameter->name);
+    CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: ddp_create() must "
+          "give it some (stage 5: or listen to on_gradient_needed)", tensor->parameter->name);
     if (first) {
         tensor->grad_dtype = gradient_dtype(tape, tensor);
         tensor->grad = arena_alloc(&tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));

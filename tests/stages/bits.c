@@ -97,8 +97,8 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
         failures++;
         if (pg_rank(pg) == 0)
             fprintf(stderr, "FAIL: stage %d, %s: differs from one process that adds the same shards in rank order, and "
-                    "then multiplies by gradient_scale; usual cause: a rank's share is scaled BEFORE the "
-                    "all-reduce, or in two factors: this is right within 1e-5, but it rounds differently\n",
+                    "then multiplies by gradient_scale; usual cause, if all else is right: a rank's share "
+                    "is scaled BEFORE the all-reduce, or in two factors, which rounds differently\n",
                     ddp_stage_number, c->title);
     }
     uint64_t hash = parameters_hash(&replica.model.parameters);

@@ -34,6 +34,9 @@ static void expect_zero_gradients(const Pair *pair, long step)
             fail_msg("%s has no memory for its gradient: ddp_create() must allocate it", parameter->name);
         for (int64_t k = 0; k < tensor_count(&parameter->tensor) && parameter->tensor.requires_grad; k++)
             zero = zero && gradient[k] == 0;
+        if (!zero && step == 0)
+            fail_msg("the gradient of %s is not zero at the start of step 1: ddp_create() must give each gradient zeroed "
+                     "memory, and enough of it", parameter->name);
         if (!zero)
             fail_msg("the gradient of %s is not zero at the start of step %ld: backward ADDS to it, so it must be "
                      "zeroed between the optimizer's step and the next backward pass", parameter->name, step + 1);
