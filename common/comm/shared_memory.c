@@ -214,8 +214,9 @@ void group_check_count(ProcessGroup *pg, const Collective *c, const void *buffer
     pthread_mutex_unlock(&pg->lock);
     CHECK(c->count <= most / (size_t)counts,
           "%s number %ld (%s, %zu x %s%s) goes beyond the end of its memory, where %zu elements are left: counts are "
-          "elements, never bytes; or the buffer is too small", operation_name(c->operation), c->sequence, c->carries, c->count,
-          dtype_name(c->dtype), counts > 1 ? " for each rank" : "", most);
+          "elements, never bytes; or the buffer is too small, or an earlier one of pg_alloc_shared() was freed by "
+          "free()", operation_name(c->operation), c->sequence, c->carries, c->count, dtype_name(c->dtype),
+          counts > 1 ? " for each rank" : "", most);
 }
 
 /* ---- memory for gradients, in windows or not ---- */
