@@ -14,7 +14,7 @@ void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *pr
  * message (status 2) that shows the first difference. Collective. */
 void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters);
 
-/* Copies rank 0's values to all ranks, parameter by parameter. Collective. */
+/* Copies rank 0's values to all ranks, parameter by parameter, and calls parameters_changed(). Collective. */
 void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
 
 /* Faults if not all ranks hold the same bits, and names the first parameter that differs. Collective. */

@@ -138,7 +138,8 @@ static const Suspect suspects[] = {
                              "gradient, and the next micro-batch's all-reduce counted it once per rank. Sum only after "
                              "the LAST micro-batch, or put the earlier sums elsewhere"},
     {averaged_again_and_again, "a mean over the ranks that was summed and divided again with the next micro-batch: "
-                               "no_sync is for all micro-batches but the LAST"},
+                               "put the sums of all micro-batches but the LAST elsewhere (stage 3), or make none "
+                               "(stage 4: no_sync is for all micro-batches but the LAST)"},
     {NULL, "the LARGEST of the ranks' gradients, not their sum: REDUCE_MAX instead of REDUCE_SUM"},
 };
 enum { SUSPECTS = sizeof suspects / sizeof *suspects };
