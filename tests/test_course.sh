@@ -239,15 +239,15 @@ if [ "${2-}" = --grade ]; then
     mistake 5 dropped-while-it-is-sent
     mistake 5 gradients-pile-up 95
     mistake 5 grad-dtype-ignored 95
-    mistake 5 waits-for-all-gathers
+    mistake 5 waits-for-all-gathers 95
     # The solution of the stage before: right weights, but not in the new way. (Stage 2 does not handle micro-batches,
     # which begin with stage 3.) The last one has stage 2's number.
-    graded 2 "$root"/stage1_*/ddp.c 20 60 "is this ddp.c another stage's"
+    graded 2 "$root"/stage1_*/ddp.c 20 70 "is this ddp.c another stage's"
     graded 3 "$root"/stage2_*/ddp.c 10 30 'does not listen to gradient-ready events'
     graded 4 "$root"/stage3_*/ddp.c 20 60 '4 micro-batches need [0-9]* collectives'
     graded 5 "$root"/stage4_*/ddp.c 0 0 'does not build'
     sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_2.c"
-    graded 2 "$scratch/as_stage_2.c" 20 60 'a bucket closes once it holds its cap'
+    graded 2 "$scratch/as_stage_2.c" 20 70 'a bucket closes once it holds its cap'
 fi
 
 # Every mutant that is a mistake in ddp.c alone, as a submission.
