@@ -95,11 +95,13 @@ has_passed() { # CASE LOG SECRET
     fi
 }
 
+# GRADE_RANKS takes the place of RANKS, but not of "1:", nor in a whole test of ctest's.
 # cases_of PROGRAM RANKS CASES: a line "PROGRAM RANKS CASE" for each. "1:" before a case: it runs on one rank.
 cases_of() {
-    local case
+    local case ranks=$2
+    [ "$3" = - ] || ranks=${GRADE_RANKS:-$2}
     for case in ${3//+/ }; do
-        if [[ $case = *:* ]]; then echo "$1 ${case%%:*} ${case#*:}"; else echo "$1 $2 $case"; fi
+        if [[ $case = *:* ]]; then echo "$1 ${case%%:*} ${case#*:}"; else echo "$1 $ranks $case"; fi
     done
 }
 
@@ -150,6 +152,7 @@ run_lines() {
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))
         printf '%3d  %3d/%3d  %-6s  %s\n' "$index" "$got" "$worth" "$([ -z "$message" ] && echo passed || echo FAILED)" "$idea"
+        [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
         where="$name on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
         where=${where/ on - ranks/}
         printf '%22s(%s)\n' "" "${where%: -}"

@@ -47,7 +47,7 @@ chosen=$(lines_of_points | awk -v asked=" $* " -v sanitize="$sanitize" '
 if [ -n "$sanitize" ]; then
     build=$checked
     chosen=$(sed -E 's/^([0-9]+ +[0-9]+ +)(address:)?/\1address:/' <<<"$chosen" | awk '$5 != "-"')
-    [ -n "$chosen" ] || stop 2 "line $* has no test cases of its own: it is not run with the sanitizer"
+    [ -n "$chosen" ] || stop 2 "line $* has no test cases, so the sanitizer does not run it"
 elif grep -q -E '^[0-9]+ +[0-9]+ +address:' <<<"$chosen"; then
     stop 2 "line $*: graded with the address sanitizer: ./check --sanitize $*"
 fi

@@ -134,12 +134,13 @@ static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
         wait_a_moment(pg, collective, &waiting);
 }
 
-/* A reduce-scatter's and an all-gather's buffers: the short one is this rank's part of the long one, or lies elsewhere. */
+/* A reduce-scatter and an all-gather: the short buffer is this rank's part of the long one, or lies elsewhere. */
 static void check_places(const ProcessGroup *pg, const Collective *c)
 {
     const bool gathers = c->operation == OP_ALL_GATHER;
     const uintptr_t bytes = c->count * dtype_size(c->dtype), whole_bytes = bytes * (uintptr_t)pg->world_size;
-    const uintptr_t whole = (uintptr_t)(gathers ? c->receive : c->send), part = (uintptr_t)(gathers ? c->send : c->receive);
+    const uintptr_t whole = (uintptr_t)(gathers ? c->receive : c->send);
+    const uintptr_t part = (uintptr_t)(gathers ? c->send : c->receive);
     if (!gathers && c->operation != OP_REDUCE_SCATTER)
         return;
     CHECK(part == whole + (uintptr_t)pg->rank * bytes || part + bytes <= whole || whole + whole_bytes <= part,

@@ -333,7 +333,7 @@ static void test_observers_in_order(void **unused)
 /* ---- faults: each in a process of its own ---- */
 
 enum Mistake { NULL_SENT, NULL_RECEIVED, NEGATIVE, GATHERED_BEYOND, SCATTERED_BEYOND, TEST_OF_NOTHING, WAIT_FOR_NOTHING,
-               WAIT_TWICE, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS };
+               WAIT_TWICE, SCATTERED_OVER, GATHERED_OVER, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS };
 
 static void make_mistake(void *which)
 {
@@ -348,10 +348,9 @@ static void make_mistake(void *which)
     case SCATTERED_BEYOND: pg_reduce_scatter(pg, memory, buffer, 25, DTYPE_F32, REDUCE_SUM, "parts"); break;
     case TEST_OF_NOTHING: work_test(NULL); break;
     case WAIT_FOR_NOTHING: work_wait(NULL); break;
-    case WAIT_TWICE:
-        work_wait(work = start(pg, 1, "a"));
-        work_wait(work);
-        break;
+    case WAIT_TWICE: work_wait(work = start(pg, 1, "a")), work_wait(work); break;
+    case SCATTERED_OVER: pg_reduce_scatter(pg, memory, memory + 79, 20, DTYPE_F32, REDUCE_SUM, "parts"); break;
+    case GATHERED_OVER: pg_all_gather(pg, memory + 1, memory, 20, DTYPE_F32, "parts"); break;
     case LEAVE_WITHOUT_WAIT:
         work_wait(start(pg, 1, "a"));
         start(pg, 1, "b");
@@ -377,6 +376,8 @@ static void test_faults(void **unused)
         [TEST_OF_NOTHING] = "work_test(NULL): this collective was never started",
         [WAIT_FOR_NOTHING] = "work_wait(NULL): this collective was never started",
         [WAIT_TWICE] = "work_wait(): all_reduce number 0 has had its work_wait() before",
+        [SCATTERED_OVER] = "its buffers overlap",
+        [GATHERED_OVER] = "its buffers overlap",
         [LEAVE_WITHOUT_WAIT] = "this rank leaves the group while 1 collective(s) may be under way",
         [SIX_OBSERVERS] = "observer 5\ntest: fault: rank 0: a group has 5 observers at most",
     };

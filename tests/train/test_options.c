@@ -102,7 +102,7 @@ static void each_model_has_its_defaults(void **state)
     assert_false(options.warmup_given); /* so that a short run can shorten it: test_learning_rate.c */
 }
 
-static void every_flag_reaches_its_field(void **state)
+static void flags_of_the_model_reach_their_fields(void **state)
 {
     (void)state;
     Options options = parse("--model=gpt --layers 2 --heads=2 --width 64 --context=32 --data d --epochs 3", 1);
@@ -115,7 +115,6 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.epochs, 3);
     assert_number(options.mask_tokens, 0);
     assert_number(parse("--model gpt --mask-tokens 0.75", 1).mask_tokens, 0.75);
-
     assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
     options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 3);
     assert_int_equal(options.model.mlp.hidden1, 30);
@@ -127,8 +126,12 @@ static void every_flag_reaches_its_field(void **state)
     assert_int_equal(options.accumulate, 3);
     assert_int_equal(options.seed, 5);
     assert_true(options.drop_last && options.same_seed);
+}
 
-    options = parse("--lr 0.5 --lr-schedule cosine --warmup-steps 4 --momentum 0.25 --weight-decay 0.125 "
+static void flags_of_the_update_reach_their_fields(void **state)
+{
+    (void)state;
+    Options options = parse("--lr 0.5 --lr-schedule cosine --warmup-steps 4 --momentum 0.25 --weight-decay 0.125 "
                     "--clip-grad-norm 2 --threads 2", 1);
     assert_number(options.lr, 0.5);
     assert_int_equal(options.lr_schedule, LR_COSINE);
@@ -142,7 +145,6 @@ static void every_flag_reaches_its_field(void **state)
     options = parse("--model gpt --allreduce ordered --wire 2.5,40 --timeout 1.5 --check-every 6 --generate 9 "
                     "--eval-samples 11", 1);
     assert_int_equal(options.group.algorithm, ALLREDUCE_ORDERED);
-    assert_int_equal(options.group.algorithm, ALLREDUCE_ORDERED);
     assert_number(options.group.wire_gbps, 2.5);
     assert_number(options.group.wire_latency, 40 * 1e-6);
     assert_number(options.group.timeout, 1.5);
@@ -153,7 +155,9 @@ static void every_flag_reaches_its_field(void **state)
     options = parse("--model mlp-toy --wire 0.000001,0", 1); /* the least */
     assert_number(options.group.wire_gbps, 1e-6);
 
-    options = parse("--save test_options.save --save-every 8 --trace test_options.trace --json test_options.json", 1);
+    options = parse("--save test_options.save --save-every 8 --trace test_options.trace --json test_options.json "
+                    "--flight-recorder test_options.flight", 1);
+    assert_string_equal(options.flight_recorder, "test_options.flight");
     assert_string_equal(options.save, "test_options.save");
     assert_int_equal(options.save_every, 8);
     assert_string_equal(options.trace, "test_options.trace");
@@ -337,7 +341,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mlp_is_the_default),
         cmocka_unit_test(each_model_has_its_defaults),
-        cmocka_unit_test(every_flag_reaches_its_field),
+        cmocka_unit_test(flags_of_the_model_reach_their_fields),
+        cmocka_unit_test(flags_of_the_update_reach_their_fields),
         cmocka_unit_test(resume_names_a_file),
         cmocka_unit_test(flags_of_later_stages),
         cmocka_unit_test(verify_takes_an_optional_word),
