@@ -163,7 +163,10 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
                       "bucket 0");
     else if (strcmp(how, "negative") == 0)
         pg_all_reduce(pg, gradient, gradient, (size_t)-ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");
-    else if (strcmp(how, "unstarted") == 0)
+    else if (strcmp(how, "large") == 0) { /* MPI counts with int */
+        static float none[1];
+        pg_broadcast(pg, none, (size_t)INT_MAX + 1, DTYPE_F32, 0, "bucket 0");
+    } else if (strcmp(how, "unstarted") == 0)
         work_wait(NULL);
     else if (strcmp(how, "twice") == 0) {
         Work *work = pg_all_reduce_async(pg, gradient, gradient, ELEMENTS, DTYPE_F32, REDUCE_SUM, "bucket 0");

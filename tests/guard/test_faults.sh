@@ -254,6 +254,7 @@ mistakes() {
     plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ of 1000 elements of float32 \(bucket 0\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
     plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
     plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
+    plant large 'broadcast of bucket 0: MPI counts 2147483647 elements at most, not 2147483648'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
         plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32 for each rank\) goes beyond the end of its memory, where 2000'
