@@ -149,19 +149,19 @@ def play_ring():
     """Yields after each step what each rank has in each chunk, as the list of ranks whose parts are in it, and which
     chunk arrived. The rules are those of common/comm/allreduce_ring.c."""
     buffers = [[[r] for _ in range(RANKS)] for r in range(RANKS)]
-    travelling = [[r] for r in range(RANKS)]  # what rank r sends next
+    chunks, travelling = list(range(RANKS)), [[r] for r in range(RANKS)]  # what rank r sends next
     yield [list(b) for b in buffers], None
     for step in range(2 * (RANKS - 1)):
-        arriving = [(r - step - 1) % RANKS for r in range(RANKS)]
-        received = [travelling[(r - 1) % RANKS] for r in range(RANKS)]
+        chunks = [chunks[r - 1] for r in range(RANKS)]  # from the rank before; -1 is the last one
+        received = [travelling[r - 1] for r in range(RANKS)]
         reduces = step < RANKS - 1
         travelling = [received[r] + [r] if reduces else received[r] for r in range(RANKS)]
         shown = [list(b) for b in buffers]
-        for r, chunk in enumerate(arriving):
+        for r, chunk in enumerate(chunks):
             shown[r][chunk] = travelling[r]  # a partial sum is in scratch memory, and soon replaced by the next one
             if step >= RANKS - 2:
                 buffers[r][chunk] = travelling[r]
-        yield shown, arriving
+        yield shown, chunks
 
 
 def ring():
