@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws one training step of one rank, for several runs below each other, from the files that --trace wrote.
+"""Draws one training step of one rank from the files that --trace wrote: several runs below each other, or one run with
+its buckets' numbers and with what is hidden.
 
     python3 bench/draw_timeline.py [--without-times] OUT.svg STEP TITLE=TRACE [TITLE=TRACE ...]
 
@@ -7,13 +8,16 @@ All runs share one time axis. --without-times leaves its numbers out, where only
 own library.
 """
 import json
+import re
 import sys
-from html import escape
+from pathlib import Path
 
-WIDTH, LEFT, ROW, GAP, TOP = 1000, 130, 26, 30, 46
-COLOURS = {"forward": "#9ecae1", "backward": "#4292c6", "optimizer": "#c7b8e0", "all_reduce": "#f28e2b",
-           "reduce_scatter": "#d1495b", "all_gather": "#5aae61"}
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
+from figure import COLOURS, WIDTH, Figure  # noqa: E402
+
+LEFT, RIGHT, ROW, GAP, TOP = 126, 14, 26, 30, 48
 COMMUNICATION = ("all_reduce", "reduce_scatter", "all_gather")
+AT_ONCE = 2.0  # ms: a collective that begins so soon after an event was started by it
 
 
 def read_step(path, step):
@@ -28,24 +32,87 @@ def read_step(path, step):
     return [(e["name"], e["tid"], (e["ts"] - begin) / 1e3, (e["ts"] - begin + e.get("dur", 0)) / 1e3) for e in events]
 
 
-def bar(x, y, width, height, colour, name):
-    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.6):.1f}" height="{height}" fill="{colour}" '
-            f'stroke="white" stroke-width="0.5"><title>{escape(name)}</title></rect>')
+def kind_of(event):
+    return event[0].split()[0]
 
 
-def draw_run(title, events, y, scale, times):
-    """Two rows: computation with its gradient-ready events as ticks, and communication."""
-    out = [f'<text x="{LEFT - 12}" y="{y + ROW + 4}" text-anchor="end" font-weight="bold">{escape(title)}</text>']
-    for name, row, start, end in events:
-        kind = name.split()[0]
+def draw_bars(figure, events, y, below, scale, times):
+    """Computation at y with its gradient-ready events as ticks, and communication at y + below."""
+    for event in events:
+        name, _, start, end = event
+        x, kind = LEFT + start * scale, kind_of(event)
+        label = f"{name}: {end - start:.1f} ms" if times else name
+        if kind in COLOURS:
+            top = y + (below if kind in COMMUNICATION else 0)
+            figure.rect(x, top, (end - start) * scale, ROW - 4, kind + " edge", label)
+    for x in sorted({round(LEFT + e[2] * scale, 1) for e in events if kind_of(e) == "gradient-ready"}):
+        figure.line(x, y - 4, x, y + 5, "ink")
+
+
+def draw_axis(figure, longest, scale, bottom, times):
+    tick = next(t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if longest / t <= 12)
+    for k in range(int(longest / tick) + 1 if times else 0):
+        x = LEFT + k * tick * scale
+        figure.line(x, TOP - 8, x, bottom, "cell")
+        figure.text(x, bottom + 16, str(k * tick), "muted", "middle", 13)
+    figure.text(LEFT - 12, bottom + 16, "ms" if times else "time →", "muted", "end", 13)
+
+
+def draw_runs(runs, scale, longest, times):
+    """Two rows for each run."""
+    titles = ", ".join(title for title, _ in runs)
+    bottom = TOP + len(runs) * (2 * ROW + GAP) - 6
+    figure = Figure(f"One training step of rank 0: {titles}",
+                    "For each run two rows: computation with its gradient-ready events, and below it communication.",
+                    bottom + 24)
+    draw_axis(figure, longest, scale, bottom, times)
+    for i, (title, events) in enumerate(runs):
+        y = TOP + i * (2 * ROW + GAP)
+        figure.text(LEFT - 12, y + ROW + 4, title, anchor="end", bold=True)
+        draw_bars(figure, events, y, ROW, scale, times)
+    return figure
+
+
+def span(figure, x1, x2, y, words):
+    """A line with ends, and words below it."""
+    figure.line(x1, y, x2, y)
+    for x in (x1, x2):
+        figure.line(x, y - 4, x, y + 4)
+    figure.text(min((x1 + x2) / 2, WIDTH - 6 - 4 * len(words)), y + 18, words, "ink", "middle", 13)
+
+
+def draw_one_run(title, events, scale, longest, times):
+    """Two rows, with a line from the event that started a bucket's all-reduce, and the buckets' numbers."""
+    backward = next(e for e in events if kind_of(e) == "backward")
+    sent = sorted((e for e in events if kind_of(e) in COMMUNICATION), key=lambda e: e[2])
+    ready = [e[2] for e in events if kind_of(e) == "gradient-ready"]
+    in_flight = sum(e[3] - e[2] for e in sent)
+    exposed = sum(max(0, e[3] - max(e[2], backward[3])) for e in sent)
+    below, y = 62, TOP + 8
+    bottom = y + below + ROW + 36
+    figure = Figure(f"One training step of {title}, rank 0",
+                    f"Two rows: computation (forward, backward with {len(ready)} gradient-ready events, optimizer), "
+                    f"and below it {len(sent)} all-reduces, one for each bucket. The first begins soon after the first "
+                    "events; what is left when backward ends delays the optimizer.", bottom + 24)
+    draw_axis(figure, longest, scale, bottom, times)
+    figure.text(LEFT - 12, y + 16, "computation", anchor="end", size=13)
+    figure.text(LEFT - 12, y + below + 16, "communication", anchor="end", size=13)
+    draw_bars(figure, events, y, below, scale, times)
+    free = 0
+    for name, _, start, end in sent:
         x = LEFT + start * scale
-        if kind == "gradient-ready":
-            out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 4}" y2="{y + 4}" stroke="#333" stroke-width="0.8"/>')
-        elif kind in COLOURS:
-            offset = ROW if kind in COMMUNICATION else 0
-            label = f"{name}: {end - start:.1f} ms" if times else name
-            out.append(bar(x, y + offset, (end - start) * scale, ROW - 4, COLOURS[kind], label))
-    return out
+        event = max((t for t in ready if t <= start), default=None)
+        if event is not None and start - event < AT_ONCE and start - free > 0.1:
+            figure.line(LEFT + event * scale, y + 5, x, y + below, "ink", ' stroke-dasharray="2 2"')
+        free = end
+        bucket = re.search(r"bucket (\d+)", name)
+        if bucket and (end - start) * scale > 12:
+            figure.text(x + (end - start) * scale / 2, y + below + 16, bucket[1], "on", "middle", 12)
+    end = LEFT + backward[3] * scale
+    words = [f"{ms:.0f} ms " if times else "" for ms in (in_flight - exposed, exposed)]
+    span(figure, LEFT + sent[0][2] * scale, end - 2, y + below + ROW + 8, words[0] + "hidden behind backward")
+    span(figure, end + 2, LEFT + sent[-1][3] * scale, y + below + ROW + 8, words[1] + "exposed")
+    return figure
 
 
 def main():
@@ -55,28 +122,13 @@ def main():
         sys.exit(__doc__)
     step = int(words[1])
     runs = [(title, read_step(path, step)) for title, path in (word.split("=", 1) for word in words[2:])]
-    drawn = {name.split()[0] for _, events in runs for name, _, _, _ in events}
-    longest = max(end for _, events in runs for _, _, _, end in events)
-    scale = (WIDTH - LEFT - 20) / longest
-    height = TOP + len(runs) * (2 * ROW + GAP) + 24
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-           f'font-size="13">', f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
-    x = LEFT
-    for name, colour in ((name, colour) for name, colour in COLOURS.items() if name in drawn):
-        out += [bar(x, 12, 14, 14, colour, name), f'<text x="{x + 20}" y="24">{name}</text>']
-        x += 126
-    out.append(f'<text x="{x}" y="24">| gradient ready</text>')
-    for i, (title, events) in enumerate(runs):
-        out += draw_run(title, events, TOP + i * (2 * ROW + GAP), scale, times)
-    tick = next(t for t in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if longest / t <= 12)
-    for k in range(int(longest / tick) + 1 if times else 0):
-        x = LEFT + k * tick * scale
-        out.append(f'<text x="{x:.1f}" y="{height - 8}" text-anchor="middle" fill="#555">{k * tick}</text>')
-        out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 8}" y2="{height - 22}" stroke="#eee"/>')
-    unit = "ms" if times else "time →"
-    out.append(f'<text x="{LEFT - 12}" y="{height - 8}" text-anchor="end" fill="#555">{unit}</text></svg>')
-    with open(words[0], "w") as file:
-        file.write("\n".join(out) + "\n")
+    longest = max(event[3] for _, events in runs for event in events)
+    scale = (WIDTH - LEFT - RIGHT) / longest
+    figure = draw_runs(runs, scale, longest, times) if len(runs) > 1 else draw_one_run(*runs[0], scale, longest, times)
+    drawn = {kind_of(event) for _, events in runs for event in events}
+    x = figure.legend(12, 24, [(kind, kind.replace("_", "-")) for kind in COLOURS if kind in drawn])
+    figure.text(x, 24, "| gradient ready", size=13)
+    Path(words[0]).write_text(figure.svg())
 
 
 if __name__ == "__main__":
