@@ -85,12 +85,24 @@ def check_collectives(collectives, summary):
                    (args["waited"] > 0 or args["waited_from"] >= done - 0.004), f"the wait ended too early: {c}")
     waited = [c for c in collectives if "waited" in c["args"]]
     expect({c["args"]["step"] for c in waited} == set(range(STEPS)), "a step waits for no collective")
+    of_steps = [c["args"]["step"] for c in waited if c["name"].startswith("all_gather")]
+    expect(len({of_steps.count(step) for step in range(1, STEPS)}) == 1, f"steps differ in their gathers: {of_steps}")
     total = sum(c["args"]["bytes"] for c in waited)
     wire = sum(c["args"]["bytes"] * WIRE_STEPS[c["name"].split()[0]] * (RANKS - 1) // RANKS for c in waited)
     expect((len(waited), total, wire) == tuple(round(STEPS * summary[key]) for key in
            ("collectives_per_step", "bytes_per_step", "wire_bytes_per_step")),
            f"{len(waited)} collectives of {total} bytes, {wire} on the wire, but the summary has "
            f"{summary['collectives_per_step']}, {summary['bytes_per_step']}, {summary['wire_bytes_per_step']} per step")
+
+
+def check_waits(stage, collectives, summary):
+    """Waits that must be long: for a blocking collective, and for the last bucket over a slow link."""
+    waited = [c for c in collectives if "waited" in c["args"]]
+    blocking = [c for c in waited if stage < 3 or c["name"] == "all_reduce squares of the gradients"]
+    expect(stage == 2 or all(c["args"]["waited_from"] == c["args"]["queued"] for c in blocking),
+           "the wait for a blocking collective does not begin with its call")
+    expect(summary["wire"] is None or any(c["args"]["waited"] > 0 for c in waited if c not in blocking),
+           "no wait, although the last bucket fills when backward ends")
 
 
 def check_arrows(events, collectives):
@@ -167,6 +179,7 @@ def check_run(launcher, build, directory, flags, scratch):
         collectives = [e for e in events if e["tid"] == 1 and e["ph"] == "X"]
         check_compute(events, summary["accumulate"])
         check_collectives(collectives, summary)
+        check_waits(stage, collectives, summary)
         check_launches(stage, events, collectives, check_arrows(events, collectives), parameters)
         calls.append([(c["name"], c["args"]["bytes"]) for c in collectives])
     ids = [e["id"] for e in trace if e["ph"] == "s"]
