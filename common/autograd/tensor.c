@@ -90,14 +90,6 @@ int64_t parameters_total(const ParameterList *list)
     return total;
 }
 
-Parameter *parameters_find(const ParameterList *list, const char *name)
-{
-    for (int i = 0; i < list->count; i++)
-        if (strcmp(list->items[i]->name, name) == 0)
-            return list->items[i];
-    return NULL;
-}
-
 size_t parameter_gradient_bytes(const Parameter *parameter)
 {
     size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
@@ -219,8 +211,5 @@ void init_normal(Parameter *parameter, Rng *rng, float deviation)
 
 void init_constant(Parameter *parameter, float value)
 {
-    float *values = alloc_or_fault((size_t)tensor_count(&parameter->tensor) * sizeof *values);
-    for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
-        values[i] = value;
-    store(parameter, values);
+    device_fill(parameter->tensor.data, value, tensor_count(&parameter->tensor));
 }

@@ -66,8 +66,7 @@ typedef struct ParameterList {
 Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const int64_t *shape);
 void parameters_free(ParameterList *list);
 
-int64_t parameters_total(const ParameterList *list);                            /* elements in all */
-Parameter *parameters_find(const ParameterList *list, const char *name);        /* NULL if there is none */
+int64_t parameters_total(const ParameterList *list); /* elements in all */
 
 /* Call one of these after writing values: it marks the rounded copies as out of date. */
 void parameter_changed(Parameter *parameter);

@@ -212,9 +212,3 @@ void *alloc_or_fault(size_t bytes)
     memset(memory, 0, bytes);
     return memory;
 }
-
-char *copy_string(const char *text)
-{
-    size_t bytes = strlen(text) + 1;
-    return memcpy(alloc_or_fault(bytes), text, bytes);
-}

@@ -72,8 +72,7 @@ _Noreturn void job_abort(int status);
 void advise(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Zeroed, 64-byte aligned memory of at least `bytes` (0 is allowed). Owned by the caller; free() it. Never NULL: if
- * there is no memory, it faults. copy_string(): a copy of the text in such memory. */
+ * there is no memory, it faults. */
 void *alloc_or_fault(size_t bytes);
-char *copy_string(const char *text);
 
 #endif

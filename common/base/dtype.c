@@ -3,30 +3,22 @@
 
 #include "base/check.h"
 
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[] = {[DTYPE_F32] = {"float32", 4}, [DTYPE_F64] = {"float64", 8}, [DTYPE_BF16] = {"bfloat16", 2},
+              [DTYPE_F16] = {"float16", 2}, [DTYPE_I32] = {"int32", 4}, [DTYPE_I64] = {"int64", 8}};
+
 size_t dtype_size(DType dtype)
 {
-    switch (dtype) {
-    case DTYPE_BF16:
-    case DTYPE_F16: return 2;
-    case DTYPE_F32:
-    case DTYPE_I32: return 4;
-    case DTYPE_F64:
-    case DTYPE_I64: return 8;
-    }
-    FAULT("no such dtype: %d", (int)dtype);
+    CHECK((size_t)dtype < sizeof dtypes / sizeof *dtypes, "no such dtype: %d", (int)dtype);
+    return dtypes[dtype].size;
 }
 
 const char *dtype_name(DType dtype)
 {
-    switch (dtype) {
-    case DTYPE_F32: return "float32";
-    case DTYPE_F64: return "float64";
-    case DTYPE_BF16: return "bfloat16";
-    case DTYPE_F16: return "float16";
-    case DTYPE_I32: return "int32";
-    case DTYPE_I64: return "int64";
-    }
-    FAULT("no such dtype: %d", (int)dtype);
+    CHECK((size_t)dtype < sizeof dtypes / sizeof *dtypes, "no such dtype: %d", (int)dtype);
+    return dtypes[dtype].name;
 }
 
 /* The 16 bits of f16 for a float that nearest_f16() has already rounded. */

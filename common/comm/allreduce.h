@@ -30,8 +30,7 @@ void all_reduce_ordered_small(ProcessGroup *pg, const Collective *collective);
 void reduce_scatter_ordered(ProcessGroup *pg, const Collective *collective);
 void all_gather_ordered(ProcessGroup *pg, const Collective *collective);
 void all_reduce_shm(ProcessGroup *pg, const Collective *collective);
-void reduce_scatter_shm(ProcessGroup *pg, const Collective *collective);
-void all_gather_shm(ProcessGroup *pg, const Collective *collective);
+void scatter_or_gather_shm(ProcessGroup *pg, const Collective *collective); /* a reduce-scatter, or an all-gather */
 
 /* ---- combine.c ---- */
 bool is_half(DType dtype); /* 16 bits */

@@ -134,6 +134,14 @@ static void copy_parts(ProcessGroup *pg, const Collective *c)
             memcpy(part_received(pg, c, rank), pg->shared->parts[rank], c->count * dtype_size(c->dtype));
 }
 
+static void add_or_copy_parts(ProcessGroup *pg, const Collective *c)
+{
+    if (c->operation == OP_REDUCE_SCATTER)
+        add_parts(pg, c);
+    else
+        copy_parts(pg, c);
+}
+
 /* Piece by piece: copies what this rank sends of a piece into its mailbox, meets, and then adds or copies what all
  * ranks have there. One meeting for each piece is enough: see Mailbox. */
 static void run_staged(ProcessGroup *pg, const Collective *c)
@@ -151,35 +159,20 @@ static void run_staged(ProcessGroup *pg, const Collective *c)
         shared_meet(pg, c);
         for (int rank = 0; rank < pg->world_size; rank++)
             pg->shared->parts[rank] = pg->shared->mailboxes[rank]->staging[slot] + mine;
-        if (adds)
-            add_parts(pg, &piece);
-        else
-            copy_parts(pg, &piece);
+        add_or_copy_parts(pg, &piece);
     }
 }
 
-void reduce_scatter_shm(ProcessGroup *pg, const Collective *c)
+void scatter_or_gather_shm(ProcessGroup *pg, const Collective *c)
 {
-    size_t part = c->count * dtype_size(c->dtype), bytes = (size_t)pg->world_size * part;
-    size_t mine = (size_t)pg->rank * part;
+    bool adds = c->operation == OP_REDUCE_SCATTER;
+    size_t part = c->count * dtype_size(c->dtype), bytes = adds ? (size_t)pg->world_size * part : part;
+    size_t mine = adds ? (size_t)pg->rank * part : 0; /* what is mine of each rank's `send` begins there */
     if (bytes <= MAILBOX_SMALL) {
         exchange_small(pg, c, bytes, mine);
-        add_parts(pg, c);
+        add_or_copy_parts(pg, c);
     } else if (announce_sends(pg, c, bytes, mine)) {
-        add_parts(pg, c);
-        shared_meet(pg, c); /* no rank reads this rank's `send` any more */
-    } else
-        run_staged(pg, c);
-}
-
-void all_gather_shm(ProcessGroup *pg, const Collective *c)
-{
-    size_t bytes = c->count * dtype_size(c->dtype);
-    if (bytes <= MAILBOX_SMALL) {
-        exchange_small(pg, c, bytes, 0);
-        copy_parts(pg, c);
-    } else if (announce_sends(pg, c, bytes, 0)) {
-        copy_parts(pg, c);
+        add_or_copy_parts(pg, c);
         shared_meet(pg, c); /* no rank reads this rank's `send` any more */
     } else
         run_staged(pg, c);

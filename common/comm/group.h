@@ -40,9 +40,9 @@ struct ProcessGroup {
     int observer_count;
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
-    pthread_mutex_t lock; /* guards all below */
-    CommCounters counters;
     struct Block *blocks; /* what pg_alloc_shared() gave, to check counts; owned */
+    pthread_mutex_t lock; /* guards the counters */
+    CommCounters counters;
 };
 
 /* ---- observer.c: each calls all observers: see observer.h ---- */

@@ -110,7 +110,7 @@ static const struct {
     [ALLREDUCE_ORDERED] = {"ordered", all_reduce_ordered, reduce_scatter_ordered, all_gather_ordered,
                            .all_reduce_small = all_reduce_ordered_small, .small_bytes = (size_t)4 << 10,
                            .segments = true, .rank_order = true},
-    [ALLREDUCE_SHM] = {"shm", all_reduce_shm, reduce_scatter_shm, all_gather_shm, .rank_order = true},
+    [ALLREDUCE_SHM] = {"shm", all_reduce_shm, scatter_or_gather_shm, scatter_or_gather_shm, .rank_order = true},
 };
 
 /* note: half-precision-sums

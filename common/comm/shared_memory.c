@@ -175,31 +175,22 @@ void shared_memory_close(ProcessGroup *pg)
 
 /* ---- counts must stay within this memory ---- */
 
+/* The communication thread reads the list, but never while the training thread changes it: see worker_drain() and
+ * worker_check_all_waited_for() below. */
 typedef struct Block {
     uintptr_t begin;
     size_t bytes;
     struct Block *next;
 } Block;
 
-static void add_block(ProcessGroup *pg, const void *memory, size_t bytes)
-{
-    Block *block = alloc_or_fault(sizeof *block);
-    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
-    pthread_mutex_lock(&pg->lock); /* the communication thread reads the list; only the training thread changes it */
-    pg->blocks = block;
-    pthread_mutex_unlock(&pg->lock);
-}
-
 static void remove_block(ProcessGroup *pg, const void *memory)
 {
-    pthread_mutex_lock(&pg->lock);
     Block **link = &pg->blocks;
     while (*link != NULL && (*link)->begin != (uintptr_t)memory)
         link = &(*link)->next;
     Block *block = *link;
     if (block != NULL)
         *link = block->next;
-    pthread_mutex_unlock(&pg->lock);
     free(block);
 }
 
@@ -207,11 +198,9 @@ void group_check_count(ProcessGroup *pg, const Collective *c, const void *buffer
 {
     const uintptr_t begin = (uintptr_t)buffer;
     size_t most = SIZE_MAX;
-    pthread_mutex_lock(&pg->lock);
     for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
         if (begin - block->begin < block->bytes) /* unsigned: huge if `begin` lies before the block */
             most = (block->begin + block->bytes - begin) / dtype_size(c->dtype);
-    pthread_mutex_unlock(&pg->lock);
     CHECK(c->count <= most / (size_t)counts,
           "%s number %ld (%s, %zu x %s%s) goes beyond the end of its memory, where %zu elements are left: counts are "
           "elements, never bytes; or the buffer is too small, or an earlier one of pg_alloc_shared() was freed by "
@@ -225,12 +214,12 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
 {
     if (pg == NULL)
         return device_alloc(bytes);
-    const SharedWindow *window = NULL;
-    worker_drain(pg); /* the communication thread must not read the list of windows now */
-    if (pg->shared != NULL)
-        window = window_create(pg, bytes);
+    worker_drain(pg); /* the communication thread must not read the two lists now */
+    const SharedWindow *window = pg->shared != NULL ? window_create(pg, bytes) : NULL;
     void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
-    add_block(pg, memory, bytes);
+    Block *block = alloc_or_fault(sizeof *block);
+    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
+    pg->blocks = block;
     return memory;
 }
 

@@ -45,37 +45,31 @@ static void die_on_read_error(gzFile file, const char *path)
 {
     int status = Z_OK;
     const char *reason = gzerror(file, &status); /* "PATH: what is wrong" */
-    if (status == Z_ERRNO) {
+    if (status == Z_ERRNO)
         die("--data: cannot read '%s': %s", path, strerror(errno));
-    }
-    if (status == Z_BUF_ERROR) {
+    if (status == Z_BUF_ERROR)
         die("--data: '%s' is cut short: its gzip data ends too early; fetch the file again", path);
-    }
-    if (status != Z_OK) {
+    if (status != Z_OK)
         die("--data: cannot unpack the gzip file: %s; fetch the file again", reason);
-    }
 }
 
 unsigned char *read_file_or_die(const char *path, int64_t *size)
 {
     struct stat status;
     bool there = stat(path, &status) == 0;
-    if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
         die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
-    }
     gzFile file = there ? gzopen(path, "rb") : NULL;
-    if (file == NULL) {
+    if (file == NULL)
         die("--data: cannot read '%s': %s", path, strerror(errno));
-    }
     size_t capacity = BYTES_PER_READ, used = 0;
     unsigned char *bytes = resize_or_fault(NULL, capacity);
     int got;
     while ((got = gzread(file, bytes + used, BYTES_PER_READ)) > 0) {
         used += (size_t)got;
-        if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size) {
+        if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size)
             die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it "
                 "(gunzip) and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
-        }
         if (used + BYTES_PER_READ > capacity) {
             capacity *= 2;
             bytes = resize_or_fault(bytes, capacity);
@@ -95,14 +89,11 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
 
 static void check_text_exists(const char *path)
 {
-    if (access(path == NULL ? DEFAULT_TEXT : path, F_OK) == 0) {
+    if (access(path == NULL ? DEFAULT_TEXT : path, F_OK) == 0)
         return;
-    }
-    if (path == NULL) { /* minimal container images leave out /usr/share/doc */
+    if (path == NULL) /* minimal container images leave out /usr/share/doc */
         die("no text at %s: install the Debian/Ubuntu package jargon-text (if it is installed, this system leaves out "
-            "/usr/share/doc), or name a text file with --data",
-            DEFAULT_TEXT);
-    }
+            "/usr/share/doc), or name a text file with --data", DEFAULT_TEXT);
     die("--data: there is no file '%s'; it must be a text file, gzipped or not", path);
 }
 
@@ -111,11 +102,10 @@ static void check_text_exists(const char *path)
 static void check_text_length(const char *path, int64_t length, int64_t context)
 {
     int64_t needed = EVAL_PART * (MIN_EVAL_WINDOWS * context + 1);
-    if (length < needed) {
+    if (length < needed)
         die("--data: '%s' holds %lld bytes; for windows of %lld bytes it needs %lld, because its last tenth, "
-            "for evaluation, must hold %d windows",
-            path, (long long)length, (long long)context, (long long)needed, MIN_EVAL_WINDOWS);
-    }
+            "for evaluation, must hold %d windows", path, (long long)length, (long long)context, (long long)needed,
+            MIN_EVAL_WINDOWS);
 }
 
 void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed)
@@ -127,19 +117,12 @@ void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, i
     unsigned char *text = read_file_or_die(source, &length);
     check_text_length(source, length, context);
 
-    int64_t eval_length = length / EVAL_PART;
-    int64_t train_length = length - eval_length;
+    const int64_t eval_length = length / EVAL_PART, train_length = length - eval_length;
+    const size_t bytes = (size_t)context * sizeof(int32_t);
     bool train = split == SPLIT_TRAIN;
-    *dataset = (Dataset){
-        .kind = DATASET_TEXT,
-        .split = split,
-        .inputs = context,
-        .targets = context,
-        .input_bytes = (size_t)context * sizeof(int32_t),
-        .target_bytes = (size_t)context * sizeof(int32_t),
-        .byte_count = train ? train_length : eval_length,
-        .seed = seed,
-    };
+    *dataset = (Dataset){.kind = DATASET_TEXT, .split = split, .inputs = context, .targets = context,
+                         .input_bytes = bytes, .target_bytes = bytes,
+                         .byte_count = train ? train_length : eval_length, .seed = seed};
     snprintf(dataset->source, sizeof dataset->source, "%s", source);
     /* The last window needs one more byte, for its last target. Training windows may start up to context - 1 bytes
      * later, and their number must be the same in every epoch. */
@@ -158,16 +141,9 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
 {
     CHECK(size > 0 && inputs > 0 && targets > 0, "random data of %lld samples, %lld inputs, %lld targets",
           (long long)size, (long long)inputs, (long long)targets);
-    *dataset = (Dataset){
-        .kind = DATASET_RANDOM,
-        .split = SPLIT_TRAIN,
-        .size = size,
-        .inputs = inputs,
-        .targets = targets,
-        .input_bytes = (size_t)inputs * sizeof(float),
-        .target_bytes = (size_t)targets * sizeof(float),
-        .seed = seed,
-    };
+    *dataset = (Dataset){.kind = DATASET_RANDOM, .split = SPLIT_TRAIN, .size = size, .inputs = inputs,
+                         .targets = targets, .input_bytes = (size_t)inputs * sizeof(float),
+                         .target_bytes = (size_t)targets * sizeof(float), .seed = seed};
     snprintf(dataset->source, sizeof dataset->source, "random numbers");
     int64_t sample = inputs + targets;
     CHECK(size <= (int64_t)(PTRDIFF_MAX / sizeof(float)) / sample, "%lld samples of random data do not fit in memory",
@@ -175,9 +151,8 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
     dataset->values = alloc_or_fault((size_t)(size * sample) * sizeof(float));
     Rng rng;
     rng_seed(&rng, seed ^ RANDOM_DATA_STREAM);
-    for (int64_t i = 0; i < size * sample; i++) {
+    for (int64_t i = 0; i < size * sample; i++)
         dataset->values[i] = rng_normal(&rng);
-    }
 }
 
 /* ---- samples ---- */
@@ -190,9 +165,8 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
 static void get_image(const Dataset *dataset, int64_t index, float *inputs, int32_t *target)
 {
     const unsigned char *pixels = dataset->bytes + index * dataset->inputs;
-    for (int64_t i = 0; i < dataset->inputs; i++) {
+    for (int64_t i = 0; i < dataset->inputs; i++)
         inputs[i] = ((float)pixels[i] / 255.0f - PIXEL_MEAN) / PIXEL_DEVIATION;
-    }
     *target = dataset->labels[index];
 }
 
@@ -201,9 +175,8 @@ static void get_image(const Dataset *dataset, int64_t index, float *inputs, int3
  * the same one. */
 static int64_t text_shift(const Dataset *dataset, long epoch)
 {
-    if (dataset->split != SPLIT_TRAIN) {
+    if (dataset->split != SPLIT_TRAIN)
         return 0;
-    }
     Rng rng;
     rng_seed(&rng, dataset->seed ^ TEXT_SHIFT_STREAM);
     rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* with seed + epoch alone, seed 1 would repeat seed 0 */
@@ -219,11 +192,9 @@ static void mask_targets(const Dataset *dataset, long epoch, int64_t index, int3
     rng_seed(&rng, dataset->seed ^ MASK_STREAM);
     rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch);
     rng_seed(&rng, rng_bits(&rng) + (uint64_t)index);
-    for (int64_t t = 0; t < dataset->targets; t++) {
-        if (rng_uniform(&rng) < dataset->mask) {
+    for (int64_t t = 0; t < dataset->targets; t++)
+        if (rng_uniform(&rng) < dataset->mask)
             targets[t] = MASKED_TARGET;
-        }
-    }
 }
 
 /* inputs, targets: int32 (context); targets[t] is the byte after inputs[t]. */
@@ -234,9 +205,8 @@ static void get_window(const Dataset *dataset, long epoch, int64_t index, int32_
         inputs[t] = window[t];
         targets[t] = window[t + 1];
     }
-    if (dataset->mask > 0) {
+    if (dataset->mask > 0)
         mask_targets(dataset, epoch, index, targets);
-    }
 }
 
 /* inputs: float (inputs); targets: float (targets). */
@@ -267,12 +237,10 @@ int64_t dataset_terms(const Dataset *dataset, const void *targets, int64_t sampl
 {
     const int32_t *tokens = targets;
     int64_t terms = 0;
-    if (dataset->kind != DATASET_TEXT) {
+    if (dataset->kind != DATASET_TEXT)
         return samples;
-    }
-    for (int64_t i = 0; i < samples * dataset->targets; i++) {
+    for (int64_t i = 0; i < samples * dataset->targets; i++)
         terms += tokens[i] != MASKED_TARGET;
-    }
     return terms;
 }
 

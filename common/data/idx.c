@@ -32,18 +32,14 @@ static void find_file(IdxFile *file, const char *directory, const char *name)
     const char *where = directory != NULL ? directory : DEFAULT_DIRECTORY;
     for (int i = 0; i < 2; i++) {
         int length = snprintf(file->path, sizeof file->path, "%s/%s%s", where, name, suffixes[i]);
-        if (length >= (int)sizeof file->path) {
+        if (length >= (int)sizeof file->path)
             die("--data: the directory's name is too long");
-        }
-        if (access(file->path, F_OK) == 0) {
+        if (access(file->path, F_OK) == 0)
             return;
-        }
     }
-    if (directory == NULL) {
+    if (directory == NULL)
         die("no Fashion-MNIST in %s (no %s.gz there): install the Debian/Ubuntu package dataset-fashion-mnist, or "
-            "name a directory that holds MNIST's four files with --data",
-            where, name);
-    }
+            "name a directory that holds MNIST's four files with --data", where, name);
     die("--data: neither %s nor %s.gz in '%s', which must be a directory that holds MNIST's four files", name, name,
         where);
 }
@@ -60,18 +56,14 @@ static void read_idx(IdxFile *file, const char *directory, const char *name, int
     file->content = read_file_or_die(file->path, &file->length);
     file->header = 4 + 4 * dims;
     const unsigned char *magic = file->content;
-    if (file->length < file->header) {
+    if (file->length < file->header)
         die("--data: '%s' is too short for an IDX file: %lld bytes, and the header alone has %lld", file->path,
             (long long)file->length, (long long)file->header);
-    }
-    if (magic[0] != 0 || magic[1] != 0 || magic[2] != IDX_UNSIGNED_BYTE || magic[3] != dims) {
+    if (magic[0] != 0 || magic[1] != 0 || magic[2] != IDX_UNSIGNED_BYTE || magic[3] != dims)
         die("--data: '%s' is no IDX file of bytes in %d dimension(s): it begins with %02x %02x %02x %02x, not with "
-            "00 00 08 %02x",
-            file->path, dims, magic[0], magic[1], magic[2], magic[3], dims);
-    }
-    for (int i = 0; i < dims; i++) {
+            "00 00 08 %02x", file->path, dims, magic[0], magic[1], magic[2], magic[3], dims);
+    for (int i = 0; i < dims; i++)
         file->sizes[i] = big_endian(file->content + 4 + 4 * i);
-    }
 }
 
 /* Checks that exactly sizes[0] items of item_bytes each follow the header, and moves them to the start of the content's
@@ -79,26 +71,22 @@ static void read_idx(IdxFile *file, const char *directory, const char *name, int
 static unsigned char *take_elements(const IdxFile *file, int64_t item_bytes)
 {
     int64_t elements = file->length - file->header;
-    if (elements / item_bytes != file->sizes[0] || elements % item_bytes != 0) {
+    if (elements / item_bytes != file->sizes[0] || elements % item_bytes != 0)
         die("--data: '%s' is damaged: its header claims %u items of %lld byte(s), but %lld bytes follow", file->path,
             file->sizes[0], (long long)item_bytes, (long long)elements);
-    }
     memmove(file->content, file->content + file->header, (size_t)elements);
     return file->content;
 }
 
 static void check_labels(const Dataset *dataset, const IdxFile *labels, int classes)
 {
-    if (labels->sizes[0] != dataset->size) {
+    if (labels->sizes[0] != dataset->size)
         die("--data: '%s' holds %u labels, but there are %lld images beside it; each image needs one label",
             labels->path, labels->sizes[0], (long long)dataset->size);
-    }
-    for (int64_t i = 0; i < dataset->size; i++) {
-        if (dataset->labels[i] >= classes) {
+    for (int64_t i = 0; i < dataset->size; i++)
+        if (dataset->labels[i] >= classes)
             die("--data: '%s': label %lld is %d, but the model has %d classes, 0 to %d", labels->path, (long long)i,
                 dataset->labels[i], classes, classes - 1);
-        }
-    }
 }
 
 void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit split, int64_t inputs, int classes)
@@ -108,25 +96,16 @@ void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit s
     IdxFile images, labels;
     read_idx(&images, directory, train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", 3);
     uint64_t pixels = (uint64_t)images.sizes[1] * images.sizes[2];
-    if (pixels != (uint64_t)inputs) {
+    if (pixels != (uint64_t)inputs)
         die("--data: '%s' holds images of %u x %u pixels, but the model takes %lld numbers", images.path,
             images.sizes[1], images.sizes[2], (long long)inputs);
-    }
-    *dataset = (Dataset){
-        .kind = DATASET_IMAGES,
-        .split = split,
-        .size = images.sizes[0],
-        .inputs = inputs,
-        .targets = 1,
-        .input_bytes = (size_t)inputs * sizeof(float),
-        .target_bytes = sizeof(int32_t),
-    };
+    *dataset = (Dataset){.kind = DATASET_IMAGES, .split = split, .size = images.sizes[0], .inputs = inputs,
+                         .targets = 1, .input_bytes = (size_t)inputs * sizeof(float), .target_bytes = sizeof(int32_t)};
     snprintf(dataset->source, sizeof dataset->source, "%s", directory != NULL ? directory : DEFAULT_DIRECTORY);
     dataset->bytes = take_elements(&images, inputs);
     dataset->byte_count = dataset->size * inputs;
-    if (dataset->size == 0) {
+    if (dataset->size == 0)
         die("--data: '%s' holds no image", images.path);
-    }
     read_idx(&labels, directory, train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", 1);
     dataset->labels = take_elements(&labels, 1);
     check_labels(dataset, &labels, classes);

@@ -66,12 +66,10 @@ static void *loader_thread(void *argument)
     Loader *loader = argument;
     pthread_mutex_lock(&loader->mutex);
     for (;;) {
-        while (!loader->stopping && loader->prepared == loader->returned + BUFFERS) {
+        while (!loader->stopping && loader->prepared == loader->returned + BUFFERS)
             pthread_cond_wait(&loader->changed, &loader->mutex);
-        }
-        if (loader->stopping) {
+        if (loader->stopping)
             break;
-        }
         long number = loader->prepared;
         pthread_mutex_unlock(&loader->mutex);
         prepare(loader, number);
@@ -96,14 +94,8 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
     CHECK(dataset->size == sampler->dataset_size, "the data set has %lld samples, the sampler %lld",
           (long long)dataset->size, (long long)sampler->dataset_size);
     Loader *loader = alloc_or_fault(sizeof *loader);
-    *loader = (Loader){
-        .dataset = dataset,
-        .rank = rank,
-        .accumulate = accumulate,
-        .first_step = first_step,
-        .mutex = PTHREAD_MUTEX_INITIALIZER,
-        .changed = PTHREAD_COND_INITIALIZER,
-    };
+    *loader = (Loader){.dataset = dataset, .rank = rank, .accumulate = accumulate, .first_step = first_step,
+                       .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     sampler_create_like(&loader->sampler, sampler);
     size_t samples = largest_micro_batch(sampler, accumulate);
     loader->indices = alloc_or_fault(samples * sizeof *loader->indices);
@@ -121,9 +113,8 @@ const Batch *loader_next(Loader *loader)
     pthread_mutex_lock(&loader->mutex);
     loader->returned = loader->taken; /* the caller no longer uses the previous batch */
     pthread_cond_signal(&loader->changed);
-    while (loader->prepared == loader->taken) {
+    while (loader->prepared == loader->taken)
         pthread_cond_wait(&loader->changed, &loader->mutex);
-    }
     const Batch *batch = &loader->batches[loader->taken % BUFFERS];
     loader->taken++;
     pthread_mutex_unlock(&loader->mutex);

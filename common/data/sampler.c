@@ -34,25 +34,13 @@ void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int6
 {
     CHECK(dataset_size > 0 && world_size > 0 && global_batch > 0, "a sampler of %lld samples, %d ranks, batch %lld",
           (long long)dataset_size, world_size, (long long)global_batch);
-    if (drop_last && dataset_size < world_size) {
+    if (drop_last && dataset_size < world_size)
         die("--drop-last: %lld samples on %d ranks leave none for any rank; leave the flag out or use fewer ranks",
             (long long)dataset_size, world_size);
-    }
-    int64_t per_rank = dataset_size / world_size;
-    if (!drop_last && dataset_size % world_size != 0) {
-        per_rank++;
-    }
-    *sampler = (Sampler){
-        .dataset_size = dataset_size,
-        .world_size = world_size,
-        .global_batch = global_batch,
-        .seed = seed,
-        .shuffle = shuffle,
-        .drop_last = drop_last,
-        .length = per_rank * world_size,
-        .steps = divide_rounding_up(per_rank * world_size, global_batch),
-        .epoch = -1,
-    };
+    int64_t per_rank = drop_last ? dataset_size / world_size : divide_rounding_up(dataset_size, world_size);
+    *sampler = (Sampler){.dataset_size = dataset_size, .world_size = world_size, .global_batch = global_batch,
+                         .seed = seed, .shuffle = shuffle, .drop_last = drop_last, .length = per_rank * world_size,
+                         .steps = divide_rounding_up(per_rank * world_size, global_batch), .epoch = -1};
     /* All samples are shuffled before the tail is dropped, so the list needs room for the longer of the two. */
     int64_t room = sampler->length > dataset_size ? sampler->length : dataset_size;
     sampler->list = alloc_or_fault((size_t)room * sizeof *sampler->list);
@@ -72,9 +60,8 @@ void sampler_create_like(Sampler *sampler, const Sampler *other)
 
 void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
 {
-    if (rank_samples == NULL) {
+    if (rank_samples == NULL)
         return;
-    }
     int world_size = sampler->world_size;
     CHECK(sampler->epoch < 0 && sampler->pieces == NULL, "data of the ranks' own comes before the first epoch");
     CHECK(sampler->global_batch % world_size == 0, "%d ranks with data of their own, batch %lld", world_size,
@@ -87,14 +74,12 @@ void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
         fewest = rank_samples[rank] < fewest ? rank_samples[rank] : fewest;
         most = rank_samples[rank] > most ? rank_samples[rank] : most;
     }
-    if (first > sampler->dataset_size) {
+    if (first > sampler->dataset_size)
         die("--rank-samples: the ranks want %lld samples together, but the data set has %lld", (long long)first,
             (long long)sampler->dataset_size);
-    }
     sampler->length = sampler->drop_last ? fewest * world_size : first;
-    for (int rank = 0; rank < world_size && sampler->drop_last; rank++) {
+    for (int rank = 0; rank < world_size && sampler->drop_last; rank++)
         sampler->pieces[rank].used = fewest;
-    }
     sampler->steps = divide_rounding_up(sampler->drop_last ? fewest : most, sampler->global_batch / world_size);
 }
 
@@ -123,21 +108,18 @@ static void shuffle_samples(Sampler *sampler, Rng *rng)
         shuffle_list(sampler->list, sampler->dataset_size, rng);
         return;
     }
-    for (int rank = 0; rank < sampler->world_size; rank++) {
+    for (int rank = 0; rank < sampler->world_size; rank++)
         shuffle_list(sampler->list + sampler->pieces[rank].first, sampler->pieces[rank].samples, rng);
-    }
 }
 
 void sampler_set_epoch(Sampler *sampler, long epoch)
 {
     CHECK(epoch >= 0, "epoch %ld", epoch);
-    if (epoch == sampler->epoch) {
+    if (epoch == sampler->epoch)
         return;
-    }
     /* Starts from 0, 1, 2, ... again, so that the list depends on seed and epoch, but not on earlier epochs. */
-    for (int64_t i = 0; i < sampler->dataset_size; i++) {
+    for (int64_t i = 0; i < sampler->dataset_size; i++)
         sampler->list[i] = i;
-    }
     if (sampler->shuffle) {
         Rng rng;
         rng_seed(&rng, sampler->seed ^ SHUFFLE_STREAM);
@@ -145,18 +127,16 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
         shuffle_samples(sampler, &rng);
     }
     /* Round to the start again: more than once if there are fewer samples than ranks. */
-    for (int64_t place = sampler->dataset_size; place < sampler->length; place++) {
+    for (int64_t place = sampler->dataset_size; place < sampler->length; place++)
         sampler->list[place] = sampler->list[place - sampler->dataset_size];
-    }
     sampler->epoch = epoch;
 }
 
 int64_t sampler_rank_steps(const Sampler *sampler, int rank)
 {
     CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
-    if (sampler->pieces == NULL) {
+    if (sampler->pieces == NULL)
         return sampler->steps;
-    }
     return divide_rounding_up(sampler->pieces[rank].used, sampler->global_batch / sampler->world_size);
 }
 
@@ -168,12 +148,10 @@ int64_t sampler_steps_per_epoch(const Sampler *sampler)
 int64_t sampler_largest_share(const Sampler *sampler)
 {
     int64_t batch = sampler->global_batch, most = 0;
-    if (sampler->pieces == NULL) {
+    if (sampler->pieces == NULL)
         return divide_rounding_up(sampler->length < batch ? sampler->length : batch, sampler->world_size);
-    }
-    for (int rank = 0; rank < sampler->world_size; rank++) {
+    for (int rank = 0; rank < sampler->world_size; rank++)
         most = sampler->pieces[rank].used > most ? sampler->pieces[rank].used : most;
-    }
     return most < batch / sampler->world_size ? most : batch / sampler->world_size;
 }
 
@@ -221,9 +199,8 @@ int64_t sampler_global_count(const Sampler *sampler, int64_t step)
         places_of_step(sampler, step, &first, &end);
         return end - first;
     }
-    for (int rank = 0; rank < sampler->world_size; rank++) {
+    for (int rank = 0; rank < sampler->world_size; rank++)
         count += share_of_own(sampler, step, rank).count;
-    }
     return count;
 }
 
@@ -237,9 +214,8 @@ int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, i
 
     /* Micro-batch k of the share. The sizes of micro-batches differ by at most one sample. */
     int64_t from = share.count * k / K, to = share.count * (k + 1) / K;
-    for (int64_t i = from; i < to; i++) {
+    for (int64_t i = from; i < to; i++)
         indices[i - from] = sampler->list[share.first + i * share.stride];
-    }
     return to - from;
 }
 
@@ -249,14 +225,12 @@ int64_t sampler_whole_batch(const Sampler *sampler, int64_t step, int64_t *indic
     CHECK(sampler->epoch >= 0, "no epoch set");
     check_step(sampler, step);
     if (sampler->pieces != NULL) {
-        for (int rank = 0; rank < sampler->world_size; rank++) {
+        for (int rank = 0; rank < sampler->world_size; rank++)
             count += sampler_indices(sampler, step, rank, 0, 1, indices + count);
-        }
         return count;
     }
     places_of_step(sampler, step, &first, &end);
-    for (int64_t place = first; place < end; place++) {
+    for (int64_t place = first; place < end; place++)
         indices[place - first] = sampler->list[place];
-    }
     return end - first;
 }

@@ -72,28 +72,13 @@ static void make_buckets(Shards *shards, ParameterList *parameters, ShardCaps ca
     free(bucket_of);
 }
 
-/* The part of a parameter at `offset` of its bucket that lies in a rank's shard; without addresses. */
-static Slice slice_of_rank(const ShardedBucket *bucket, size_t offset, const Parameter *parameter, int rank)
+/* The part of the bucket's parameter number i that lies in a rank's shard; without addresses. */
+static Slice slice_of_rank(const ShardedBucket *bucket, int i, int rank)
 {
-    const size_t count = (size_t)tensor_count(&parameter->tensor);
+    const size_t offset = bucket->offsets[i], count = (size_t)tensor_count(&bucket->parameters[i]->tensor);
     const size_t begin = (size_t)rank * bucket->shard_elements, end = begin + bucket->shard_elements;
     const size_t first = offset > begin ? offset : begin, last = offset + count < end ? offset + count : end;
     return first < last ? (Slice){.begin = (int64_t)(first - offset), .count = (int64_t)(last - first)} : (Slice){0};
-}
-
-static void make_slices(Shards *shards)
-{
-    const int rank = pg_rank(shards->pg);
-    for (int b = 0; b < shards->count; b++) {
-        const ShardedBucket *bucket = &shards->buckets[b];
-        for (int i = 0; i < bucket->count; i++) {
-            Slice slice = slice_of_rank(bucket, bucket->offsets[i], bucket->parameters[i], rank);
-            const size_t place = bucket->offsets[i] + (size_t)slice.begin - (size_t)rank * bucket->shard_elements;
-            slice.weight = slice.count > 0 ? bucket->weight_shard + place : NULL;
-            slice.grad = slice.count > 0 ? bucket->gradient_shard + place : NULL;
-            shards->slices[bucket->parameters[i]->index] = slice;
-        }
-    }
 }
 
 ShardedBucket *shards_bucket(const Shards *shards, const Parameter *parameter)
@@ -119,7 +104,7 @@ static void gather_slices(void *owner, int index, const float *slice, float *who
     while (bucket->parameters[i]->index != index)
         i++;
     for (int rank = 0; rank < pg_world_size(shards->pg); rank++) {
-        const Slice part = slice_of_rank(bucket, bucket->offsets[i], bucket->parameters[i], rank);
+        const Slice part = slice_of_rank(bucket, i, rank);
         if (rank == pg_rank(shards->pg))
             device_copy(whole + part.begin, slice, (size_t)part.count * sizeof(float));
         if (part.count > 0)
@@ -187,18 +172,6 @@ void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
     shards->gathered -= bytes_of(bucket->elements);
 }
 
-/* Copies the part of the parameters that lies in the elements from `begin` on to `to`, which has room for `count`. */
-static void copy_weights(const ShardedBucket *bucket, float *to, size_t begin, size_t count)
-{
-    for (int i = 0; i < bucket->count; i++) {
-        const Tensor *tensor = &bucket->parameters[i]->tensor;
-        const size_t offset = bucket->offsets[i], end = offset + (size_t)tensor_count(tensor);
-        const size_t first = offset > begin ? offset : begin, last = end < begin + count ? end : begin + count;
-        if (first < last)
-            device_copy(to + (first - begin), (const float *)tensor->data + (first - offset), bytes_of(last - first));
-    }
-}
-
 /* Memory for what is always there, in one block. Other ranks read it directly where they share memory, if `shared`. */
 static float *take_block(Shards *shards, bool whole, bool shared, size_t *bytes)
 {
@@ -218,16 +191,34 @@ static float *place(const Shards *shards, const ShardedBucket *bucket, float *bl
     return block + (is_whole ? bucket->elements : bucket->shard_elements);
 }
 
+/* Moves the parameters into their bucket, at level 3 only this rank's slices of them. */
 static void move_weights(Shards *shards, ShardedBucket *bucket)
 {
-    if (shards->zero == 3)
-        copy_weights(bucket, bucket->weight_shard, (size_t)pg_rank(shards->pg) * bucket->shard_elements,
-                     bucket->shard_elements);
-    else
-        copy_weights(bucket, bucket->weights, 0, bucket->elements);
-    for (int i = 0; i < bucket->count; i++)
-        device_free(bucket->parameters[i]->tensor.data);
+    const size_t rank = (size_t)pg_rank(shards->pg);
+    for (int i = 0; i < bucket->count; i++) {
+        Tensor *tensor = &bucket->parameters[i]->tensor;
+        Slice slice = slice_of_rank(bucket, i, (int)rank);
+        if (slice.count > 0)
+            slice.weight = bucket->weight_shard +
+                           (bucket->offsets[i] + (size_t)slice.begin - rank * bucket->shard_elements);
+        if (shards->zero == 3)
+            device_copy(slice.weight, (const float *)tensor->data + slice.begin, bytes_of((size_t)slice.count));
+        else
+            device_copy(bucket->weights + bucket->offsets[i], tensor->data, bytes_of((size_t)tensor_count(tensor)));
+        device_free(tensor->data);
+        shards->slices[bucket->parameters[i]->index] = slice;
+    }
     point_at_weights(bucket);
+}
+
+/* A slice's gradient has the same place in its shard as its weight. */
+static void point_slices_at_gradients(Shards *shards, const ShardedBucket *bucket)
+{
+    for (int i = 0; i < bucket->count; i++) {
+        Slice *slice = &shards->slices[bucket->parameters[i]->index];
+        if (slice->count > 0)
+            slice->grad = bucket->gradient_shard + (slice->weight - bucket->weight_shard);
+    }
 }
 
 void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero)
@@ -250,8 +241,8 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
         ShardedBucket *bucket = &shards->buckets[b];
         next = place(shards, bucket, next, zero == 1, &bucket->gradients, &bucket->gradient_shard);
         point_at_gradients(bucket);
+        point_slices_at_gradients(shards, bucket);
     }
-    make_slices(shards);
     shards->partition =
         (Partition){.slices = shards->slices, .add_up = add_up, .gather = gather_slices, .owner = shards};
 }

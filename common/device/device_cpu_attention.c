@@ -39,10 +39,13 @@ int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
     return BLOCK_ROWS * T + rounded_size(T, C, heads); /* the gradient of one block of p, and work space */
 }
 
-/* Writes the rounded numbers of `from` (rows, width) to `to` (rows, width); returns `to`. */
+/* Writes the rounded numbers of `from` (rows, width) to `to` (rows, width), and returns `to`. Under float32 there is
+ * nothing to round, and it returns `from`. */
 static const float *round_rows(float *to, int64_t to_stride, const float *from, int64_t from_stride, int64_t rows,
                                int64_t width, DType precision)
 {
+    if (precision == DTYPE_F32)
+        return from;
     for (int64_t row = 0; row < rows; row++)
         device_round(to + row * to_stride, from + row * from_stride, precision, width);
     return to;
@@ -58,8 +61,7 @@ static Head head_of(float *workspace, const float *qkv, int64_t T, int64_t C, in
     return (Head){.q = round_rows(workspace, width, q, 3 * C, T, width, precision),
                   .k = round_rows(workspace + T * width, width, q + C, 3 * C, T, width, precision),
                   .v = round_rows(workspace + 2 * T * width, width, q + 2 * C, 3 * C, T, width, precision),
-                  .stride = width,
-                  .width = width};
+                  .stride = width, .width = width};
 }
 
 /* Turns row t (T numbers) from scores, of which only the first t + 1 are set, into probabilities. */
@@ -87,9 +89,7 @@ static void head_forward(float *out, float *p, float *rounded_p, const Head *hea
                CblasTrans, 0, rows, end, head->width);
         for (int64_t t = first; t < end; t++)
             causal_softmax_row(p + t * T, t, T);
-        const float *factor = block;
-        if (precision != DTYPE_F32)
-            factor = round_rows(rounded_p, T, block, T, rows, end, precision);
+        const float *factor = round_rows(rounded_p, T, block, T, rows, end, precision);
         matmul(out + first * C, C, 1, factor, T, CblasNoTrans, head->v, head->stride, CblasNoTrans, 0, rows,
                head->width, end);
     }
@@ -101,13 +101,12 @@ void device_attention_forward(void *out, float *saved, const float *qkv, int64_t
     const int64_t width = C / heads;
     float *workspace = saved + B * heads * T * T;
     float *rounded_p = workspace + 4 * T * width;
-    for (int64_t b = 0; b < B; b++) {
+    for (int64_t b = 0; b < B; b++)
         for (int h = 0; h < heads; h++) {
             const Head head = head_of(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             float *p = saved + (b * heads + h) * T * T;
             head_forward((float *)out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
         }
-    }
     device_round(out, out, precision, B * T * C);
 }
 
@@ -135,18 +134,14 @@ static void head_backward(float *dq, float *dk, float *dv, float *dp, float *rou
         const int64_t end = first + BLOCK_ROWS < T ? first + BLOCK_ROWS : T;
         const int64_t rows = end - first;
         const float *dout_block = dout + first * dout_stride, *q_block = head->q + first * stride;
-        const float *factor = p + first * T;
-        if (precision != DTYPE_F32)
-            factor = round_rows(rounded_p, T, factor, T, rows, end, precision);
+        const float *factor = round_rows(rounded_p, T, p + first * T, T, rows, end, precision);
 
         /* forward: out = p v, so dp = dout v^T and dv = p^T dout */
         matmul(dp, T, 1, dout_block, dout_stride, CblasNoTrans, head->v, stride, CblasTrans, 0, rows, end, width);
         matmul(dv, 3 * C, 1, factor, T, CblasTrans, dout_block, dout_stride, CblasNoTrans, 1, end, width, rows);
         for (int64_t t = first; t < end; t++)
             causal_softmax_row_backward(dp + (t - first) * T, p + t * T, t, end);
-        const float *dscores = dp;
-        if (precision != DTYPE_F32)
-            dscores = round_rows(dp, T, dp, T, rows, end, precision);
+        const float *dscores = round_rows(dp, T, dp, T, rows, end, precision);
         /* forward: scores = q k^T * scale, so dq = dscores k * scale and dk = dscores^T q * scale */
         matmul(dq + first * 3 * C, 3 * C, scale, dscores, T, CblasNoTrans, head->k, stride, CblasNoTrans, 1, rows,
                width, end);
@@ -162,18 +157,14 @@ void device_attention_backward(Gradient dqkv, float *scratch, const float *dout,
     float *dp = scratch, *workspace = dp + BLOCK_ROWS * T;
     float *rounded_dout = workspace + 3 * T * width, *rounded_p = rounded_dout + T * width;
     clear_if_first(dqkv, B * T * 3 * C); /* each block of rows adds to dk and dv of all rows before it */
-    for (int64_t b = 0; b < B; b++) {
+    for (int64_t b = 0; b < B; b++)
         for (int h = 0; h < heads; h++) {
             const Head head = head_of(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             const float *p = saved + (b * heads + h) * T * T;
-            const float *head_dout = dout + b * T * C + h * width;
-            int64_t dout_stride = C;
-            if (precision != DTYPE_F32) {
-                head_dout = round_rows(rounded_dout, width, head_dout, C, T, width, precision);
-                dout_stride = width;
-            }
+            const int64_t dout_stride = precision == DTYPE_F32 ? C : width;
+            const float *head_dout =
+                round_rows(rounded_dout, width, dout + b * T * C + h * width, C, T, width, precision);
             float *dq = dqkv.values + b * T * 3 * C + h * width;
             head_backward(dq, dq + C, dq + 2 * C, dp, rounded_p, head_dout, dout_stride, p, &head, T, C, precision);
         }
-    }
 }

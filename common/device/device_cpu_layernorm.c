@@ -100,7 +100,7 @@ void device_embedding_backward(float *dtoken_table, float *dposition_table, cons
                                int64_t B, int64_t T, int64_t C)
 {
     /* A token may occur many times: its contributions are added in the order of the text. */
-    for (int64_t b = 0; b < B; b++) {
+    for (int64_t b = 0; b < B; b++)
         for (int64_t t = 0; t < T; t++, dout += C) {
             /* forward: out = token_table[token] + position_table[t] */
             if (dtoken_table != NULL)
@@ -108,5 +108,4 @@ void device_embedding_backward(float *dtoken_table, float *dposition_table, cons
             if (dposition_table != NULL)
                 device_accumulate(dposition_table + t * C, dout, C);
         }
-    }
 }

@@ -42,16 +42,21 @@ what_came()
     [[ -n $message && ! $message =~ $1 ]] || echo -n "; usual cause: ${*:2}"
 }
 
+# check RANKS CULPRIT [first-micro-batch]: CULPRIT is the rank that lacks the gradient; -1: all do
 check()
 {
-    ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all}"
-    run "$culprit"
+    ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all}" cause=
+    if [ $# -gt 2 ]; then
+        what+=", in the first of two micro-batches"
+        cause="; usual cause: only the last micro-batch is checked, but the check belongs after EVERY backward pass"
+    fi
+    run "${@:3}" "$culprit"
     faults=$(grep -a -c '^missing_gradient: fault: ' "$scratch/err")
     expected="rank ${culprit/-1/[0-9]}, step 2: .*branch3\.weight, branch3\.bias"
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
         fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -eq 0 ]; then
-        fail "the run went on: a gradient that never came was not noticed"
+        fail "the run went on: a gradient that never came was not noticed$cause"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
         fail "the run ended, but not by a fault in step 2 that names branch3.weight and branch3.bias, on rank" \
             "${culprit/-1/0 or another}; $(what_came 'work_wait\(NULL\)' "nothing checks after backward that every" \
@@ -88,5 +93,11 @@ done
 check 2 0
 check 2 1
 check 3 2
-echo "8 runs that had to end with a message, $failures failure(s)"
+runs=8
+if [[ $program =~ stage[45]$ ]]; then # the stages that communicate after the last micro-batch only
+    check 2 1 first-micro-batch
+    check 2 -1 first-micro-batch
+    runs=10
+fi
+echo "$runs runs that had to end with a message, $failures failure(s)"
 exit $((failures > 0))

@@ -4,12 +4,21 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
 #include "toy_models.h"
+
+static Parameter *parameter_named(const ParameterList *list, const char *name)
+{
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i]->name, name) == 0)
+            return list->items[i];
+    FAULT("the model has no parameter %s", name);
+}
 
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
@@ -21,8 +30,8 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     replica_create(&pair->ranks, &pair->options, options->seed + (uint64_t)pg_rank(pg), options->steps);
     replica_create(&pair->whole, &pair->options, options->seed, options->steps); /* as rank 0 */
     if (frozen != NULL) {
-        parameters_find(&pair->ranks.model.parameters, frozen)->tensor.requires_grad = false;
-        parameters_find(&pair->whole.model.parameters, frozen)->tensor.requires_grad = false;
+        parameter_named(&pair->ranks.model.parameters, frozen)->tensor.requires_grad = false;
+        parameter_named(&pair->whole.model.parameters, frozen)->tensor.requires_grad = false;
     }
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");

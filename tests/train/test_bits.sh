@@ -139,6 +139,12 @@ else
                 allreduce=mpi
                 same_bits $ranks "$model $optimizer" 0.001:0.01
             done
+            # an optimizer without state, and gradients that travel in fp16
+            fp16="--grad-dtype fp16"
+            allreduce=ordered
+            same_bits $ranks "$model --optimizer sgd" 0.001:0.01
+            same_bits $ranks "$model --optimizer sgd --precision fp16 --loss-scale 64 $fp16 --accumulate 2" 0:0
+            same_bits $ranks "$model --optimizer adamw $fp16" 0.001:0.01
         done
     done
 fi

@@ -165,13 +165,14 @@ static void print_summary(const char *json)
 }
 
 /* The values that both runs share. */
-#define RUN "'stage':1, 'stage_name':'naive', 'model':'mlp', 'device':'cpu', 'parameters':2000, 'steps':30, " \
-            "'global_batch':64, 'first_loss':2.5, 'final_loss':0.25, 'step_ms':{'first':9, 'p50':4, 'p95':5}, " \
+#define RUN "'model':'mlp', 'device':'cpu', 'parameters':2000, 'steps':30, 'global_batch':64, " \
+            "'first_loss':2.5, 'final_loss':0.25, 'step_ms':{'first':9, 'p50':4, 'p95':5}, " \
             "'forward_ms':1, 'backward_ms':1.5, 'optimizer_ms':0.5, 'data_ms':0.125, 'samples_per_s':16000, " \
             "'peak_rss_mb':50, 'weights_hash':'0000000000000abc', "
-#define ALONE "'world_size':1, 'precision':'fp32', 'tf32':false, 'grad_dtype':'fp32', 'wire':null, 'comm_ms':0, " \
-              "'eval_loss':null, 'eval_bits_per_byte':null, 'eval_accuracy':null, 'tokens_per_s':null, " \
-              "'warmup_steps_excluded':0, 'loss_scale':1, 'verify':null, 'memory':{'weights_mb':1, " \
+#define ALONE "'stage':1, 'stage_name':'naive', 'world_size':1, 'precision':'fp32', 'tf32':false, " \
+              "'grad_dtype':'fp32', 'wire':null, 'comm_ms':0, 'eval_loss':null, 'eval_bits_per_byte':null, " \
+              "'eval_accuracy':null, 'tokens_per_s':null, 'warmup_steps_excluded':0, 'loss_scale':1, " \
+              "'verify':null, 'memory':{'weights_mb':1, " \
               "'operands_mb':0, 'gradients_mb':3, 'optimizer_mb':4, 'activations_mb':5, 'base_mb':6}, "
 
 #define HEAD_OF_SMALL "stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 1 rank, cpu, fp32\n" \
@@ -192,30 +193,41 @@ static void test_a_small_summary(void **state)
     expect_printed(HEAD_OF_SMALL "  skipped     1 of 30 steps, because a gradient was not finite\n" REST_OF_SMALL);
 }
 
+/* stage: the number and name as in the JSON; collectives: what the summary calls them. */
+static void check_a_full_summary(const char *stage, const char *head, const char *collectives)
+{
+    char json[2048], expected[2048];
+    snprintf(json, sizeof json, "{%s, " RUN "'world_size':3, 'precision':'fp16', 'tf32':true, 'grad_dtype':'bf16', "
+             "'collectives_per_step':6, 'bytes_per_step':2.5e6, 'comm_ms':2, 'exposed_comm_ms':0.5, "
+             "'comm_share':0.125, 'hidden_fraction':0.75, 'wire':{'gbps':10, 'latency_us':50}, "
+             "'tokens_per_s':512000, 'warmup_steps_excluded':3, 'eval_loss':1.3862943611, "
+             "'eval_bits_per_byte':2, 'eval_accuracy':0.5, 'steps_skipped':2, 'loss_scale':1024, "
+             "'memory':{'weights_mb':1, 'operands_mb':2, 'gradients_mb':3, 'optimizer_mb':4, "
+             "'activations_mb':5, 'base_mb':6}, 'verify':{'mode':'exact', 'max_abs_diff':0.5, "
+             "'worst_parameter':'fc1.weight', 'passed':false}}", stage);
+    snprintf(expected, sizeof expected,
+             "%s: mlp, 2000 parameters, 30 steps of 64 samples, 3 ranks, cpu, fp16 (TF32)\n"
+             "  loss        2.5000 -> 0.2500; on unseen data 1.3863 nats, 2.0000 bits per byte, 50.00 %% right\n"
+             "  skipped     2 of 30 steps, because gradients overflowed; loss scale is 1024 now\n"
+             "  step        4.00 ms (median), 5.00 ms (95 %%), 9.00 ms (first); 3 warm-up steps left out\n"
+             "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
+             "  speed       16000 samples/s, 512000 tokens/s\n"
+             "  %s 6 per step, 2.500 MB in bf16, 2.00 ms in flight, 0.50 ms exposed "
+             "(12.5 %% of the step): 75 %% hidden\n"
+             "  link        emulated: 10 Gbit/s, 50 us\n"
+             "  memory      peak 50.0 MB per rank: weights 1.0, rounded weights 2.0, gradients 3.0, "
+             "optimizer 4.0, activations 5.0, before the model 6.0\n"
+             "  weights     0000000000000abc (hash)\n"
+             "  verify      exact: largest difference 0.5 in fc1.weight: FAILED\n", head, collectives);
+    print_summary(json);
+    expect_printed(expected);
+}
+
 static void test_a_full_summary(void **state)
 {
     (void)state;
-    print_summary("{" RUN "'world_size':3, 'precision':'fp16', 'tf32':true, 'grad_dtype':'bf16', "
-                  "'collectives_per_step':6, 'bytes_per_step':2.5e6, 'comm_ms':2, 'exposed_comm_ms':0.5, "
-                  "'comm_share':0.125, 'hidden_fraction':0.75, 'wire':{'gbps':10, 'latency_us':50}, "
-                  "'tokens_per_s':512000, 'warmup_steps_excluded':3, 'eval_loss':1.3862943611, "
-                  "'eval_bits_per_byte':2, 'eval_accuracy':0.5, 'steps_skipped':2, 'loss_scale':1024, "
-                  "'memory':{'weights_mb':1, 'operands_mb':2, 'gradients_mb':3, 'optimizer_mb':4, "
-                  "'activations_mb':5, 'base_mb':6}, 'verify':{'mode':'exact', 'max_abs_diff':0.5, "
-                  "'worst_parameter':'fc1.weight', 'passed':false}}");
-    expect_printed("stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 3 ranks, cpu, fp16 (TF32)\n"
-                   "  loss        2.5000 -> 0.2500; on unseen data 1.3863 nats, 2.0000 bits per byte, 50.00 % right\n"
-                   "  skipped     2 of 30 steps, because gradients overflowed; loss scale is 1024 now\n"
-                   "  step        4.00 ms (median), 5.00 ms (95 %), 9.00 ms (first); 3 warm-up steps left out\n"
-                   "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
-                   "  speed       16000 samples/s, 512000 tokens/s\n"
-                   "  all-reduce  6 per step, 2.500 MB in bf16, 2.00 ms in flight, 0.50 ms exposed "
-                   "(12.5 % of the step): 75 % hidden\n"
-                   "  link        emulated: 10 Gbit/s, 50 us\n"
-                   "  memory      peak 50.0 MB per rank: weights 1.0, rounded weights 2.0, gradients 3.0, "
-                   "optimizer 4.0, activations 5.0, before the model 6.0\n"
-                   "  weights     0000000000000abc (hash)\n"
-                   "  verify      exact: largest difference 0.5 in fc1.weight: FAILED\n");
+    check_a_full_summary("'stage':4, 'stage_name':'accumulation'", "stage 4 (accumulation)", "all-reduce ");
+    check_a_full_summary("'stage':5, 'stage_name':'sharded'", "stage 5 (sharded)", "collectives");
 }
 
 int main(void)

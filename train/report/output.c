@@ -194,8 +194,8 @@ static void print_communication(const cJSON *summary)
     const char *sent_as = text(summary, "grad_dtype");
     if (number(summary, "world_size") == 1)
         return;
-    printf("  all-reduce  %g per step, %.3f MB", number(summary, "collectives_per_step"),
-           number(summary, "bytes_per_step") / 1e6);
+    printf("  %s %g per step, %.3f MB", number(summary, "stage") < 5 ? "all-reduce " : "collectives",
+           number(summary, "collectives_per_step"), number(summary, "bytes_per_step") / 1e6);
     if (strcmp(sent_as, "fp32") != 0)
         printf(" in %s", sent_as);
     printf(", %.2f ms in flight, %.2f ms exposed (%.1f %% of the step)", number(summary, "comm_ms"),
