@@ -65,6 +65,7 @@ is_wanted() {
     common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
+    notes/*.svg) grep -q -F "]($name)" "$root/notes/stage$number.md" || return 1 ;;
     tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
     tests/stages/watch.? | tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
     tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
@@ -125,7 +126,7 @@ foreign='GPU'
     section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
     >"$starter/tests/README.md"
 
-# Links to files that were not copied become plain text, and pictures a remark.
+# Links to files that were not copied become plain text.
 unlink_missing() { # FILE
     awk -v directory="$(dirname "$1")" '
         function is_there(target) {
@@ -134,12 +135,10 @@ unlink_missing() { # FILE
         }
         { text = text $0 "\n" }
         END {
-            while (match(text, /!?\[[^][]*\]\([^()]*\)/)) {
+            while (match(text, /\[[^][]*\]\([^()]*\)/)) {
                 link = substr(text, RSTART, RLENGTH)
                 split(link, parts, /\]\(|\)/)
-                plain = parts[1]
-                if (!sub(/^!\[/, "(A picture of the whole project: ", plain)) sub(/^\[/, "", plain)
-                else plain = plain ".)"
+                plain = substr(parts[1], 2)
                 printf "%s%s", substr(text, 1, RSTART - 1), is_there(parts[2]) ? link : plain
                 text = substr(text, RSTART + RLENGTH)
             }
