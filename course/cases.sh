@@ -35,7 +35,7 @@ explain() {
 # PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
 # start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor order"
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor order memory"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in

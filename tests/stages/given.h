@@ -1,7 +1,8 @@
 /* given.h: what a graded test gives to a solution, so that one mistake costs the points of one property only.
  *
- * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start", "factor" and "order" (watch.h). If it is not
- * set, as under ctest, nothing is given. course/cases.sh sets all, but for the lines that grade this very property.
+ * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start", "factor", "order" (watch.h) and "memory": what
+ * pg_alloc_shared() gave may be given to free(). If it is not set, as under ctest, nothing is given. course/cases.sh sets
+ * all, but for the lines that grade this very property. (test_shared_memory grades the memory, and never gives it.)
  */
 #ifndef LOCKSTEP_TESTS_GIVEN_H
 #define LOCKSTEP_TESTS_GIVEN_H
