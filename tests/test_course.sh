@@ -232,6 +232,11 @@ if [ "${2-}" = --grade ]; then
         status 0 "$starter/check" && grep -q '95/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         status 0 "$starter/check" 4 11 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+        for flag in "--save $scratch/x" "--trace $scratch/x" "--flight-recorder $scratch/x" "--allreduce root"; do
+            # shellcheck disable=SC2086 # two words
+            ! mpiexec -n 2 "$starter/build/stage1_naive/train" --model mlp-toy --steps 2 $flag >"$scratch/out" 2>&1 &&
+                grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" || fail "$flag: $(cat "$scratch/out")"
+        done
         status 2 "$starter/check" 12
         status 2 "$starter/check" --sanitise
         status 2 "$starter/check" 9
