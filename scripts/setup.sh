@@ -88,8 +88,8 @@ END
     rm -r "$directory"
     case $sizes in
     $'2\n2') ;;
-    $'1\n1') stop "mpiexec -n 2 starts two processes, but each is rank 0 of 1, as with the mpich of Ubuntu 24.04" \
-        "(https://bugs.launchpad.net/ubuntu/+source/mpich/+bug/2072338), or if mpicc belongs to another MPI than mpiexec." \
+    $'1\n1') stop "mpiexec -n 2 starts two processes, but each is rank 0 of 1: this is the mpich of Ubuntu 24.04" \
+        "(https://bugs.launchpad.net/ubuntu/+source/mpich/+bug/2072338), or mpicc belongs to another MPI than mpiexec." \
         "Use Open MPI: apt-get remove mpich libmpich-dev, apt-get install openmpi-bin libopenmpi-dev, delete build*/" ;;
     *) stop "mpiexec -n 2 cannot start a small program:" "${sizes:-no output}" ;;
     esac

@@ -2,8 +2,8 @@
 # test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
 # starter compiles without warnings and holds no solution; points name cases that exist; wrong usage is reported. With
 # --grade, in minutes: a starter gets no points, the stage's own ddp.c gets all, classical mistakes lie between and are
-# named. With --mistakes, in an hour: all mistakes of tests/mutants that are in ddp.c alone lose points, by a message that
-# names them. (test_course_hostile.sh has submissions that mean harm.)
+# named. With --mistakes, in an hour: all mistakes of tests/mutants that are in ddp.c alone lose points, by a message
+# that names them. (test_course_hostile.sh has submissions that mean harm.)
 #
 # usage: test_course.sh ROOT [--grade | --mistakes] [PATTERN]
 #   PATTERN   grade only what it matches, for example stage3, 'stage[12] ddp' or wait-missing
@@ -225,17 +225,21 @@ if [ "${2-}" = --grade ]; then
     GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100 'overlap on 4 ranks'
     # What students run prints the same table.
     starter=$scratch/stage1_naive
+    # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
+    source "$root/scripts/mpi.sh"
     if chosen "stage1 check"; then
         status 1 "$starter/check" && grep -q '0/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         grep -q 'For the first line that failed, read: ' "$scratch/out" || fail "check does not say what to read"
         cp "$root/stage1_naive/ddp.c" "$starter/stage1_naive"
         status 0 "$starter/check" && grep -q '95/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
-        status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+        status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" ||
+            fail "check: $(cat "$scratch/out")"
         status 0 "$starter/check" 4 11 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         for flag in "--save $scratch/x" "--trace $scratch/x" "--flight-recorder $scratch/x" "--allreduce root"; do
             # shellcheck disable=SC2086 # two words
-            ! mpiexec -n 2 "$starter/build/stage1_naive/train" --model mlp-toy --steps 2 $flag >"$scratch/out" 2>&1 &&
-                grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" || fail "$flag: $(cat "$scratch/out")"
+            ! run_ranks 2 "$starter/build/stage1_naive/train" --model mlp-toy --steps 2 $flag >"$scratch/out" 2>&1 &&
+                grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" ||
+                fail "$flag: $(cat "$scratch/out")"
         done
         status 2 "$starter/check" 12
         status 2 "$starter/check" --sanitise
