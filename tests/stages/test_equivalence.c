@@ -11,7 +11,6 @@
 #include "base/check.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
-#include "given.h"
 #include "comm/group.h" /* to count collectives under way, and to slow them down */
 #include "comm/shared_memory.h"
 #include "mpi_main.h"
@@ -285,38 +284,21 @@ static void test_large_parameter(void **state)
     train_and_compare(options, 240, NULL, "mlp with a weight of 70400 elements", 1e-5);
 }
 
-static bool memory_is_graded; /* also if "memory" is given (given.h) */
-
 /* Under --allreduce shm, free() cannot free memory of pg_alloc_shared(). */
 static void test_shared_memory(void **state)
 {
     (void)state;
     Options options = toy_options("mlp");
     options.accumulate = LOCKSTEP_STAGE < 3 ? 1 : 2;
-    memory_is_graded = true;
+    pair_memory_is_graded = true;
     pg_set_algorithm(pg, ALLREDUCE_SHM);
     train_and_compare(options, 240, NULL, "mlp over shared memory", 1e-5);
-    memory_is_graded = false;
+    pair_memory_is_graded = false;
     const SharedWindow *left = pg->shared != NULL ? pg->shared->windows : NULL;
     if (left != NULL && left->number > 0)
         fail_msg("after ddp_destroy() there is still shared memory of %zu bytes: pg_free_shared() must free what "
                  "pg_alloc_shared() gave", left->bytes);
     pg_set_algorithm(pg, ALLREDUCE_MPI);
-}
-
-/* The linker calls this function instead of C's free(). */
-void __real_free(void *memory);
-void __wrap_free(void *memory)
-{
-    const bool shared = pg != NULL && pg->shared != NULL &&
-                        shared_window_of(pg->shared, pg_rank(pg), memory, 1) != NULL;
-    if (shared && (memory_is_graded || !is_given("memory")))
-        fail_msg("free() or device_free() was given what pg_alloc_shared() gave: only pg_free_shared() knows how to "
-                 "free it");
-    if (shared)
-        pg_free_shared(pg, memory);
-    else
-        __real_free(memory);
 }
 
 static void test_clipping(void **state)
