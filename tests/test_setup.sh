@@ -30,6 +30,7 @@ says() {
 }
 
 says 0 'everything needed is installed'
+# shellcheck disable=SC2016 # for the script
 tool mpiexec 'while [ "$1" != -n ] && [ $# -gt 0 ]; do shift; done
 [ $# -gt 2 ] || exit 0
 "$3" && "$3"'
