@@ -7,9 +7,9 @@
 # To grade: course/README.md, "What a hostile submission can do".
 FROM debian:12
 RUN apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-    bubblewrap gdb git jq less ninja-build patch python3
+    bubblewrap gdb git jq less ninja-build python3
 COPY CMakeLists.txt /setup/
-COPY scripts/setup.sh /setup/scripts/
+COPY scripts/setup.sh scripts/mpi.sh /setup/scripts/
 RUN /setup/scripts/setup.sh && rm -rf /setup /var/lib/apt/lists/*
 # The work tree belongs to another user than the container's root.
 RUN git config --system --add safe.directory /lockstep

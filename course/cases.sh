@@ -33,16 +33,15 @@ explain() {
 # run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. A line of stdin is
 # the secret of each case, by which has_passed() knows it (tests/stages/mpi_main.h). CASE -: a whole test of ctest's.
 # PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
-# start:NAME, factor:NAME: this is not given (tests/stages/given.h). Returns the exit status.
+# start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor"
+    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor order memory"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in
         address) sanitizer=address programs=$checked ;;
         zero_*) export LOCKSTEP_TEST_ZERO=${program:5:1} ;;
-        start) given=factor ;;
-        factor) given=start ;;
+        start | factor | order) given=${given/${program%%:*}/} ;;
         esac
         program=${program#*:}
     done
@@ -141,8 +140,8 @@ run_lines() {
     printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
     while IFS= read -r line; do
         read -r index worth program ranks cases idea <<<"${line%%$'\t'*}"
-        read=${line#*$'\t'} message='' name=${program#start:}
-        name=${name#factor:}
+        read=${line#*$'\t'} message='' name=$program
+        [[ $name =~ ^(start|factor|order): ]] && name=${name#*:}
         while IFS= read -r key && [ -z "$message" ]; do
             message=$(cat "$work/results/$key")
             [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$name on $where ranks, $case: $message"; }

@@ -21,7 +21,7 @@ stop() { # STATUS MESSAGE
 pack=$(cd "$1" && pwd)
 trap 'rm -rf "$pack"' EXIT # removes an incomplete pack
 
-for file in solutions.md quiz.md quiz_key.md oral.md lecture.md plan.md compute.py; do
+for file in solutions.md quiz.md quiz_key.md oral.md lecture.md plan.md compute.py measured_answers.txt; do
     cp "$sources/$file" "$pack/" || stop 1 "cannot copy course/instructor/$file"
 done
 

@@ -60,6 +60,11 @@ is_wanted() {
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
     common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
+    common/ddp/bucket_plan.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
+        train/files/checkpoint.c | train/files/safetensors.? | train/report/trace.c | train/guard/flight.c | \
+        train/guard/supervise.c)
+        [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
+        ;;
     common/ddp/shards.?) [ "$number" -ge 5 ] || return 1 ;;
     common/ddp_undivided.c) [ "$number" -le 4 ] || return 1 ;;
     common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
@@ -96,6 +101,7 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 fill_in() {
     sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
 }
+[ "$number" -ge 2 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
 fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
 # Lines in the points' order, or, in a variant, in an order by a hash of seed and line. Each has its "read:" after it.
 points() {

@@ -64,7 +64,7 @@ add_library(testing STATIC ${helpers})
 target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
 
 # What a test program sees of these functions: the linker puts the test's own before them.
-set(wraps_equivalence free)
+set(wraps_equivalence free pg_alloc_shared)
 set(wraps_launches pg_all_reduce_async pg_all_reduce pg_barrier work_test work_wait)
 set(wraps_overlap ${wraps_launches})
 

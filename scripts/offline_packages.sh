@@ -17,7 +17,7 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # With their dependencies, except the C library and the compiler's: every machine has those, and newer ones.
 packages=(libopenblas0-pthread libopenblas-pthread-dev libgfortran5 libquadmath0 libcjson1 libcjson-dev libcmocka0
-    libcmocka-dev zlib1g-dev pkgconf pkgconf-bin libpkgconf3)
+    libcmocka-dev zlib1g-dev pkgconf pkgconf-bin libpkgconf3 patch)
 
 stop() {
     printf 'offline_packages: error: %s\n' "$@" >&2
@@ -89,6 +89,7 @@ unpack() {
         source "$directory/environment.sh"
         mpiexec --version >/dev/null 2>&1 || echo mpiexec
         pkg-config --version >/dev/null 2>&1 || echo pkg-config
+        patch --version >/dev/null 2>&1 || echo patch
         for file in openblas zlib libcjson cmocka; do pkg-config --exists "$file" || echo "$file"; done
     )
     [ -z "$missing" ] || stop "unpacked, but these do not work here: ${missing//$'\n'/ }"

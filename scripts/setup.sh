@@ -16,8 +16,10 @@ has_library() { has_command pkg-config && pkg-config --exists "$1"; }
 has_mpi() {
     has_command mpiexec && has_command mpicc && echo '#include <mpi.h>' | mpicc -fsyntax-only -xc - 2>/dev/null
 }
+# Ubuntu 24.04 gets Open MPI: its mpich is broken, see check_ranks().
 mpi_packages() {
-    if has_command mpiexec && mpiexec --version 2>&1 | grep -qi 'open.\?mpi\|open-\?rte\|prrte'; then
+    if grep -qs '^UBUNTU_CODENAME=noble' /etc/os-release ||
+        { has_command mpiexec && mpiexec --version 2>&1 | grep -qi 'open.\?mpi\|open-\?rte\|prrte'; }; then
         echo "openmpi-bin libopenmpi-dev"
     else
         echo "mpich libmpich-dev"
@@ -36,6 +38,7 @@ list_missing() {
     has_library libcjson || echo "libcjson-dev: reads and writes JSON (checkpoints, traces, summaries)"
     has_library cmocka || echo "libcmocka-dev: the framework of the tests"
     has_command jq || echo "jq: reads the JSON summaries in the shell scripts"
+    has_command patch || echo "patch: applies the patches of course/ and tests/mutants/"
     [ -r $fashion_mnist ] || echo "dataset-fashion-mnist: 70000 pictures of clothes, the data of --model mlp"
     [ -r $jargon_file ] || echo "jargon-text: a 1.7 MB text in the public domain, the data of --model gpt"
 }
@@ -61,6 +64,37 @@ check_cmake_version() {
     fi
 }
 
+# The mpich 4.2.0-5build3 of Ubuntu 24.04 starts every process as rank 0 of 1, so every test of several ranks would fail
+# in its own way: https://bugs.launchpad.net/ubuntu/+source/mpich/+bug/2072338
+check_ranks() {
+    local directory sizes
+    # shellcheck source-path=SCRIPTDIR source=mpi.sh
+    source "$repository/scripts/mpi.sh"
+    directory=$(mktemp -d)
+    cat >"$directory/ranks.c" <<'END'
+#include <mpi.h>
+#include <stdio.h>
+int main(void)
+{
+    int size;
+    MPI_Init(NULL, NULL);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    printf("%d\n", size);
+    return MPI_Finalize();
+}
+END
+    sizes=$(mpicc "$directory/ranks.c" -o "$directory/ranks" && run_ranks_under=(timeout 60) &&
+        run_ranks 2 "$directory/ranks" 2>&1) || true
+    rm -r "$directory"
+    case $sizes in
+    $'2\n2') ;;
+    $'1\n1') stop "mpiexec -n 2 starts two processes, but each is rank 0 of 1: this is the mpich of Ubuntu 24.04" \
+        "(https://bugs.launchpad.net/ubuntu/+source/mpich/+bug/2072338), or mpicc belongs to another MPI than mpiexec." \
+        "Use Open MPI: apt-get remove mpich libmpich-dev, apt-get install openmpi-bin libopenmpi-dev, delete build*/" ;;
+    *) stop "mpiexec -n 2 cannot start a small program:" "${sizes:-no output}" ;;
+    esac
+}
+
 # install_packages NAME...: one apt-get call. Minimal systems (containers) exclude everything under /usr/share/doc;
 # the jargon file lies there and is included again. A package may be installed without its file, hence --reinstall.
 install_packages() {
@@ -74,6 +108,7 @@ without_data() { grep -vE '^(dataset-fashion-mnist|jargon-text):' || true; }
 missing=$(list_missing)
 if [ -z "$missing" ]; then
     check_cmake_version
+    check_ranks
     echo "setup: everything needed is installed"
     exit 0
 fi
@@ -87,7 +122,7 @@ if ! is_debian_like; then
     fi
     stop "this is not Debian or Ubuntu, whose package names stand above: please install the same software by hand" \
         "needed: a C11 compiler, cmake >= $cmake_needed, ninja or make, pkg-config, MPI (MPICH or Open MPI), OpenBLAS," \
-        "zlib, cJSON, cmocka, jq, and as data Fashion-MNIST (or --data PATH) and any text (--data PATH)"
+        "zlib, cJSON, cmocka, jq, patch, and as data Fashion-MNIST (or --data PATH) and any text (--data PATH)"
 fi
 as_root=
 if [ "$(id -u)" -ne 0 ]; then
@@ -116,4 +151,5 @@ done
 still_missing=$(list_missing | without_data)
 [ -z "$still_missing" ] || stop "still missing after the installation:" "$still_missing"
 check_cmake_version
+check_ranks
 echo "setup: done"

@@ -72,7 +72,7 @@ exercises() {
         /^([0-9]+\.|-) / { put(); document = FILENAME; number++; sub(/^([0-9]+\.|-) /, ""); text = $0; next }
         /^ *$/ || /^\(/ || /^    / { put(); next }
         text != "" { sub(/^ +/, ""); text = text " " $0 }
-        END { put() }' notes/*.md course/*.assignment.md)
+        END { put() }' notes/*.md course/*.assignment.md course/measured.md)
 }
 # The same for solutions: TEXT is the quoted beginning.
 solutions() {
@@ -104,6 +104,77 @@ done <"$scratch/solutions"
 status 0 "$pack/compute.py" "$pack"
 [ "$(grep -c '^question ' "$scratch/out")" -ge 12 ] || fail "too few keys were computed: $(cat "$scratch/out")"
 [ "$(grep -c '^[0-9]*\. \*\*' "$pack/oral.md")" -eq 20 ] || fail "oral.md has not 20 questions"
+
+# ---- measured figures: the answers in the pack can be true, and each of these wrong ones is found ----
+
+measured=$root/course/measured.py
+status 0 "$measured" "$pack/measured_answers.txt"
+grep -q '^7 exercise(s), 0 complaint(s)' "$scratch/out" || fail "measured.py: $(cat "$scratch/out")"
+
+# wrong EXERCISE NAME VALUE [TEXT]: with this one figure changed, a complaint names it, and says TEXT.
+wrong() {
+    awk -v exercise="$1" -v name="$2" -v value="$3" '$1 == "exercise:" { inside = $2 == exercise; if (inside) print; next }
+        inside && $1 == name ":" { if (value != "none") print name ": " value; next }
+        inside' "$pack/measured_answers.txt" >"$scratch/answers"
+    status 1 "$measured" "$scratch/answers"
+    grep -q "^exercise $1: ${4-$2 is }" "$scratch/out" || fail "measured.py, $2 $3 in exercise $1: $(cat "$scratch/out")"
+}
+wrong 1 ranks 1
+wrong 1 parameters 500000
+wrong 1 mb_per_step 5.4         # 8 bytes
+wrong 1 all_reduces 12
+wrong 1 latency_ms 6            # one message for each all-reduce
+wrong 1 in_flight_ms 20         # faster than the link
+wrong 1 exposed_ms 50           # more than is in flight
+wrong 1 exposed_ms 20           # stage 1 hides nothing
+wrong 1 step_ms 30              # less than what is exposed
+wrong 2 speed_up 0.72           # the other way round
+wrong 2 samples_per_s 9000 'speed_up is '
+wrong 2 samples_per_s_1 2000 'speed_up is '
+wrong 2 batch 256 'samples_per_s is '
+wrong 3 all_reduces_many 2
+wrong 3 all_reduces_few 6
+wrong 3 exposed_many_ms 25
+wrong 3 exposed_few_ms 12
+wrong 3 saved_ms 3.8
+wrong 4 wire_mb_2 5.358         # without (N-1)/N
+wrong 4 wire_mb_3 2.679
+wrong 4 wire_mb_4 8.037         # without 1/N
+wrong 5 parameters 669706 'mb_per_step is '
+wrong 5 in_flight_ms 90
+wrong 5 exposed_ms 300
+wrong 5 backward_ms 200 'exposed_ms is '
+wrong 5 hidden_percent 10       # what is exposed
+wrong 5 step_ms 800
+wrong 6 all_reduces_4 8         # in every micro-batch
+wrong 6 mb_1 5.358
+wrong 6 mb_4 10.7
+wrong 6 mb_bf16 2.679
+wrong 7 weights_mb_2 3.281
+wrong 7 gradients_mb_1 3.281
+wrong 7 gradients_mb_2 13.124
+wrong 7 optimizer_mb_1 26.05
+wrong 7 optimizer_mb_3 3.262    # 4 bytes
+wrong 7 weights_mb_1 6.5
+wrong 7 weights_mb_3 13.124
+wrong 7 gradients_mb_3 13.124
+wrong 7 optimizer_mb_2 26.05
+wrong 2 step_ms 10 "step_ms is "
+sed -i 's/^samples_per_s: 4804/samples_per_s: 9000/; s/^step_ms: 98.36/step_ms: 57/' "$pack/measured_answers.txt"
+wrong 2 speed_up 2.62           # more than N times as fast
+wrong 1 step_ms none 'missing: step_ms'
+wrong 1 why because 'missing: a sentence'
+wrong 5 in_flight_ms 0
+printf 'exercise: 8\n' >"$scratch/answers"
+status 2 "$measured" "$scratch/answers"
+printf 'ranks: 2\n' >"$scratch/answers"
+status 2 "$measured" "$scratch/answers"
+printf 'exercise: 1\nranks: two\n' >"$scratch/answers"
+status 2 "$measured" "$scratch/answers"
+printf 'exercise: 1\nranks: -2\n' >"$scratch/answers"
+status 2 "$measured" "$scratch/answers"
+status 2 "$measured" "$scratch/none"
+status 2 "$measured"
 
 # ---- links and names ----
 

@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 
-static bool is_given(const char *what)
+bool is_given(const char *what)
 {
     const char *given = getenv("LOCKSTEP_TEST_GIVEN");
     return given != NULL && strstr(given, what) != NULL;

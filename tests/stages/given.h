@@ -1,13 +1,16 @@
 /* given.h: what a graded test gives to a solution, so that one mistake costs the points of one property only.
  *
- * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start" and "factor". If it is not set, as under ctest,
- * nothing is given. course/cases.sh sets both, but for the lines that grade this very property.
+ * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start", "factor", "order" (watch.h) and "memory": what
+ * pg_alloc_shared() gave may be given to free(). If it is not set, as under ctest, nothing is given. course/cases.sh sets
+ * all, but for the lines that grade this very property. (test_shared_memory grades the memory, and never gives it.)
  */
 #ifndef LOCKSTEP_TESTS_GIVEN_H
 #define LOCKSTEP_TESTS_GIVEN_H
 
 #include "autograd/tensor.h"
 #include "optim/optimizer.h"
+
+bool is_given(const char *what); /* LOCKSTEP_TEST_GIVEN has this word */
 
 /* "start": after ddp_create(), sets the ranks' weights to those of `whole`, as a correct broadcast would have done.
  * partition: of stage 5, else NULL; its slices are set, too. */

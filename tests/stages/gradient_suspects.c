@@ -111,10 +111,20 @@ typedef struct Suspect {
     const char *is; /* "the gradient is ..." */
 } Suspect;
 
+#if LOCKSTEP_STAGE == 5
+#define SUM_OF_RANKS "reduce-scatter"
+#else
+#define SUM_OF_RANKS "all-reduce"
+#endif
+#if LOCKSTEP_STAGE == 1
+#define FORGOTTEN ""
+#elif LOCKSTEP_STAGE == 2
+#define FORGOTTEN " (its bucket was forgotten, the last, partial one perhaps)"
+#else
+#define FORGOTTEN " (its bucket was forgotten, the last, partial one perhaps; or its work_wait() is missing)"
+#endif
 static const char left_out[] = "this rank's own gradient, as backward left it, never summed over the ranks: its "
-                               "all-reduce (stage 5: reduce-scatter) is missing (from stage 2 on: its bucket was "
-                               "forgotten, the last, partial one perhaps; from stage 3 on: or its work_wait() is "
-                               "missing)";
+                               SUM_OF_RANKS " is missing" FORGOTTEN;
 static const char not_scaled[] = "summed over the ranks, but not multiplied by gradient_scale, as others were: its "
                                  "parameter or bucket was left out there, the last, partial one perhaps";
 /* On one rank the sum over all ranks is this rank's own gradient. */

@@ -127,7 +127,7 @@ function(lockstep_stage_tests number)
                                                    ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
     target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
                                                                   lockstep_train)
-    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free) # to check its argument
+    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free,--wrap=pg_alloc_shared)
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)

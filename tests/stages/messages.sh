@@ -11,14 +11,19 @@ sanitizer_message() { # FILE
         / runtime error: / && !verdict { verdict = $0; where = "in"; sub(/.*runtime error: /, "undefined: ", verdict) }
         /freed by thread/ { where = "freed in" }
         /allocated by thread|leak of [0-9]+ byte/ { where = "allocated in" }
+        /leak of [0-9]+ byte/ { # the report has one for each place, and cannot know where the free() is missing
+            leak = "; free it in ddp_destroy(), and before its pointer gets another value"
+            split("", said)
+        }
         verdict && / in [A-Za-z_0-9]+ .*\/(ddp|weights)\.c:[0-9]+/ && !(where in said) {
             said[where] = 1
             match($0, / in /)
             split(substr($0, RSTART + 4), words, " ")
             sub(/.*\//, "", words[2])
-            text = text ", " where " " words[1] "() (" words[2] ")"
+            place = ", " where " " words[1] "() (" words[2] ")"
+            if (!index(text, place)) text = text place
         }
-        END { if (verdict) print verdict text }' "$1"
+        END { if (verdict) print verdict text (text ? leak : "") }' "$1"
 }
 
 # The first line of a test that says what is wrong, and its usual cause. Prints nothing if there is none.

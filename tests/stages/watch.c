@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "ddp/buckets.h"
 #include "expect.h"
+#include "given.h"
 #include "mpi_main.h"
 
 /* ---- the calls of the stage ---- */
@@ -45,12 +46,61 @@ void __real_pg_barrier(ProcessGroup *pg);
 bool __real_work_test(Work *work);
 void __real_work_wait(Work *work);
 
+/* ---- the order "given" (given.h): an all-reduce of bucket N starts when those of all buckets before it have ---- */
+
+typedef struct Launch {
+    ProcessGroup *pg;
+    const void *send;
+    void *receive;
+    size_t count;
+    DType dtype;
+    ReduceOp op;
+    const char *carries;
+    bool is_early; /* called, and not started */
+    Work *work;    /* once it is started */
+} Launch;
+
+static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was called before its turn */
+
+static void start(Launch *launch)
+{
+    started++;
+    launch->is_early = false;
+    launch->work = __real_pg_all_reduce_async(launch->pg, launch->send, launch->receive, launch->count, launch->dtype,
+                                              launch->op, launch->carries);
+}
+
+/* The stage gets the address of an early launch as its Work. This is the real one; it is started now if the stage waits
+ * for it and its turn has not come. */
+static Work *real_work(Work *work)
+{
+    for (int b = 0; b < MAX_EVENTS; b++) {
+        if (work != (Work *)&early[b])
+            continue;
+        if (early[b].is_early)
+            start(&early[b]);
+        return early[b].work;
+    }
+    return work;
+}
+
 Work *__wrap_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                  ReduceOp op, const char *carries)
 {
-    started++;
-    return __real_pg_all_reduce_async(pg, send, receive, count, dtype, op, carries);
+    int bucket;
+    Launch launch = {pg, send, receive, count, dtype, op, carries, false, NULL};
+    if (is_given("order") && sscanf(carries, "bucket %d", &bucket) == 1 && bucket > started && bucket < MAX_EVENTS) {
+        launch.is_early = true;
+        early[bucket] = launch;
+        return (Work *)&early[bucket];
+    }
+    start(&launch);
+    while (started < MAX_EVENTS && early[started].is_early)
+        start(&early[started]);
+    return launch.work;
 }
+
+/* ---- the stage's waits, and blocking calls ---- */
 
 void __wrap_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries)
@@ -81,6 +131,7 @@ static const Work **place_of(const Work *work)
 
 bool __wrap_work_test(Work *work)
 {
+    work = real_work(work);
     const bool done = __real_work_test(work);
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
@@ -89,6 +140,7 @@ bool __wrap_work_test(Work *work)
 
 void __wrap_work_wait(Work *work)
 {
+    work = real_work(work);
     const Work **known = place_of(work);
     if (work != NULL && !__real_work_test(work))
         check_does_not_wait("work_wait()");
@@ -189,6 +241,7 @@ void watch_forget(Watch *watch)
     memset(watch->gradient, 0, sizeof watch->gradient);
     watch->count = 0;
     started = 0;
+    memset(early, 0, sizeof early);
 }
 
 void watch_before_backward(bool begins)

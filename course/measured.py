@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Says which figures of a student's answers to course/measured.md cannot be true.
+
+    course/measured.py FILE
+
+A figure must lie in the interval that follows from the others, from the model or from the link. Prints a line for each
+figure that does not, and for each that is missing. Whether the sentence after `why` is right is for a person to say.
+Exit status 0: all can be true. 1: some cannot. 2: wrong usage, or FILE cannot be read.
+"""
+import math
+import sys
+
+ENDLESS = math.inf
+FIGURES = {  # by exercise: what an answer has
+    1: "ranks parameters all_reduces mb_per_step in_flight_ms exposed_ms step_ms latency_ms".split(),
+    2: "ranks batch samples_per_s_1 samples_per_s step_ms exposed_ms speed_up".split(),
+    3: "ranks parameters mb_per_step all_reduces_many exposed_many_ms all_reduces_few exposed_few_ms saved_ms".split(),
+    4: "parameters mb_per_step wire_mb_2 wire_mb_3 wire_mb_4".split(),
+    5: "ranks parameters all_reduces mb_per_step backward_ms in_flight_ms exposed_ms hidden_percent step_ms".split(),
+    6: "parameters all_reduces_1 mb_1 all_reduces_4 mb_4 mb_bf16".split(),
+    7: ["ranks", "parameters"] + [f"{what}_mb_{n}" for what in ("weights", "gradients", "optimizer") for n in "123"],
+}
+
+
+def about(value, percent, more=0.0):
+    """Gaps between gradients, rounded output and noise make figures differ by some percent."""
+    return value * (1 - percent / 100) - more, value * (1 + percent / 100) + more
+
+
+def ring_ms(a, all_reduces, latency_ms):
+    """What a ring needs over a link of 1 Gbit/s, for a step's bytes and for the latency of its messages."""
+    return a["mb_per_step"] * 8 * 2 * (a["ranks"] - 1) / a["ranks"] + all_reduces * 2 * (a["ranks"] - 1) * latency_ms
+
+
+# (exercises, figure, its least and largest value from the answer's other figures, why)
+RULES = [
+    ((1, 2, 3, 5, 7), "ranks", lambda a: (2, ENDLESS), "one rank sends nothing"),
+    ((1, 3, 4), "parameters", lambda a: (669706, 669706), "the weights and biases of 784-512-512-10"),
+    ((1, 3, 4, 5), "mb_per_step", lambda a: about(4e-6 * a["parameters"], 1), "4 bytes for each parameter"),
+    ((1,), "all_reduces", lambda a: (6, 6), "one for each of 3 weights and 3 biases"),
+    ((1,), "latency_ms", lambda a: about(a["all_reduces"] * 2 * (a["ranks"] - 1), 1),
+     "an all-reduce over a ring is 2 (N-1) messages of 1 ms"),
+    ((1,), "in_flight_ms", lambda a: (0.95 * ring_ms(a, a["all_reduces"], 1), ENDLESS),
+     "the link needs this long for these bytes and messages"),
+    ((1,), "exposed_ms", lambda a: (0.9 * a["in_flight_ms"], ENDLESS), "stage 1 hides nothing of what is in flight"),
+    ((1, 5), "exposed_ms", lambda a: (0, 1.05 * a["in_flight_ms"] + 0.1), "training waits only for what is in flight"),
+    ((1, 2), "step_ms", lambda a: (0.9 * a["exposed_ms"], ENDLESS), "the exposed time is a part of the step"),
+    ((2,), "speed_up", lambda a: about(a["samples_per_s"] / a["samples_per_s_1"], 2, 0.01),
+     "samples_per_s / samples_per_s_1"),
+    ((2,), "speed_up", lambda a: (0, 1.1 * a["ranks"]), "N ranks do not compute more than N times as fast as one"),
+    ((2,), "samples_per_s", lambda a: about(1e3 * a["batch"] / a["step_ms"], 35), "batch / step_ms"),
+    ((3,), "all_reduces_many", lambda a: (6, 6), "one for each of 3 weights and 3 biases"),
+    ((3,), "all_reduces_few", lambda a: (1, 1), "with these caps all gradients fit into one bucket"),
+    ((3,), "saved_ms", lambda a: about(a["exposed_many_ms"] - a["exposed_few_ms"], 2, 0.1), "many less few"),
+    ((5,), "in_flight_ms", lambda a: (0.95 * ring_ms(a, a["all_reduces"], 0.05), ENDLESS),
+     "the link needs this long for these bytes and messages"),
+    ((5,), "exposed_ms", lambda a: (a["in_flight_ms"] - 1.1 * a["backward_ms"], ENDLESS),
+     "only backward can hide what is in flight"),
+    ((5,), "hidden_percent", lambda a: about(100 * (1 - a["exposed_ms"] / a["in_flight_ms"]), 0, 3),
+     "hidden + exposed = in flight"),
+    ((5,), "step_ms", lambda a: (0.9 * (a["backward_ms"] + a["exposed_ms"]), ENDLESS),
+     "a step is at least backward and what is exposed"),
+    ((6,), "all_reduces_4", lambda a: (a["all_reduces_1"],) * 2, "a step is synchronised once"),
+    ((6,), "mb_1", lambda a: about(4e-6 * a["parameters"], 1), "4 bytes for each parameter"),
+    ((6,), "mb_4", lambda a: about(a["mb_1"], 1), "a step is synchronised once"),
+    ((6,), "mb_bf16", lambda a: about(a["mb_4"] / 2, 1), "2 bytes instead of 4"),
+] + [((3,), f"exposed_{what}_ms", lambda a, what=what: (0.95 * ring_ms(a, a[f"all_reduces_{what}"], 1), ENDLESS),
+      "the link needs this long, and stage 2 hides nothing") for what in ("many", "few")
+] + [((4,), f"wire_mb_{n}", lambda a, n=n: about(a["mb_per_step"] * 2 * (n - 1) / n, 1),
+      "a ring sends 2 (N-1)/N of the bytes") for n in (2, 3, 4)
+] + [((7,), f"{what}_mb_{level}", lambda a, size=size, divided=level >= least:
+      about(size * a["parameters"] / (a["ranks"] if divided else 1), 2),
+      f"{size * 1e6:.0f} bytes for each parameter" + (", divided by N" if level >= least else ", on every rank"))
+     for what, size, least in (("weights", 4e-6, 3), ("gradients", 4e-6, 2), ("optimizer", 8e-6, 1))
+     for level in (1, 2, 3)]
+
+
+def read(path):
+    """The answers by exercise: their figures, and "why"."""
+    answers, answer = {}, None
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+        key, _, value = (part.strip() for part in line.partition(":"))
+        try:
+            if key == "exercise" and int(value) in FIGURES:
+                answer = answers.setdefault(int(value), {})
+            elif key and not key.startswith("#"):
+                answer[key] = value if key == "why" else float(value)
+                if key != "why" and not 0 <= answer[key] < ENDLESS:
+                    raise ValueError
+        except (TypeError, ValueError):
+            raise ValueError(f"line {number}: expected 'exercise: 1' (to 7), then 'name: number'") from None
+    return answers
+
+
+def complaints(exercise, answer):
+    """A line for each figure that cannot be true, or is missing."""
+    missing = [name for name in FIGURES[exercise] if name not in answer]
+    if missing or len(answer.get("why", "").split()) < 5:
+        yield "missing: " + ", ".join(missing or ["a sentence after why:"])
+    for exercises, name, interval, why in RULES:
+        if exercise in exercises and not missing:
+            try:
+                low, high = interval(answer)
+            except ZeroDivisionError:
+                low, high = ENDLESS, ENDLESS
+            if not low <= answer[name] <= high:
+                expected = f"{low:.6g} to {high:.6g}" if high < ENDLESS else f"at least {low:.6g}"
+                yield f"{name} is {answer[name]:.6g}, expected {expected}: {why}"
+
+
+if __name__ == "__main__":
+    try:
+        (path,) = sys.argv[1:]
+        answers = read(path)
+    except (ValueError, OSError) as error:
+        print(f"measured: error: {error}\nusage: course/measured.py FILE", file=sys.stderr)
+        sys.exit(2)
+    found = [f"exercise {number}: {text}" for number in answers for text in complaints(number, answers[number])]
+    print(*found, f"{len(answers)} exercise(s), {len(found)} complaint(s)", sep="\n")
+    sys.exit(found != [])
