@@ -60,44 +60,43 @@ static void plan_buckets(double first_cap, double cap)
 
 /* ---- how long things take ---- */
 
-/* The mean of the largest of 2^k random numbers with mean 0 and standard deviation 1 (normal distribution). */
-static const double largest_of[] = {0,      0.5642, 1.0294, 1.4236, 1.7660, 2.0697, 2.3437, 2.5946, 2.8269,
-                                    3.0439, 3.2482, 3.4418, 3.6261, 3.8023, 3.9714, 4.1341, 4.2911};
+static int ranks;
 
-/* By how much the slowest of all ranks is behind the mean rank, as a share of its computing time. */
-static double slowest_behind(int ranks)
+double largest_of_ranks(int count)
 {
+    static const double of_2_to_the[] = {0,      0.5642, 1.0294, 1.4236, 1.7660, 2.0697, 2.3437, 2.5946, 2.8269,
+                                         3.0439, 3.2482, 3.4418, 3.6261, 3.8023, 3.9714, 4.1341, 4.2911};
     int k = 0;
-    while (k < 15 && (2 << k) < ranks)
+    while (k < 15 && (2 << k) < count)
         k++;
-    double place = larger((double)ranks / (double)(1 << k) - 1, 0); /* 1 at 2^(k+1) ranks */
-    return recorded[RECORDED_SPREAD] * (largest_of[k] + place * (largest_of[k + 1] - largest_of[k]));
+    double place = larger((double)count / (1 << k) - 1, 0); /* 1 at 2^(k+1) */
+    return of_2_to_the[k] + place * (of_2_to_the[k + 1] - of_2_to_the[k]);
 }
 
-/* How much longer a rank computes than it did alone: cores are crowded, or several ranks share one. */
-static double crowded(int ranks)
+/* How many times as long a rank computes as it did alone: cores are crowded, and several ranks may share one. */
+static double crowded(double crowding)
 {
     const double cores = asked[ASK_CORES];
     if (!(cores >= 1))
         return 1;
-    double busy = cores > 1 ? (ranks - 1) / (cores - 1) : 1;
-    return (1 + asked[ASK_CROWDING] * (busy < 1 ? busy : 1)) * larger(1, ranks / cores);
+    double busy = cores > 1 ? (ranks - 1) / (cores - 1) : ranks > 1;
+    return (1 + crowding * (busy < 1 ? busy : 1)) * larger(1, ranks / cores);
 }
 
 /* Bytes that each rank's link carries in one direction: notes/allreduce.md. */
-static double link_bytes(double bytes, int ranks)
+static double link_bytes(double bytes)
 {
     return 2 * bytes * (ranks - 1) / ranks;
 }
 
-static double link_seconds(double bytes, int ranks)
+static double link_seconds(double bytes)
 {
     int latencies = 0;
     for (int reached = 1; asked[ASK_PAIRWISE] != 0 && reached < ranks; reached *= 2)
         latencies += 2;
     if (!(asked[ASK_PAIRWISE] != 0))
         latencies = 2 * (ranks - 1);
-    double carried = asked[ASK_BANDWIDTH] > 0 ? link_bytes(bytes, ranks) / asked[ASK_BANDWIDTH] : 0;
+    double carried = asked[ASK_BANDWIDTH] > 0 ? link_bytes(bytes) / asked[ASK_BANDWIDTH] : 0;
     return latencies * asked[ASK_LATENCY] + carried;
 }
 
@@ -106,8 +105,7 @@ static double link_seconds(double bytes, int ranks)
 static double now;       /* of the training thread, from the beginning of the step */
 static double computing; /* of it, without waiting */
 static double in_flight; /* all all-reduces together */
-static double slower;    /* a rank computes this many times as long as the recorded one */
-static int ranks;
+static double behind;    /* the slowest rank computes this many times as long as the mean rank */
 
 typedef struct Flight {
     double done, speed; /* of computing while it is in flight: 1 as always */
@@ -116,10 +114,11 @@ typedef struct Flight {
 static Flight flights[MOST_GRADIENTS]; /* of this micro-batch; one after the other */
 static int launched, landed;
 
-/* Carries out so much computing, which is slower while an all-reduce is in flight. */
-static void compute(double seconds)
+/* Carries out so much computing (in seconds of the recording). It is slower while an all-reduce is in flight. */
+static void compute(double recorded_seconds, double crowding)
 {
     const double begin = now;
+    double seconds = recorded_seconds * behind * crowded(crowding);
     while (landed < launched) {
         const Flight *flight = &flights[landed];
         double possible = (flight->done - now) * flight->speed;
@@ -152,11 +151,11 @@ static void draw_phase(int kind, double begin)
 /* Queues a bucket's all-reduce. It starts when the one before it is done. */
 static void launch(const Plan *bucket)
 {
-    const double sent = link_bytes(bucket->bytes, ranks);
+    const double sent = link_bytes(bucket->bytes), shared = crowded(asked[ASK_CROWDING]);
     double start = launched > 0 ? larger(now, flights[launched - 1].done) : now;
-    double itself = (asked[ASK_CALL_SECONDS] + asked[ASK_BYTE_SECONDS] * sent) * crowded(ranks);
-    double taken = (asked[ASK_CALL_PROCESSOR] + asked[ASK_BYTE_PROCESSOR] * sent) * crowded(ranks);
-    double seconds = ranks > 1 ? larger(itself, link_seconds(bucket->bytes, ranks)) : 0;
+    double carried = larger(asked[ASK_BYTE_SECONDS] * sent * shared, link_seconds(bucket->bytes));
+    double taken = (asked[ASK_CALL_PROCESSOR] + asked[ASK_BYTE_PROCESSOR] * sent) * shared;
+    double seconds = ranks > 1 ? asked[ASK_CALL_SECONDS] * shared + carried : 0;
     double lost = seconds > 0 ? asked[ASK_SLOWDOWN] + taken / seconds : 0;
     flights[launched++] = (Flight){start + seconds, larger(1 - lost, 0.1)};
     in_flight += seconds;
@@ -173,7 +172,7 @@ static void wait_and_scale(int flight, const Plan *bucket, bool last)
 {
     now = larger(now, flights[flight].done);
     if (last && all_bytes > 0)
-        compute(slower * recorded[RECORDED_SCALING] * bucket->bytes / all_bytes);
+        compute(recorded[RECORDED_SCALING] * bucket->bytes / all_bytes, asked[ASK_MEMORY_CROWDING]);
 }
 
 /* Stages 3 and 4 launch a bucket when it is ready. */
@@ -182,11 +181,11 @@ static void backward(bool overlaps)
     const double begin = now;
     double progress = 0;
     for (int b = 0; overlaps && b < bucket_count; b++) {
-        compute(slower * (buckets[b].ready - progress));
+        compute(buckets[b].ready - progress, asked[ASK_CROWDING]);
         progress = buckets[b].ready;
         launch(&buckets[b]);
     }
-    compute(slower * larger(recorded[RECORDED_BACKWARD] - progress, 0));
+    compute(larger(recorded[RECORDED_BACKWARD] - progress, 0), asked[ASK_CROWDING]);
     draw_phase(1, begin);
 }
 
@@ -206,12 +205,12 @@ static void micro_batch(int stage, bool last)
     const bool synchronises = stage < 4 || last;
     const double begin = now;
     launched = landed = 0;
-    compute(slower * recorded[RECORDED_FORWARD]);
+    compute(recorded[RECORDED_FORWARD], asked[ASK_CROWDING]);
     draw_phase(0, begin);
     backward(synchronises && stage >= 3);
     if (synchronises)
         after_backward(stage, last);
-    compute(slower * recorded[RECORDED_LEFT]);
+    compute(recorded[RECORDED_LEFT], asked[ASK_CROWDING]);
 }
 
 /* What one rank takes that has nothing to wait for. */
@@ -225,7 +224,7 @@ void simulate(void)
 {
     const int stage = whole(asked[ASK_STAGE], 1, 4), accumulate = whole(asked[ASK_ACCUMULATE], 1, 1024);
     ranks = whole(asked[ASK_RANKS], 1, 1 << 16);
-    slower = crowded(ranks) * (1 + slowest_behind(ranks));
+    behind = 1 + recorded[RECORDED_SPREAD] * largest_of_ranks(ranks);
     now = computing = in_flight = 0;
     for (int i = 0; i < ANSWER_COUNT; i++)
         answers[i] = 0;
@@ -233,10 +232,10 @@ void simulate(void)
     for (int k = 0; k < accumulate; k++)
         micro_batch(stage, k + 1 == accumulate);
     const double begin = now;
-    compute(slower * recorded[RECORDED_OPTIMIZER]);
+    compute(recorded[RECORDED_OPTIMIZER], asked[ASK_MEMORY_CROWDING]);
     draw_phase(2, begin);
     answers[ANSWER_STEP] = now;
-    answers[ANSWER_COMPUTE] = computing / (1 + slowest_behind(ranks)); /* of the mean rank: the others wait */
+    answers[ANSWER_COMPUTE] = computing / behind; /* of the mean rank: the others wait */
     answers[ANSWER_COMMUNICATION] = in_flight;
     answers[ANSWER_EXPOSED] = now - answers[ANSWER_COMPUTE];
     answers[ANSWER_HIDDEN] = larger(in_flight - answers[ANSWER_EXPOSED], 0);

@@ -12,7 +12,7 @@
  *     view(x.recording_bytes(), n).set([...]);                  // n gradients, in the order that buckets are filled
  *     view(x.recording_ready(), n).set([...]);
  *     view(x.recording(), 7).set([n, forward, backward, scaling, optimizer, left, 0]);
- *     const q = view(x.question(), 15), a = view(x.answer(), 9);
+ *     const q = view(x.question(), 16), a = view(x.answer(), 9);
  *     q.fill(0);  q[0] = 3;  q[1] = 8;  q[2] = 1;  q[3] = q[4] = 25 * 2 ** 20;  q[5] = 50e-6;  q[6] = 125e6;
  *     x.simulate();
  *     console.log(a[0], a[3], a[5]);                            // step, exposed, efficiency
@@ -59,13 +59,14 @@ typedef enum Question {
     ASK_LATENCY,          /* of one message */
     ASK_BANDWIDTH,        /* of each rank's link, bytes per second in one direction; 0: the link costs nothing */
     ASK_PAIRWISE,         /* 0: a ring, 2(N-1) latencies; 1: halving-doubling, 2 log2 N (any N: rounded up) */
-    ASK_CALL_SECONDS,     /* what an all-reduce takes at least, without the link: for itself ... */
-    ASK_BYTE_SECONDS,     /* ... and for each byte that a ring sends; it takes the longer of the two, link or this */
-    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce takes from computing, in flight: for itself ... */
+    ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short: to wake a thread, to meet */
+    ASK_BYTE_SECONDS,     /* adding up, for each byte that a ring sends: the longer one of this and the link counts */
+    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce takes from computing while it is in flight: for itself ... */
     ASK_BYTE_PROCESSOR,   /* ... and for each byte that a ring sends */
     ASK_SLOWDOWN,         /* share of its speed that computing loses while an all-reduce is in flight (GPUs) */
     ASK_CORES,            /* cores that all ranks share; 0: each rank has its own */
-    ASK_CROWDING,         /* how much longer computing takes when all cores compute, as a share; needs ASK_CORES */
+    ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share of their time */
+    ASK_MEMORY_CROWDING,  /* the same for scaling and the optimizer, which wait for memory; both need ASK_CORES */
     QUESTION_COUNT
 } Question;
 
@@ -87,6 +88,9 @@ typedef enum Answer {
 } Answer;
 
 void simulate(void);
+
+/* The mean of the largest of so many random numbers with mean 0 and standard deviation 1 (normal distribution). */
+double largest_of_ranks(int ranks);
 
 /* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes; writes
  * them into question(). Then as simulate(). */
