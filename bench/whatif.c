@@ -26,7 +26,8 @@ static const char usage[] =
     "  --slowdown S       share of its speed that computing loses while an all-reduce is in flight (0)\n"
     "  --cores C          all ranks share C cores, as the recorded ones did (each rank has its own)\n"
     "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
-    "  --json             one JSON object per line\n";
+    "  --json             one JSON object per line\n"
+    "  --recording        no answers, but what was read from the traces, as JSON: for the report page\n";
 
 typedef struct Link {
     double gbps, us;
@@ -63,7 +64,7 @@ enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
 typedef struct Settings {
     double ranks[MOST_LISTED], caps[MOST_LISTED]; /* caps: MiB, or AUTO */
     int rank_count, cap_count, stage, accumulate;
-    bool link_given, recorded_link_given, pairwise, json;
+    bool link_given, recorded_link_given, pairwise, json, recording;
     Link link, recorded_link;
     double cores, slowdown;
 } Settings;
@@ -125,6 +126,7 @@ static void set_option(Settings *settings, int letter, char *value)
     case 'c': settings->cores = parse_number("--cores", value, 1, 65536); break;
     case 'p': settings->pairwise = true; break;
     case 'j': settings->json = true; break;
+    case 'R': settings->recording = true; break;
     case 'l':
         settings->link = parse_link("--link", value);
         settings->link_given = true;
@@ -146,7 +148,7 @@ static Settings parse_options(int argc, char **argv)
         {"stage", required_argument, NULL, 's'},      {"pairwise", no_argument, NULL, 'p'},
         {"slowdown", required_argument, NULL, 'd'},   {"cores", required_argument, NULL, 'c'},
         {"recorded-link", required_argument, NULL, 'L'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},             {0}};
+        {"recording", no_argument, NULL, 'R'},        {"help", no_argument, NULL, 'h'}, {0}};
     Settings settings = {.ranks = {2, 8, 64, 1024}, .rank_count = 4, .caps = {AUTO, 0, 1, 5, 25}, .cap_count = 5,
                          .stage = 3, .accumulate = 1};
     for (int letter; (letter = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -284,6 +286,30 @@ static void answer_all(const Settings *settings)
         }
 }
 
+static void print_numbers(const char *name, const double *numbers, int count)
+{
+    printf("\"%s\": [", name);
+    for (int i = 0; i < count; i++)
+        printf("%s%.17g", i > 0 ? ", " : "", numbers[i]);
+    printf("]");
+}
+
+/* All that the simulator gets, except the settings of one answer. */
+static void print_recording(int gradients)
+{
+    const struct {
+        const char *name;
+        const double *numbers;
+        int count;
+    } parts[] = {{"recording", recording(), RECORDING_COUNT}, {"bytes", recording_bytes(), gradients},
+                 {"ready", recording_ready(), gradients}, {"question", question(), QUESTION_COUNT}};
+    for (int i = 0; i < 4; i++) {
+        printf(i > 0 ? ",\n" : "{");
+        print_numbers(parts[i].name, parts[i].numbers, parts[i].count);
+    }
+    printf("}\n");
+}
+
 int main(int argc, char **argv)
 {
     job_set_program("whatif");
@@ -304,6 +330,10 @@ int main(int argc, char **argv)
     fill_recording(&alone, several.spread);
     fill_machine(&alone, &several, settings.cores);
     fill_link(&several, &settings);
+    if (settings.recording) {
+        print_recording(alone.gradients);
+        return 0;
+    }
     if (!settings.json)
         print_head(&settings);
     answer_all(&settings);

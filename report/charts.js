@@ -142,7 +142,7 @@ function drawSeries(one, x, y) {
 /* options: {title, xTitle, xBase, yBase (of logarithmic axes), least (of a linear y), limit: {value, text}, mark: a
  * point}; series: {name, colour (a number), points: [[x, y]], dash, width}. A logarithmic axis leaves out what is 0. */
 function lineChart(width, options, series) {
-    const left = 52, right = width - 12, top = 30, bottom = 240, { limit, mark } = options;
+    const left = 52, right = width - 20, top = 30, bottom = 240, { limit, mark } = options;
     const positive = ([a, b]) => (!options.xBase || a > 0) && (!options.yBase || b > 0);
     const kept = series.map(one => ({ ...one, points: one.points.filter(positive) }));
     const every = axis => kept.flatMap(one => one.points.map(point => point[axis]));

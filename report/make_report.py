@@ -4,8 +4,8 @@
     python3 report/make_report.py DIRECTORY OUT.html
 
 DIRECTORY holds, as scripts/report.sh writes them: runs.tsv (NAME, LABEL, COMMAND), and for each run NAME.json and
-NAME.trace.json; losses.RANKS.STEPS.json and losses.command; machine; and, for the sliders, simulate.wasm and
-recording.json. Needs only Python's own library.
+NAME.trace.json; losses.RANKS.STEPS.json and losses.command; machine; and, for the sliders, simulate.wasm,
+whatif.command, own_cores.json and shared_cores.json. Needs only Python's own library.
 """
 import base64
 import glob
@@ -101,14 +101,15 @@ def read_losses(directory):
 
 
 def read_whatif(directory):
-    """The simulator and the recorded step it replays; None where it was not compiled."""
+    """The simulator and what it replays, for ranks with cores of their own or not; None where it was not compiled."""
     wasm = os.path.join(directory, "simulate.wasm")
     if not os.path.exists(wasm):
         return None
     with open(wasm, "rb") as file:
         code = base64.b64encode(file.read()).decode()
-    return {"wasm": code, "command": read(directory, "whatif.command").strip(),
-            **json.loads(read(directory, "recording.json"))}
+    shared = json.loads(read(directory, "shared_cores.json"))
+    return {"wasm": code, "command": read(directory, "whatif.command").strip(), "shared_question": shared["question"],
+            **json.loads(read(directory, "own_cores.json"))}
 
 
 def fill(template, parts):

@@ -1,9 +1,9 @@
 "use strict";
 /* sliders.js: replays the recorded step with other settings. bench/simulate.c answers, compiled to WebAssembly; its
- * header says which number lies where. data.whatif: {wasm (base64), recording, bytes, ready, question, command}. */
+ * header says which number lies where. data.whatif: {wasm (base64), recording, bytes, ready, question, shared_question
+ * (if all ranks share the cores of this machine), command}. */
 
-const RECORDING_COUNT = 7, QUESTION_COUNT = 15, ANSWER_COUNT = 9;
-const ASK = { stage: 0, ranks: 1, accumulate: 2, firstCap: 3, cap: 4, latency: 5, bandwidth: 6 };
+const ASK = { stage: 0, ranks: 1, accumulate: 2, firstCap: 3, cap: 4, latency: 5, bandwidth: 6, cores: 13 };
 const ANSWER = { step: 0, compute: 1, communication: 2, exposed: 3, hidden: 4, efficiency: 5, buckets: 6, phases: 7,
     collectives: 8 };
 const MEBIBYTE = 2 ** 20;
@@ -18,7 +18,7 @@ const SLIDERS = [
     { name: "accumulate", flag: "--accumulate", values: [1, 2, 4, 8, 16], label: "Micro-batches of a step" },
     { name: "stage", flag: "--stage", values: [1, 2, 3, 4], label: "Stage" },
 ];
-const setting = {}; /* name -> value */
+const setting = { shared: false }; /* name -> value */
 
 /* ---- the simulator ---- */
 
@@ -31,26 +31,23 @@ async function loadSimulator() {
     const x = simulator.exports = instance.exports, given = data.whatif;
     doubles(x.recording_bytes(), given.bytes.length).set(given.bytes);
     doubles(x.recording_ready(), given.ready.length).set(given.ready);
-    doubles(x.recording(), RECORDING_COUNT).set(given.recording);
+    doubles(x.recording(), given.recording.length).set(given.recording);
 }
 
 /* The answer to one question as {step: seconds, ...}, and the buckets' caps that were used. */
 function ask(asked) {
-    const x = simulator.exports, q = doubles(x.question(), QUESTION_COUNT);
-    q.set(data.whatif.question);
+    const x = simulator.exports, given = asked.shared ? data.whatif.shared_question : data.whatif.question;
+    const q = doubles(x.question(), given.length);
+    q.set(given);
     q[ASK.stage] = asked.stage;
     q[ASK.ranks] = asked.ranks;
     q[ASK.accumulate] = asked.accumulate;
-    q[ASK.latency] = asked.latency * 1e-6;
-    q[ASK.bandwidth] = asked.gbps * 1e9 / 8;
-    if (asked.cap === "auto") {
-        x.simulate_best_caps();
-    } else {
-        q[ASK.cap] = asked.cap * MEBIBYTE;
-        q[ASK.firstCap] = Math.min(asked.cap, 1) * MEBIBYTE;
-        x.simulate();
-    }
-    const a = doubles(x.answer(), ANSWER_COUNT);
+    q[ASK.latency] = 1e-6 * asked.latency;
+    q[ASK.bandwidth] = 1e9 / 8 * asked.gbps;
+    q[ASK.cap] = q[ASK.firstCap] = asked.cap === "auto" ? 0 : asked.cap * MEBIBYTE;
+    if (asked.cap === "auto" && asked.stage > 1) x.simulate_best_caps();
+    else x.simulate();
+    const a = doubles(x.answer(), Object.keys(ANSWER).length);
     const answer = Object.fromEntries(Object.entries(ANSWER).map(([name, place]) => [name, a[place]]));
     return { ...answer, cap: q[ASK.cap], firstCap: q[ASK.firstCap] };
 }
@@ -87,6 +84,15 @@ function drawEfficiency(width) {
 
 const redraws = [];
 
+/* What asks the same in a terminal. */
+function shownCommand() {
+    const { gbps, latency } = recordedSetting(), run = data.runs.find(one => one.name === "stage3");
+    const cores = setting.shared ? ` --cores ${data.whatif.shared_question[ASK.cores]}` : "";
+    return [data.whatif.command, run.command, "build/bench/whatif alone.trace.json stage3.trace.json " +
+        `--recorded-link ${gbps},${latency} --link ${setting.gbps},${setting.latency}${cores} ` +
+        SLIDERS.filter(one => one.flag).map(one => `${one.flag} ${setting[one.name]}`).join(" ")].join("\n");
+}
+
 function showAnswer() {
     const answer = ask(setting), best = ask({ ...setting, cap: "auto" }), ms = seconds => seconds * 1e3;
     at("whatif-answer").replaceChildren(table("The simulated step", ["", "this setting", "with the best buckets"], [
@@ -100,9 +106,7 @@ function showAnswer() {
     const series = efficiencies();
     at("whatif-table").replaceChildren(table("Efficiency in percent", ["ranks", ...series.map(one => one.name)],
         SLIDERS[0].values.map((count, i) => [String(count), ...series.map(one => one.points[i][1])])));
-    at("whatif-command").textContent = `${data.whatif.command} \\\n    ` +
-        SLIDERS.filter(one => one.flag).map(one => `${one.flag} ${setting[one.name]}`).join(" ") +
-        ` --link ${setting.gbps},${setting.latency}`;
+    at("whatif-command").textContent = shownCommand();
     for (const redraw of redraws) redraw();
 }
 
@@ -122,15 +126,35 @@ function makeSlider({ name, values, label }) {
     return html("label", {}, `${label}: `, output, input);
 }
 
-/* The sliders begin where the recorded run was, or at the nearest value. */
+/* The run that was recorded for the simulator: stage 3, of which the page shows the timeline. */
+function recordedSetting() {
+    const s = data.runs.find(run => run.name === "stage3").summary;
+    return { ranks: s.world_size, gbps: s.wire.gbps, latency: s.wire.latency_us, cap: s.bucket_cap_mb, stage: s.stage,
+        accumulate: s.accumulate, shared: true };
+}
+
+/* The sliders begin there, or at the nearest values. */
 function beginAtRecorded() {
-    const q = data.whatif.question;
-    const recorded = { ranks: q[ASK.ranks], gbps: q[ASK.bandwidth] * 8e-9, latency: q[ASK.latency] * 1e6,
-        cap: q[ASK.cap] / MEBIBYTE, accumulate: q[ASK.accumulate], stage: q[ASK.stage] };
+    const recorded = recordedSetting();
     for (const { name, values } of SLIDERS) {
         const away = value => Math.abs(value - recorded[name]);
         setting[name] = values.filter(value => value !== "auto").reduce((a, b) => away(b) < away(a) ? b : a);
     }
+}
+
+function makeCheckbox() {
+    const input = html("input", { type: "checkbox", id: "whatif-shared" });
+    input.addEventListener("input", () => { setting.shared = input.checked; showAnswer(); });
+    const cores = data.whatif.shared_question[ASK.cores];
+    return html("label", {}, input, ` All ranks share the ${cores} cores of this machine`);
+}
+
+/* How near the simulator comes to what was measured. */
+function compareWithRecorded() {
+    const run = data.runs.find(one => one.name === "stage3"), measured = run.summary.step_ms.p50;
+    const said = 1e3 * ask(recordedSetting()).step;
+    return html("p", { id: "whatif-recorded" }, `The recorded run (${run.label}, ${run.summary.world_size} ranks on ` +
+        `shared cores) took ${shown(measured)} ms for a step. With its settings the simulator says ${shown(said)} ms.`);
 }
 
 async function startSliders() {
@@ -144,12 +168,13 @@ async function startSliders() {
     beginAtRecorded();
     const more = (title, child) => html("details", {}, html("summary", {}, title), child);
     body.append(html("p", {}, "How long would the recorded step take with other settings? The page replays it in a " +
-        "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. The " +
-        "sliders begin near the recorded run."),
-        html("div", { class: "sliders" }, ...SLIDERS.map(makeSlider)),
-        html("div", { class: "scroll", id: "whatif-answer", "aria-live": "polite" }),
+        "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. Stages 3 and 4 differ only " +
+        "with several micro-batches."),
+        compareWithRecorded(), html("div", { class: "sliders" }, ...SLIDERS.map(makeSlider)), makeCheckbox(),
         html("ul", { class: "legend", id: "whatif-lanes" }), html("div", { class: "chart", id: "whatif-simulated" }),
-        html("ul", { class: "legend", id: "whatif-legend" }), html("div", { class: "chart", id: "whatif-chart" }),
+        html("div", { class: "pair" }, html("div", { class: "scroll", id: "whatif-answer", "aria-live": "polite" }),
+            html("div", {}, html("ul", { class: "legend", id: "whatif-legend" }),
+                html("div", { class: "chart", id: "whatif-chart" }))),
         more("Table: efficiency", html("div", { class: "scroll", id: "whatif-table" })),
         more("Command", html("pre", { id: "whatif-command" })));
     legend("whatif-lanes", [...PHASES.map(kind => [kind, kind]), ["all-reduce", "all_reduce"]]);

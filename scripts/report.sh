@@ -27,19 +27,26 @@ cd "$repository"
 use_own_openblas_kernels
 if [ -z "$build" ]; then
     build=build
-    build_targets=(train_stage{1..5})
+    build_targets=(train_stage{1..5} whatif)
+    if command -v clang >/dev/null && command -v wasm-ld >/dev/null; then
+        build_targets+=(simulate_wasm)
+    fi
     build_preset release
 fi
 results=${keep:-$(mktemp -d)}
 [ -n "$keep" ] || trap 'rm -rf "$results"' EXIT
 
-# The model and the link of the timelines; the lengths of the runs whose losses are compared.
-flags="--model gpt --batch-size 16 --steps 30 --eval-samples 8 --wire 1,50"
+# The runs of the timelines, with two ranks; alone: one rank with the same share of the batch, for the simulator. The
+# lengths of the runs whose losses are compared.
+link=1,50
+flags="--model gpt --batch-size 16 --steps 30 --eval-samples 8 --wire $link"
+alone="--model gpt --batch-size 8 --steps 30 --eval-samples 8"
 caps="--bucket-cap-mb 1"
 lengths="1 3 10 30 70 150 300"
 if [ -n "$quick" ]; then
-    flags="--model mlp --steps 8 --eval-samples 8 --wire 1,50"
-    caps="--bucket-cap-mb 0.5 --first-bucket-mb 0.25"
+    flags="--model mlp --batch-size 128 --steps 8 --eval-samples 8 --wire $link"
+    alone="--model mlp --batch-size 64 --steps 8 --eval-samples 8"
+    caps="--bucket-cap-mb 0.5 --first-bucket-mb 0.5"
     lengths="1 4"
 fi
 
@@ -47,7 +54,8 @@ fi
 show() {
     local ranks=$1
     shift
-    echo "mpiexec -n $ranks ${*//"$build"/build}"
+    local words=${*//"$build"/build}
+    echo "mpiexec -n $ranks ${words//"$results/"/}"
 }
 
 # run RANKS COMMAND...: runs it silently, and ends the script if it fails.
@@ -66,7 +74,7 @@ record() {
     shift 3
     command+=($flags "$@" --trace "$results/$name.trace.json" --json "$results/$name.json")
     run 2 "${command[@]}"
-    printf '%s\t%s\t%s\n' "$name" "$label" "$(show 2 "${command[@]//"$results/"/}")" >>"$results/runs.tsv"
+    printf '%s\t%s\t%s\n' "$name" "$label" "$(show 2 "${command[@]}")" >>"$results/runs.tsv"
 }
 
 : >"$results/runs.tsv"
@@ -78,8 +86,21 @@ record stage3 "stage 3" stage3_overlap $caps
 record stage3m "stage 3, $micro" stage3_overlap $caps --accumulate 2
 record stage4 "stage 4, $micro" stage4_accumulation $caps --accumulate 2
 for zero in 1 2 3; do
-    record "stage5z$zero" "stage 5, --zero $zero, $micro" stage5_sharded --zero $zero --accumulate 2
+    record "stage5z$zero" "stage 5, --zero $zero" stage5_sharded --zero $zero
 done
+
+if [ -e "$build/bench/simulate.wasm" ]; then
+    cp "$build/bench/simulate.wasm" "$results/"
+    command=("$build/stage3_overlap/train" $alone --bucket-cap-mb 0 --first-bucket-mb 0)
+    command+=(--trace "$results/alone.trace.json")
+    run 1 "${command[@]}"
+    show 1 "${command[@]}" >"$results/whatif.command"
+    whatif=("$build/bench/whatif" "$results/alone.trace.json" "$results/stage3.trace.json" --recorded-link $link)
+    "${whatif[@]}" --link $link --recording >"$results/own_cores.json"
+    "${whatif[@]}" --link $link --recording --cores "$(nproc)" >"$results/shared_cores.json"
+else
+    echo "report: note: clang or wasm-ld is missing (Debian: packages clang and lld), so the page has no sliders"
+fi
 
 losses="build/stage3_overlap/train --model mlp --lr-schedule constant --eval-samples 8"
 cat >"$results/losses.command" <<END
