@@ -54,18 +54,27 @@ function ask(asked) {
 
 /* ---- what is shown ---- */
 
-/* The simulated step of a rank: two lanes, as in the picture of the recorded steps. */
-function drawSimulated(width) {
-    const answer = ask(setting), x = simulator.exports, scale = width / answer.step / 1e3, out = [];
+/* The simulated step of a rank: [colour, name, begin, end], in milliseconds. */
+function simulatedEvents() {
+    const answer = ask(setting), x = simulator.exports, events = [];
     const phases = doubles(x.answer_phases(), 3 * answer.phases);
     const works = doubles(x.answer_collectives(), 4 * answer.collectives);
-    const bar = (y, begin, end, colour, title) => out.push(block(begin * 1e3 * scale, y,
-        Math.max(0.8, (end - begin) * 1e3 * scale - 0.5), 20, colour, `${title}: ${shown((end - begin) * 1e3, 3)} ms`));
-    for (let i = 0; i < answer.phases; i++)
-        bar(6, phases[3 * i + 1], phases[3 * i + 2], PHASES[phases[3 * i]], PHASES[phases[3 * i]]);
+    const add = (colour, name, begin, end) => events.push([colour, name, 1e3 * begin, 1e3 * end]);
+    for (let i = 0; i < answer.phases; i++) {
+        const kind = PHASES[phases[3 * i]];
+        add(kind, kind, phases[3 * i + 1], phases[3 * i + 2]);
+    }
     for (let i = 0; i < answer.collectives; i++)
-        bar(30, works[4 * i + 1], works[4 * i + 2], "all_reduce", `all-reduce of ${works[4 * i + 3]} bytes`);
-    const axis = valueAxis(0, answer.step * 1e3, 0, width, 54, "ms");
+        add("all_reduce", `all-reduce of ${works[4 * i + 3]} bytes`, works[4 * i + 1], works[4 * i + 2]);
+    return { step: 1e3 * answer.step, events };
+}
+
+/* Two lanes, as in the picture of the recorded steps. */
+function drawSimulated(width) {
+    const { step, events } = simulatedEvents(), scale = width / step;
+    const out = events.map(([colour, name, begin, end]) => block(begin * scale, colour === "all_reduce" ? 30 : 6,
+        Math.max(0.8, (end - begin) * scale - 0.5), 20, colour, `${name}: ${shown(end - begin, 3)} ms`));
+    const axis = valueAxis(0, step, 0, width, 54, "ms");
     return [chart(width, 78, "The simulated step of one rank", ...axis, ...out)];
 }
 
@@ -103,6 +112,8 @@ function showAnswer() {
         ["buckets", String(answer.buckets), String(best.buckets)],
         ["first bucket, MiB", answer.firstCap / MEBIBYTE, best.firstCap / MEBIBYTE],
         ["other buckets, MiB", answer.cap / MEBIBYTE, best.cap / MEBIBYTE]], 3));
+    at("whatif-events").replaceChildren(table("The simulated step", ["event", "begins (ms)", "takes (ms)"],
+        simulatedEvents().events.map(([, name, begin, end]) => [name, begin, end - begin]), 3));
     const series = efficiencies();
     at("whatif-table").replaceChildren(table("Efficiency in percent", ["ranks", ...series.map(one => one.name)],
         SLIDERS[0].values.map((count, i) => [String(count), ...series.map(one => one.points[i][1])])));
@@ -168,13 +179,14 @@ async function startSliders() {
     beginAtRecorded();
     const more = (title, child) => html("details", {}, html("summary", {}, title), child);
     body.append(html("p", {}, "How long would the recorded step take with other settings? The page replays it in a " +
-        "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. Stages 3 and 4 differ only " +
-        "with several micro-batches."),
+        "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. Stages " +
+        "3 and 4 differ only with several micro-batches."),
         compareWithRecorded(), html("div", { class: "sliders" }, ...SLIDERS.map(makeSlider)), makeCheckbox(),
         html("ul", { class: "legend", id: "whatif-lanes" }), html("div", { class: "chart", id: "whatif-simulated" }),
         html("div", { class: "pair" }, html("div", { class: "scroll", id: "whatif-answer", "aria-live": "polite" }),
             html("div", {}, html("ul", { class: "legend", id: "whatif-legend" }),
                 html("div", { class: "chart", id: "whatif-chart" }))),
+        more("Table: events", html("div", { class: "scroll", id: "whatif-events" })),
         more("Table: efficiency", html("div", { class: "scroll", id: "whatif-table" })),
         more("Command", html("pre", { id: "whatif-command" })));
     legend("whatif-lanes", [...PHASES.map(kind => [kind, kind]), ["all-reduce", "all_reduce"]]);
