@@ -26,7 +26,8 @@ static const char usage[] =
     "  --slowdown S       share of its speed that computing loses while an all-reduce is in flight (0)\n"
     "  --cores C          all ranks share C cores, as the recorded ones did (each rank has its own)\n"
     "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
-    "  --json             one JSON object per line\n";
+    "  --json             one JSON object per line\n"
+    "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
 
 typedef struct Link {
     double gbps, us;
@@ -63,7 +64,7 @@ enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
 typedef struct Settings {
     double ranks[MOST_LISTED], caps[MOST_LISTED]; /* caps: MiB, or AUTO */
     int rank_count, cap_count, stage, accumulate;
-    bool link_given, recorded_link_given, pairwise, json;
+    bool link_given, recorded_link_given, pairwise, json, only_recording;
     Link link, recorded_link;
     double cores, slowdown;
 } Settings;
@@ -125,6 +126,7 @@ static void set_option(Settings *settings, int letter, char *value)
     case 'c': settings->cores = parse_number("--cores", value, 1, 65536); break;
     case 'p': settings->pairwise = true; break;
     case 'j': settings->json = true; break;
+    case 'R': settings->only_recording = true; break;
     case 'l':
         settings->link = parse_link("--link", value);
         settings->link_given = true;
@@ -146,7 +148,7 @@ static Settings parse_options(int argc, char **argv)
         {"stage", required_argument, NULL, 's'},      {"pairwise", no_argument, NULL, 'p'},
         {"slowdown", required_argument, NULL, 'd'},   {"cores", required_argument, NULL, 'c'},
         {"recorded-link", required_argument, NULL, 'L'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},             {0}};
+        {"recording", no_argument, NULL, 'R'},        {"help", no_argument, NULL, 'h'}, {0}};
     Settings settings = {.ranks = {2, 8, 64, 1024}, .rank_count = 4, .caps = {AUTO, 0, 1, 5, 25}, .cap_count = 5,
                          .stage = 3, .accumulate = 1};
     for (int letter; (letter = getopt_long(argc, argv, "", options, NULL)) != -1;)
@@ -214,7 +216,7 @@ static void fill_link(const Recorded *several, const Settings *settings)
     q[ASK_CALL_SECONDS] = several->wake;
     q[ASK_LATENCY] = 1e-6 * settings->link.us;
     q[ASK_BANDWIDTH] = 1e9 / 8 * settings->link.gbps;
-    if (several->ranks == 1 && !settings->link_given)
+    if (several->ranks == 1 && !settings->link_given && !settings->only_recording)
         die("--link: one rank's trace shows no link; give one, or a trace of several ranks");
     if (several->ranks == 1)
         return;
@@ -268,6 +270,24 @@ static void print_row(const Settings *settings, bool best)
                100 * a[ANSWER_EFFICIENCY]);
 }
 
+static void print_array(const char *name, const double *values, int count, const char *end)
+{
+    printf("\"%s\": [", name);
+    for (int i = 0; i < count; i++)
+        printf("%s%.17g", i > 0 ? ", " : "", values[i]);
+    printf("]%s", end);
+}
+
+static void print_recording(void)
+{
+    const int gradients = (int)recording()[RECORDED_GRADIENTS];
+    printf("{");
+    print_array("recording", recording(), RECORDING_COUNT, ",\n ");
+    print_array("bytes", recording_bytes(), gradients, ",\n ");
+    print_array("ready", recording_ready(), gradients, ",\n ");
+    print_array("question", question(), QUESTION_COUNT, "}\n");
+}
+
 static void answer_all(const Settings *settings)
 {
     double *q = question();
@@ -304,6 +324,10 @@ int main(int argc, char **argv)
     fill_recording(&alone, several.spread);
     fill_machine(&alone, &several, settings.cores);
     fill_link(&several, &settings);
+    if (settings.only_recording) {
+        print_recording();
+        return 0;
+    }
     if (!settings.json)
         print_head(&settings);
     answer_all(&settings);
