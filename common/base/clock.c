@@ -71,20 +71,25 @@ static void grow(void)
     event_capacity = capacity;
 }
 
-void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
+void timeline_add_event(TimelineEvent event)
 {
-    if (!timeline_enabled())
-        return;
-    TimelineEvent event = {.row = row, .step = atomic_load(&current_step), .start = start, .end = end};
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(event.name, sizeof event.name, format, arguments);
-    va_end(arguments);
-
+    event.step = atomic_load(&current_step);
     pthread_mutex_lock(&lock);
     grow();
     events[event_count++] = event;
     pthread_mutex_unlock(&lock);
+}
+
+void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
+{
+    if (!timeline_enabled())
+        return;
+    TimelineEvent event = {.row = row, .start = start, .end = end};
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(event.name, sizeof event.name, format, arguments);
+    va_end(arguments);
+    timeline_add_event(event);
 }
 
 int timeline_events(const TimelineEvent **all)

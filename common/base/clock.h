@@ -8,6 +8,7 @@
 #define LOCKSTEP_BASE_CLOCK_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* ---- time, in seconds, on a clock that never jumps ---- */
 
@@ -20,15 +21,19 @@ void sleep_seconds(double seconds);
 
 /* ---- the timeline ---- */
 
-/* The first two rows show the host: work of a GPU appears when the host queued it or waited for it. The last two rows
- * show a GPU: the training thread's stream, and all other streams. */
-typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION } TimelineRow;
+/* The first two rows show the host: work of a GPU appears when the host queued it or waited for it. The next two rows
+ * show a GPU: the training thread's stream, and all other streams. ROW_WAITING is not shown: waits for collectives. */
+typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION, ROW_WAITING } TimelineRow;
 
 typedef struct TimelineEvent {
     char name[56];     /* "forward", "all_reduce bucket 2", "gradient-ready fc1.weight" */
     int row;           /* a TimelineRow */
     int step;          /* -1: outside any step */
     double start, end; /* seconds of now_seconds(); equal for an instant */
+    int64_t sequence;  /* of a collective, or what is waited for: its number, from 1. 0: no collective, nothing below */
+    int64_t bytes;     /* as in CommCounters */
+    double queued;     /* when the training thread called it */
+    char algorithm[24]; /* "ring": as --allreduce calls it */
 } TimelineEvent;
 
 void timeline_enable(void);
@@ -36,6 +41,8 @@ bool timeline_enabled(void);
 void timeline_set_step(int step);
 void timeline_add(TimelineRow row, double start, double end, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Adds an event with all its fields, but in the current step. Call it only while the timeline is on. */
+void timeline_add_event(TimelineEvent event);
 
 /* The events so far, in the order in which they were added; returns their number. Owned by the timeline; valid until
  * the next timeline_add(). */

@@ -73,11 +73,11 @@ AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg)
  * on every rank the collectives run in the order of the calls. */
 static void run_blocking(ProcessGroup *pg, Collective collective)
 {
-    double start = now_seconds();
+    collective.queued = now_seconds();
     worker_drain(pg);
     collective.sequence = pg->sequence++;
     group_carry_out(pg, &collective);
-    group_add_exposed(pg, now_seconds() - start);
+    group_add_exposed(pg, &collective, collective.queued);
 }
 
 void pg_barrier(ProcessGroup *pg)

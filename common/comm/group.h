@@ -50,13 +50,14 @@ void group_tell_called(ProcessGroup *pg, const Collective *collective);
 void group_tell_ready(ProcessGroup *pg, const Collective *collective);
 void group_tell_carried(ProcessGroup *pg, const Collective *collective);
 void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end);
+void group_tell_waited(ProcessGroup *pg, const Collective *collective, double from, double until);
 void group_tell_leaving(ProcessGroup *pg);
 void group_tell_closing(ProcessGroup *pg);
 
 /* ---- work.c ---- */
 
-/* Adds to the time that the training thread has waited for communication. */
-void group_add_exposed(ProcessGroup *pg, double seconds);
+/* The training thread has waited for this collective until now: counts the time as exposed, and tells observers. */
+void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from);
 
 /* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
 void group_carry_out(ProcessGroup *pg, const Collective *collective);

@@ -54,6 +54,13 @@ void group_tell_done(ProcessGroup *pg, const Collective *collective, double star
             pg->observers[i].done(pg->observers[i].self, collective, start, end);
 }
 
+void group_tell_waited(ProcessGroup *pg, const Collective *collective, double from, double until)
+{
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].waited != NULL)
+            pg->observers[i].waited(pg->observers[i].self, collective, from, until);
+}
+
 void group_tell_leaving(ProcessGroup *pg)
 {
     for (int i = 0; i < pg->observer_count; i++)

@@ -26,6 +26,7 @@ typedef struct Collective {
     struct DeviceEvent *ready; /* background: device work that writes `send`; consumed at the start. NULL on the CPU */
     bool background; /* on the communication thread, which leaves the core to the computation */
     bool patient;    /* no time-out */
+    double queued;   /* when it was called, by now_seconds(); an asynchronous one while the timeline is off: 0 */
 } Collective;
 
 const char *operation_name(Operation operation);
@@ -39,6 +40,7 @@ typedef struct GroupObserver {
     void (*ready)(void *self, const Collective *collective);   /* `send` is computed; the rank now waits for others */
     void (*carried)(void *self, const Collective *collective); /* the result is there; an emulated link may add time */
     void (*done)(void *self, const Collective *collective, double start, double end); /* now_seconds() */
+    void (*waited)(void *self, const Collective *collective, double from, double until); /* training, while measuring */
     void (*leaving)(void *self); /* pg_destroy() has begun on this rank; nothing is under way */
     void (*closing)(void *self); /* all ranks have called pg_destroy(); MPI ends next */
 } GroupObserver;

@@ -58,7 +58,7 @@ const unsigned char *shared_announced_send(const SharedMemory *shared, int rank)
 static Collective begin_meeting(ProcessGroup *pg, const char *what)
 {
     const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
-                                   .sequence = pg->sequence++};
+                                   .sequence = pg->sequence++, .queued = now_seconds()};
     group_tell_called(pg, &collective);
     group_tell_ready(pg, &collective); /* it sends nothing */
     return collective;

@@ -75,13 +75,15 @@ static void count_collective(ProcessGroup *pg, const Collective *collective, dou
     pthread_mutex_unlock(&pg->lock);
 }
 
-void group_add_exposed(ProcessGroup *pg, double seconds)
+void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from)
 {
+    const double until = now_seconds();
     if (!pg->measuring)
         return;
     pthread_mutex_lock(&pg->lock);
-    pg->counters.exposed += seconds;
+    pg->counters.exposed += until - from;
     pthread_mutex_unlock(&pg->lock);
+    group_tell_waited(pg, collective, from, until);
 }
 
 CommCounters pg_counters(ProcessGroup *pg)
@@ -244,6 +246,7 @@ static Work *enqueue(ProcessGroup *pg, Collective collective)
     collective.sequence = pg->sequence++;
     collective.ready = device_event_record();
     collective.background = true;
+    collective.queued = timeline_enabled() ? now_seconds() : 0;
     pthread_mutex_lock(&worker->lock);
     Work *work = worker->spare;
     if (work != NULL)
@@ -337,7 +340,7 @@ void work_wait(Work *work)
     worker->spare = work;
     pthread_mutex_unlock(&worker->lock);
     atomic_store(&work->pg->training_waits, false);
-    group_add_exposed(work->pg, now_seconds() - start);
+    group_add_exposed(work->pg, &work->collective, start);
 }
 
 void worker_drain(ProcessGroup *pg)

@@ -229,11 +229,17 @@ static void test_counters_and_timeline(void **state)
         work_wait(works[i]);
     assert_int_equal(pg_counters(pg).collectives, 4);
     assert_int_equal(pg_counters(pg).bytes, 4 * count_of(13) * sizeof(float));
-    assert_int_equal(timeline_events(&events) - before, 4);
+    assert_int_equal(timeline_events(&events) - before, 8); /* the fourth is waited for first, when all are done */
     for (int i = 0; i < 4; i++) {
         char expected[56];
         snprintf(expected, sizeof expected, "all_reduce %s", names[i]);
         assert_string_equal(events[before + i].name, expected);
+        const TimelineEvent *done = &events[before + i], *wait = &events[before + 7 - i];
+        assert_true(done->row == ROW_COMMUNICATION && done->bytes == (int64_t)(count_of(13) * sizeof(float)));
+        assert_true(done->queued > (i > 0 ? done[-1].queued : 0) && done->queued <= done->start);
+        assert_true(done->sequence > 0 && done->sequence == (i > 0 ? done[-1].sequence + 1 : done->sequence));
+        assert_true(wait->row == ROW_WAITING && wait->sequence == done->sequence && wait->end >= wait->start);
+        assert_string_equal(done->algorithm, all_reduce_name(pg_algorithm(pg)));
     }
     for (int i = 0; i < 4; i++)
         free(buffer[i]);

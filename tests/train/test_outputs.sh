@@ -1,6 +1,6 @@
 #!/bin/sh
 # test_outputs.sh: the output at the end of a run: the evaluation, which must not depend on the number of ranks; bits
-# per byte and the share of communication; the advice after --verify; the trace; the generated text.
+# per byte and the share of communication; the advice after --verify; the generated text.
 # Its usage: cli/cases.sh. TRAIN: a stage with a communication row, 3 or 4.
 
 # shellcheck source-path=SCRIPTDIR
@@ -94,33 +94,6 @@ verified_with 1 '--optimizer sgd' --optimizer adamw --lr 0.3 --verify
 verified_with 0 '' --optimizer adamw --lr 0.3 --verify exact
 verified_with 0 '' --optimizer sgd --lr 0.1 --verify
 verified_with 1 '(--steps 1).*relu' --optimizer sgd --lr 3 --momentum 0.99 --clip-grad-norm 0 --verify
-
-# ---- trace ----
-
-# traced WHAT JQ-CONDITION: of a run of 3 steps on 2 ranks
-traced()
-{
-    jq -e "$2" "$scratch/trace" >/dev/null 2>"$scratch/err" || fail "the trace: expected $1" --trace
-}
-succeeds 2 --model mlp-toy --steps 3 --trace "$scratch/trace"
-traced "a JSON array" 'type == "array"'
-traced "two processes, called rank 0 and rank 1" \
-    '[.[] | select(.name == "process_name") | [.pid, .args.name]] | sort == [[0, "rank 0"], [1, "rank 1"]]'
-traced "the rows compute and communication of each" '[.[] | select(.name == "thread_name") | [.pid, .tid, .args.name]] |
-    sort == [[0, 0, "compute"], [0, 1, "communication"], [1, 0, "compute"], [1, 1, "communication"]]'
-for rank in 0 1; do
-    for name in forward backward optimizer; do
-        traced "one '$name' in each step of rank $rank, in its row compute" \
-            "[.[] | select(.pid == $rank and .tid == 0 and .ph == \"X\" and .name == \"$name\" and .dur > 0) |
-            .args.step] == [0, 1, 2]"
-    done
-    traced "an all-reduce in each step of rank $rank, in its row communication" \
-        "[.[] | select(.pid == $rank and .tid == 1 and .ph == \"X\" and .dur > 0) |
-        select(.name | startswith(\"all_reduce\")) | .args.step] | unique == [0, 1, 2]"
-done
-traced "other times on rank 1 than on rank 0: is each rank's own timeline gathered?" \
-    '[.[] | select(.pid == 0) | .ts] != [.[] | select(.pid == 1) | .ts]'
-traced "no event before time 0" 'all(.[] | select(.ph != "M"); .ts >= 0) and any(.[]; .ts == 0)'
 
 # ---- text ----
 

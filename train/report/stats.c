@@ -2,7 +2,9 @@
 #include "train/report/stats.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -46,16 +48,39 @@ static void end_range(void *self, const Collective *collective)
     device_range_end();
 }
 
-static void add_event(void *self, const Collective *collective, double start, double end)
+/* As --allreduce calls it, or "nccl". Barriers and broadcasts are MPI's own. 16 bits may need another algorithm. */
+static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
 {
-    if (pg_is_measuring(self))
-        timeline_add(ROW_COMMUNICATION, start, end, "%s %s", operation_name(collective->operation),
-                     collective->carries);
+    if (device_owns(c->send) && strcmp(pg_backend(pg), "nccl") == 0)
+        return "nccl";
+    if (c->operation == OP_BARRIER || c->operation == OP_BROADCAST)
+        return "mpi";
+    return all_reduce_name(all_reduce_algorithm(pg_algorithm(pg), c->dtype));
+}
+
+static void add_collective(void *self, const Collective *c, double start, double end)
+{
+    if (!timeline_enabled() || !pg_is_measuring(self))
+        return;
+    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = start, .end = end, .sequence = c->sequence + 1,
+                           .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
+    snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
+    snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
+    timeline_add_event(event);
+}
+
+static void add_wait(void *self, const Collective *c, double from, double until)
+{
+    (void)self;
+    if (timeline_enabled())
+        timeline_add_event((TimelineEvent){.row = ROW_WAITING, .start = from, .end = until,
+                                           .sequence = c->sequence + 1});
 }
 
 void phases_observe(ProcessGroup *pg)
 {
-    pg_observe(pg, &(GroupObserver){.self = pg, .ready = begin_range, .carried = end_range, .done = add_event});
+    pg_observe(pg, &(GroupObserver){.self = pg, .ready = begin_range, .carried = end_range, .done = add_collective,
+                                    .waited = add_wait});
 }
 
 /* ---- statistics ---- */

@@ -1,10 +1,11 @@
 /* trace.c: gathers the ranks' timelines, one after the other, and writes them in Chrome's "Trace Event Format", as a
- * JSON array. In it, ph X is an interval, i an instant, and M names a row. */
+ * JSON array. In it, ph X is an interval, i an instant, s and f are the two ends of an arrow, and M is about all of the
+ * trace or names a row. */
 #include "train/report/trace.h"
 
-#include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,15 +20,17 @@
 #define WORDS(type) (sizeof(type) / sizeof(int64_t))
 _Static_assert(sizeof(TimelineEvent) % sizeof(int64_t) == 0, "an event is a whole number of words");
 
-/* Add this to this rank's clock to get rank 0's; in seconds. */
-static double clock_offset;
+#define BARRIERS 16 /* to compare clocks in */
+
+/* Add the first to this rank's clock to get rank 0's. No rank's is wrong by more than the second. In seconds. */
+static double clock_offset, clock_error;
 
 /* ---- clocks ---- */
 
-typedef struct ClockReading {
-    double seconds;   /* now_seconds() just after a barrier */
-    uint64_t machine; /* equal on all ranks that share a clock */
-} ClockReading;
+typedef struct ClockReadings {
+    double before[BARRIERS], after[BARRIERS]; /* now_seconds() around each barrier */
+    uint64_t machine;                         /* equal on all ranks that share a clock */
+} ClockReadings;
 
 /* Linux draws a random boot_id when a machine starts. If it cannot be read, the rank counts as a machine of its own. */
 static uint64_t machine_identity(int rank)
@@ -40,93 +43,118 @@ static uint64_t machine_identity(int rank)
     return length > 0 ? fnv1a(FNV1A_START, text, (size_t)length) : (uint64_t)rank;
 }
 
-/* Ranks of one machine share its clock. Clocks of different machines have different zeros. All ranks leave a barrier at
- * nearly the same moment, so what their clocks show then is taken for the same time. The error is the difference in
- * leaving the barrier: some ten microseconds on a good network. So smaller differences between machines mean nothing.
- * Drift of the clocks during the run is not corrected. */
+/* note: clock-alignment
+ * Ranks of one machine share its clock. Clocks of different machines have different zeros. In each barrier there is a
+ * moment at which all ranks are inside: when the last one enters. Every rank's clock shows it between `before` and
+ * `after`, so each barrier gives limits for the offset to rank 0's clock, and a quick one gives close limits. Their
+ * middle is off by half their distance at most: about the time of a message. Drift during the run is not corrected. */
 void trace_start(ProcessGroup *pg)
 {
-    int ranks = pg_world_size(pg), rank = pg_rank(pg);
-    ClockReading *readings = alloc_or_fault((size_t)ranks * sizeof *readings);
-    ClockReading mine = {.machine = machine_identity(rank)};
-    pg_barrier(pg); /* sets up connections, which takes longer on some ranks */
-    pg_barrier(pg);
-    mine.seconds = now_seconds();
-    pg_all_gather(pg, &mine, readings, WORDS(ClockReading), DTYPE_I64, "clocks");
+    ClockReadings *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
+    ClockReadings mine = {.machine = machine_identity(pg_rank(pg))};
+    pg_set_measuring(pg, false); /* an emulated link would only delay the barriers */
+    for (int i = 0; i < BARRIERS; i++) {
+        mine.before[i] = now_seconds();
+        pg_barrier(pg);
+        mine.after[i] = now_seconds();
+    }
+    pg_all_gather(pg, &mine, all, WORDS(ClockReadings), DTYPE_I64, "clocks");
     int first = 0; /* first rank of this machine, for one offset on all its ranks: 0 on rank 0's machine */
-    while (readings[first].machine != mine.machine)
+    while (all[first].machine != mine.machine)
         first++;
-    clock_offset = readings[0].seconds - readings[first].seconds;
-    free(readings);
+    double most = first > 0 ? INFINITY : 0, least = -most;
+    for (int i = 0; i < BARRIERS; i++) {
+        least = fmax(least, all[0].before[i] - all[first].after[i]);
+        most = fmin(most, all[0].after[i] - all[first].before[i]);
+    }
+    clock_offset = (most + least) / 2;
+    clock_error = (most - least) / 2;
+    pg_all_reduce(pg, &clock_error, &clock_error, 1, DTYPE_F64, REDUCE_MAX, "errors of clocks");
+    pg_set_measuring(pg, true);
+    free(all);
     timeline_enable();
+}
+
+/* ---- what belongs together ---- */
+
+/* The wait for event i, in its step or the next one; NULL: it is no collective, or no step has waited for it. */
+static const TimelineEvent *find_wait(const TimelineEvent *events, int64_t count, int64_t i)
+{
+    for (int64_t j = i + 1; j < count && events[i].sequence > 0 && events[j].step <= events[i].step + 1; j++)
+        if (events[j].row == ROW_WAITING && events[j].sequence == events[i].sequence)
+            return &events[j];
+    return NULL;
+}
+
+/* The gradient-ready event that launched event i: what its thread did last before the call. NULL: that was something
+ * else, or i is no collective, or a gather. (The events of the row "compute" are in the order of their ends.) */
+static const TimelineEvent *find_launch(const TimelineEvent *events, int64_t i)
+{
+    int64_t j = i - 1;
+    if (events[i].sequence == 0 || strncmp(events[i].name, "all_gather ", 11) == 0)
+        return NULL;
+    while (j >= 0 && (events[j].row != ROW_COMPUTE || events[j].end > events[i].queued))
+        j--;
+    return j >= 0 && strncmp(events[j].name, "gradient-ready ", 15) == 0 ? &events[j] : NULL;
 }
 
 /* ---- writing ---- */
 
-/* Writes one line and frees the object. The first event has no comma before it. */
-static void write_object(AtomicFile *file, cJSON *object, bool first)
+/* Writes ' as ", so that formats look like what they become. Names are the program's own and have neither. */
+__attribute__((format(printf, 2, 3))) static void print(AtomicFile *file, const char *format, ...)
 {
-    char *text = cJSON_PrintUnformatted(object);
-    CHECK(text != NULL, "out of memory for %s", file->path);
-    const char *before = first ? "[\n" : ",\n";
-    atomic_write(file, before, strlen(before));
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    for (char *quote = text; (quote = strchr(quote, '\'')) != NULL;)
+        *quote = '"';
     atomic_write(file, text, strlen(text));
-    cJSON_free(text);
-    cJSON_Delete(object);
 }
 
-/* Writes a metadata event: the name of a process (row < 0) or of its thread `row`. */
-static void write_name(AtomicFile *file, int rank, int row, const char *name, bool first)
+static void write_head(AtomicFile *file, int ranks)
 {
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "name", row < 0 ? "process_name" : "thread_name");
-    cJSON_AddStringToObject(object, "ph", "M");
-    cJSON_AddNumberToObject(object, "pid", rank);
-    if (row >= 0)
-        cJSON_AddNumberToObject(object, "tid", row);
-    cJSON_AddStringToObject(cJSON_AddObjectToObject(object, "args"), "name", name);
-    write_object(file, object, first);
-}
-
-static void write_names(AtomicFile *file, int ranks)
-{
+    static const char *const rows[] = {"compute", "communication", "GPU", "GPU, communication"};
+    const int row_count = strcmp(device_name(), "cuda") == 0 ? 4 : 2;
+    print(file, "[\n{'name':'clock_alignment','ph':'M','pid':0,'args':{'error_us':%.3f}}", 1e6 * clock_error);
     for (int rank = 0; rank < ranks; rank++) {
-        char name[32];
-        snprintf(name, sizeof name, "rank %d", rank);
-        write_name(file, rank, -1, name, rank == 0);
-        write_name(file, rank, ROW_COMPUTE, "compute", false);
-        write_name(file, rank, ROW_COMMUNICATION, "communication", false);
-        if (strcmp(device_name(), "cuda") == 0) {
-            write_name(file, rank, ROW_GPU, "GPU", false);
-            write_name(file, rank, ROW_GPU_COMMUNICATION, "GPU, communication", false);
-        }
+        print(file, ",\n{'name':'process_name','ph':'M','pid':%d,'args':{'name':'rank %d'}}", rank, rank);
+        for (int row = 0; row < row_count; row++)
+            print(file, ",\n{'name':'thread_name','ph':'M','pid':%d,'tid':%d,'args':{'name':'%s'}}", rank, row,
+                  rows[row]);
     }
 }
 
-/* Rounds to the nanosecond: more digits would be noise. */
-static double microseconds(double seconds)
+/* zero: in seconds, on the rank's clock; the file has microseconds, to the nanosecond. wait: NULL if there is none. The
+ * step of a collective is the one that waits for it. */
+static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, const TimelineEvent *wait, double zero)
 {
-    return round(1e9 * seconds) / 1e3;
+    const int step = wait != NULL ? wait->step : event->step;
+    print(file, ",\n{'name':'%s','pid':%d,'tid':%d,'ts':%.3f,", event->name, rank, event->row,
+          1e6 * (event->start - zero));
+    if (event->end > event->start)
+        print(file, "'ph':'X','dur':%.3f,'args':{", 1e6 * (event->end - event->start));
+    else
+        print(file, "'ph':'i','s':'t','args':{"); /* drawn in its own row only */
+    if (event->sequence > 0)
+        print(file, "'bytes':%lld,'sequence':%lld,'algorithm':'%s','queued':%.3f%s", (long long)event->bytes,
+              (long long)event->sequence, event->algorithm, 1e6 * (event->queued - zero), step >= 0 ? "," : "");
+    if (wait != NULL)
+        print(file, "'waited_from':%.3f,'waited':%.3f,", 1e6 * (wait->start - zero),
+              event->end > wait->start ? 1e6 * (wait->end - wait->start) : 0);
+    if (step >= 0)
+        print(file, "'step':%d", step);
+    print(file, "}}");
 }
 
-static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, double zero)
+/* An arrow from what launched the collective to its start. */
+static void write_arrow(AtomicFile *file, int rank, const TimelineEvent *from, const TimelineEvent *to, double zero)
 {
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddStringToObject(object, "name", event->name);
-    cJSON_AddNumberToObject(object, "pid", rank);
-    cJSON_AddNumberToObject(object, "tid", event->row);
-    cJSON_AddNumberToObject(object, "ts", microseconds(event->start - zero));
-    if (event->end > event->start) {
-        cJSON_AddStringToObject(object, "ph", "X");
-        cJSON_AddNumberToObject(object, "dur", microseconds(event->end - event->start));
-    } else {
-        cJSON_AddStringToObject(object, "ph", "i");
-        cJSON_AddStringToObject(object, "s", "t"); /* drawn in its own row only */
-    }
-    cJSON *args = cJSON_AddObjectToObject(object, "args");
-    if (event->step >= 0)
-        cJSON_AddNumberToObject(args, "step", event->step);
-    write_object(file, object, false);
+    const char *end = ",\n{'name':'launch','cat':'launch','ph':'%s','id':%lld,'pid':%d,'tid':%d,'ts':%.3f%s}";
+    const long long id = 1000000000LL * rank + to->sequence;
+    print(file, end, "s", id, rank, from->row, 1e6 * (from->start - zero), "");
+    print(file, end, "f", id, rank, to->row, 1e6 * (to->start - zero), ",'bp':'e'");
 }
 
 /* ---- gathering ---- */
@@ -137,15 +165,8 @@ typedef struct TimelineSize {
     double offset;   /* the rank's clock_offset */
 } TimelineSize;
 
-static TimelineSize measure(const TimelineEvent *events, int count)
-{
-    TimelineSize size = {.count = count, .earliest = INFINITY, .offset = clock_offset};
-    for (int i = 0; i < count; i++)
-        size.earliest = fmin(size.earliest, events[i].start + clock_offset);
-    return size;
-}
-
-/* Sends the events of `rank` to all ranks; rank 0 writes them (file: NULL elsewhere). own: this rank's. Collective. */
+/* Sends the events of `rank` to all ranks; rank 0 writes them (file: NULL elsewhere). own: this rank's. Collective.
+ * The rank's collectives are in the order of their calls. Their new numbers leave out those outside the trace. */
 static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, TimelineSize size, double zero,
                           AtomicFile *file)
 {
@@ -153,8 +174,16 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
     if (rank == pg_rank(pg))
         memcpy(events, own, (size_t)size.count * sizeof *events);
     pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
-    for (int64_t i = 0; file != NULL && i < size.count; i++)
-        write_event(file, rank, &events[i], zero - size.offset);
+    for (int64_t i = 0, sequence = 0; file != NULL && i < size.count; i++) {
+        if (events[i].row == ROW_WAITING)
+            continue;
+        const TimelineEvent *wait = find_wait(events, size.count, i), *launch = find_launch(events, i);
+        if (events[i].sequence > 0)
+            events[i].sequence = ++sequence;
+        write_event(file, rank, &events[i], wait, zero - size.offset);
+        if (launch != NULL)
+            write_arrow(file, rank, launch, &events[i], zero - size.offset);
+    }
     pg_barrier_without_timeout(pg); /* rank 0 may write longer than --timeout */
     free(events);
 }
@@ -164,7 +193,9 @@ void trace_write(ProcessGroup *pg, const char *path)
     int ranks = pg_world_size(pg);
     const TimelineEvent *events = NULL; /* no events are added meanwhile, because measuring is off */
     const int count = timeline_events(&events);
-    TimelineSize mine = measure(events, count);
+    TimelineSize mine = {.count = count, .earliest = INFINITY, .offset = clock_offset};
+    for (int i = 0; i < count; i++)
+        mine.earliest = fmin(mine.earliest, events[i].start + clock_offset);
     TimelineSize *sizes = alloc_or_fault((size_t)ranks * sizeof *sizes);
     pg_all_gather(pg, &mine, sizes, WORDS(TimelineSize), DTYPE_I64, "sizes of timelines");
     double zero = INFINITY;
@@ -174,7 +205,7 @@ void trace_write(ProcessGroup *pg, const char *path)
     bool writes = pg_rank(pg) == 0;
     if (writes) {
         atomic_open(&file, path);
-        write_names(&file, ranks);
+        write_head(&file, ranks);
     }
     for (int rank = 0; rank < ranks; rank++)
         gather_events(pg, rank, events, sizes[rank], zero, writes ? &file : NULL);
