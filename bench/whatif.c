@@ -33,8 +33,7 @@ typedef struct Link {
     double gbps, us;
 } Link;
 
-/* note: link-presets
- * Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
+/* Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
  * nominal ones of standards and data sheets; programs reach some 80 to 95 % of them. Latencies are known roughly only:
  * they depend on switches, on the library and on the processor. */
 static const struct {

@@ -2,18 +2,19 @@
 # whatif_table.sh: is bench/whatif right? Records two runs, predicts others from them, measures those, and prints the
 # errors. Needs jq. The machine must have nothing else to do.
 #
-#   bench/whatif_table.sh [--rounds 3] [--steps 24] [--batch 2] [--others 10] [--only REGEX] [--keep DIR]
+#   bench/whatif_table.sh [--rounds 3] [--steps 24] [--batch 2] [--others 10] [--only REGEX] [--keep DIR] [--hosts]
 #
 # In each round all runs take turns: first the two that are fitted on (one rank; and two ranks over a link of 1,50, stage
 # 3, one gradient per bucket), then those of the list below. A row shows medians over the rounds. --batch: samples of a
 # micro-batch of one rank. --others: a run is repeated, up to 5 times, while other processes use more than so many percent
 # of the cores; the table says how many runs were noisy all the same. --keep: the files go to DIR, and rounds in DIR are
-# not measured again. --only: rows whose text matches.
+# not measured again. --only: rows whose text matches. --hosts: also rows over real TCP (tcp: bench/two_hosts.sh, as root),
+# which are fitted on one rank and on 2 ranks over the same link.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-rounds=3 steps=24 batch=2 others=10 only=. work=
+rounds=3 steps=24 batch=2 others=10 only=. work= hosts=no
 while [ $# -gt 0 ]; do
     case $1 in
         --rounds) rounds=${2:?} ;;
@@ -22,7 +23,8 @@ while [ $# -gt 0 ]; do
         --others) others=${2:?} ;;
         --only) only=${2:?} ;;
         --keep) work=${2:?} ;;
-        *) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2 ;;
+        --hosts) hosts=yes && shift && continue ;;
+        *) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done
@@ -33,7 +35,7 @@ cores=$(nproc)
 
 # stage ranks wire (Gbit/s, us) cap (MiB) micro-batches
 rows() {
-    grep -E "$only" <<'END'
+    grep -E "$only" <<'END' | if [ $hosts = yes ]; then cat; else grep -v tcp; fi
 1 2 0.3,50 - 1
 1 2 1,50 - 1
 1 2 3,500 - 1
@@ -66,32 +68,39 @@ rows() {
 3 4 3,50 25 1
 4 4 1,50 1 4
 4 4 0.3,50 5 4
+1 2 tcp - 1
+2 2 tcp 25 1
+3 2 tcp 1 1
+3 2 tcp 5 1
+4 2 tcp 1 4
 END
 }
 
-# Jiffies: those that all cores were busy, and those of this script's children.
-busy() {
-    awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 + $9 }' /proc/stat
-}
-children() {
-    times | tail -n 1 | tr 'ms' '  ' | awk '{ print 100 * (60 * $1 + $2 + 60 * $3 + $4) }'
+# used_by_others: seconds for which all cores together were busy so far, less those of this script's children.
+used_by_others() {
+    times >"$work/times" # not in a subshell, which would have no children
+    awk 'FNR == NR && FNR == 2 { split($0, t, /[ms ]+/); own = 60 * t[1] + t[2] + 60 * t[3] + t[4] }
+         /^cpu / { print ($2 + $3 + $4 + $7 + $8 + $9) / 100 - own }' "$work/times" /proc/stat >"$work/used"
 }
 
-# train NAME STAGE RANKS WIRE CAP MICRO-BATCHES [FLAGS...]: writes NAME.json. WIRE may be "-": none.
+# train NAME STAGE RANKS WIRE CAP MICRO-BATCHES [FLAGS...]: writes NAME.json. WIRE: for --wire; or -, none; or tcp.
 train() {
-    local name=$1 stage=$2 ranks=$3 wire=$4 cap=$5 accumulate=$6 flags=() attempt before own start share
+    local name=$1 stage=$2 ranks=$3 wire=$4 cap=$5 accumulate=$6 launcher=(mpiexec -n "$3") flags=() before start share
     shift 6
     [ ! -s "$work/$name.json" ] || return 0
-    [ "$wire" = - ] || flags+=(--wire "$wire")
+    [ "$wire" != tcp ] || launcher=(bench/two_hosts.sh run --rate 1gbit)
+    [ "$wire" = - ] || [ "$wire" = tcp ] || flags+=(--wire "$wire")
     [ "$cap" = - ] || flags+=(--bucket-cap-mb "$cap" --first-bucket-mb "$cap")
     [ "$accumulate" = 1 ] || flags+=(--accumulate "$accumulate")
-    for attempt in 1 2 3 4 5; do
-        before=$(busy) own=$(children) start=$(date +%s%N)
-        mpiexec -n "$ranks" "build/${directories[$stage]}/train" --model gpt --steps "$steps" --eval-samples 1 \
-            --batch-size $((batch * ranks * accumulate)) "${flags[@]}" "$@" --json "$work/json" >"$work/out" 2>&1 </dev/null ||
-            { cat "$work/out" >&2 && exit 1; }
-        share=$(awk "BEGIN { print ($(busy) - $before - $(children) + $own) / ($(date +%s%N) - $start) * 1e9 / $cores }")
-        awk "BEGIN { exit !($share > $others) }" || break
+    for _ in 1 2 3 4 5; do
+        used_by_others
+        before=$(<"$work/used") start=$(date +%s%N)
+        "${launcher[@]}" "build/${directories[$stage]}/train" --model gpt --steps "$steps" --eval-samples 1 \
+            --batch-size $((batch * ranks * accumulate)) "${flags[@]}" "$@" --json "$work/json" >"$work/out" 2>&1 \
+            </dev/null || { cat "$work/out" >&2 && exit 1; }
+        used_by_others
+        share=$(jq -n "100e9 * ($(<"$work/used") - $before) / ($(date +%s%N) - $start) / $cores")
+        jq -en "$share > $others" >/dev/null || break
     done
     jq -c ". + {others: $share}" "$work/json" >"$work/$name.json"
 }
@@ -99,6 +108,7 @@ train() {
 for round in $(seq "$rounds"); do
     train "one.$round" 3 1 - 0 1 --trace "$work/one.$round.trace"
     train "two.$round" 3 2 1,50 0 1 --trace "$work/two.$round.trace"
+    [ $hosts = no ] || train "tcp.$round" 3 2 tcp 0 1 --trace "$work/tcp.$round.trace"
     while read -r stage ranks wire cap accumulate; do
         train "$stage.$ranks.$wire.$cap.$accumulate.$round" "$stage" "$ranks" "$wire" "$cap" "$accumulate"
     done < <(rows)
@@ -115,9 +125,10 @@ printf 'ranks of stage 3 over 1,50 with one gradient per bucket.\n\n'
 printf '%5s %5s %8s %5s %13s %10s %10s %8s\n' stage ranks link cap micro-batches predicted measured error
 while read -r stage ranks wire cap accumulate; do
     predicted=$(for round in $(seq "$rounds"); do
-        build/bench/whatif "$work/one.$round.trace" "$work/two.$round.trace" --recorded-link 1,50 --cores "$cores" \
-            --ranks "$ranks" --link "$wire" --stage "$stage" --caps "${cap/-/0}" --accumulate "$accumulate" --json |
-            jq .step_ms
+        fitted=("$work/two.$round.trace" --recorded-link 1,50 --link "$wire")
+        [ "$wire" != tcp ] || fitted=("$work/tcp.$round.trace")
+        build/bench/whatif "$work/one.$round.trace" "${fitted[@]}" --cores "$cores" --ranks "$ranks" --stage "$stage" \
+            --caps "${cap/-/0}" --accumulate "$accumulate" --json | jq .step_ms
     done | median)
     measured=$(jq .step_ms.p50 "$work/$stage.$ranks.$wire.$cap.$accumulate".*.json | median)
     printf '%5s %5s %8s %5s %13s %10.1f %10.1f %+7.1f%%\n' "$stage" "$ranks" "$wire" "$cap" "$accumulate" "$predicted" \
