@@ -17,6 +17,7 @@
  *     x.simulate();
  *     console.log(a[0], a[3], a[5]);                            // step, exposed, efficiency
  *
+ * `whatif TRACE... --recording` prints these arrays for a trace, as JSON.
  * To build it: cmake --build build --target simulate_wasm writes build/bench/simulate.wasm (needs clang and wasm-ld):
  *
  *     clang --target=wasm32 -O2 -nostdlib -ffreestanding -ffp-contract=off -c bench/simulate.c -o simulate.o

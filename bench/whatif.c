@@ -27,14 +27,13 @@ static const char usage[] =
     "  --cores C          all ranks share C cores, as the recorded ones did (each rank has its own)\n"
     "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
     "  --json             one JSON object per line\n"
-    "  --recording        no answers, but what was read from the traces, as JSON: for the report page\n";
+    "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
 
 typedef struct Link {
     double gbps, us;
 } Link;
 
-/* note: link-presets
- * Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
+/* Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
  * nominal ones of standards and data sheets; programs reach some 80 to 95 % of them. Latencies are known roughly only:
  * they depend on switches, on the library and on the processor. */
 static const struct {
@@ -64,7 +63,7 @@ enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
 typedef struct Settings {
     double ranks[MOST_LISTED], caps[MOST_LISTED]; /* caps: MiB, or AUTO */
     int rank_count, cap_count, stage, accumulate;
-    bool link_given, recorded_link_given, pairwise, json, recording;
+    bool link_given, recorded_link_given, pairwise, json, only_recording;
     Link link, recorded_link;
     double cores, slowdown;
 } Settings;
@@ -126,7 +125,7 @@ static void set_option(Settings *settings, int letter, char *value)
     case 'c': settings->cores = parse_number("--cores", value, 1, 65536); break;
     case 'p': settings->pairwise = true; break;
     case 'j': settings->json = true; break;
-    case 'R': settings->recording = true; break;
+    case 'R': settings->only_recording = true; break;
     case 'l':
         settings->link = parse_link("--link", value);
         settings->link_given = true;
@@ -216,7 +215,7 @@ static void fill_link(const Recorded *several, const Settings *settings)
     q[ASK_CALL_SECONDS] = several->wake;
     q[ASK_LATENCY] = 1e-6 * settings->link.us;
     q[ASK_BANDWIDTH] = 1e9 / 8 * settings->link.gbps;
-    if (several->ranks == 1 && !settings->link_given)
+    if (several->ranks == 1 && !settings->link_given && !settings->only_recording)
         die("--link: one rank's trace shows no link; give one, or a trace of several ranks");
     if (several->ranks == 1)
         return;
@@ -270,6 +269,24 @@ static void print_row(const Settings *settings, bool best)
                100 * a[ANSWER_EFFICIENCY]);
 }
 
+static void print_array(const char *name, const double *values, int count, const char *end)
+{
+    printf("\"%s\": [", name);
+    for (int i = 0; i < count; i++)
+        printf("%s%.17g", i > 0 ? ", " : "", values[i]);
+    printf("]%s", end);
+}
+
+static void print_recording(void)
+{
+    const int gradients = (int)recording()[RECORDED_GRADIENTS];
+    printf("{");
+    print_array("recording", recording(), RECORDING_COUNT, ",\n ");
+    print_array("bytes", recording_bytes(), gradients, ",\n ");
+    print_array("ready", recording_ready(), gradients, ",\n ");
+    print_array("question", question(), QUESTION_COUNT, "}\n");
+}
+
 static void answer_all(const Settings *settings)
 {
     double *q = question();
@@ -284,30 +301,6 @@ static void answer_all(const Settings *settings)
                 simulate();
             print_row(settings, best);
         }
-}
-
-static void print_numbers(const char *name, const double *numbers, int count)
-{
-    printf("\"%s\": [", name);
-    for (int i = 0; i < count; i++)
-        printf("%s%.17g", i > 0 ? ", " : "", numbers[i]);
-    printf("]");
-}
-
-/* All that the simulator gets, except the settings of one answer. */
-static void print_recording(int gradients)
-{
-    const struct {
-        const char *name;
-        const double *numbers;
-        int count;
-    } parts[] = {{"recording", recording(), RECORDING_COUNT}, {"bytes", recording_bytes(), gradients},
-                 {"ready", recording_ready(), gradients}, {"question", question(), QUESTION_COUNT}};
-    for (int i = 0; i < 4; i++) {
-        printf(i > 0 ? ",\n" : "{");
-        print_numbers(parts[i].name, parts[i].numbers, parts[i].count);
-    }
-    printf("}\n");
 }
 
 int main(int argc, char **argv)
@@ -330,8 +323,8 @@ int main(int argc, char **argv)
     fill_recording(&alone, several.spread);
     fill_machine(&alone, &several, settings.cores);
     fill_link(&several, &settings);
-    if (settings.recording) {
-        print_recording(alone.gradients);
+    if (settings.only_recording) {
+        print_recording();
         return 0;
     }
     if (!settings.json)

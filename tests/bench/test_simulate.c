@@ -56,6 +56,7 @@ static int record(void **state)
 static void test_one_rank(void **state)
 {
     (void)state;
+    question()[ASK_CALL_SECONDS] = 3 * MS;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 1, 1, 0, 0);
         expect_step("one rank has nothing to wait for", 70, 0);
@@ -135,10 +136,23 @@ static void test_launch_order(void **state)
     expect_step("the first bucket is ready last; scaling hides behind the others", 20 + 40 + 48 + 1 + 5 + 1, 48 - 3);
 }
 
+/* Stage 1 takes the parameters as they were registered, all others as buckets are filled, which is the reverse. */
+static void test_order(void **state)
+{
+    (void)state;
+    recording_bytes()[0] = 2 * MB;
+    for (int stage = 1; stage <= 4; stage++) {
+        ask(stage, 2, 1, 0, 0);
+        const int at = stage == 1 ? 3 : 0;
+        assert_true((int)answer_collectives()[4 * at + 3] == (int)(2 * MB));
+    }
+}
+
 static void test_accumulation(void **state)
 {
     (void)state;
     ask(4, 2, 4, 0, 0);
+    expect_ms("the all-reduces are the last micro-batch's", answer_collectives()[0], 3 * 61 + 20 + 10);
     expect_step("stage 4: three micro-batches without communication", 3 * 61 + 85, 15);
     assert_true((int)answer()[ANSWER_COLLECTIVES] == 4 && (int)answer()[ANSWER_PHASES] == 9);
     assert_true(fabs(answer()[ANSWER_EFFICIENCY] - (4 * 61 + 9) / (3 * 61 + 85.0)) < 1e-12);
@@ -246,6 +260,12 @@ static void test_best_caps(void **state)
         }
     ask(3, 2, 1, first_cap, cap);
     assert_true(!(answer()[ANSWER_STEP] < best || answer()[ANSWER_STEP] > best));
+    const double late[] = {10, 38, 39, 40}; /* best: the first gradient alone, then all others together */
+    for (int g = 0; g < 4; g++)
+        recording_ready()[g] = late[g] * MS;
+    simulate_best_caps();
+    assert_true(question()[ASK_FIRST_CAP] <= MB && question()[ASK_CAP] > 2 * MB);
+    assert_true((int)answer()[ANSWER_BUCKETS] == 2);
     question()[ASK_STAGE] = 2; /* nothing overlaps, so one bucket is best */
     simulate_best_caps();
     assert_true((int)answer()[ANSWER_BUCKETS] == 1);
@@ -274,10 +294,11 @@ int main(void)
         cmocka_unit_test_setup(test_one_rank, record),      cmocka_unit_test_setup(test_link_without_cost, record),
         cmocka_unit_test_setup(test_nothing_overlaps, record), cmocka_unit_test_setup(test_overlap, record),
         cmocka_unit_test_setup(test_full_overlap, record),  cmocka_unit_test_setup(test_launch_order, record),
-        cmocka_unit_test_setup(test_accumulation, record),  cmocka_unit_test_setup(test_ranks, record),
-        cmocka_unit_test_setup(test_spread, record),        cmocka_unit_test_setup(test_cores, record),
-        cmocka_unit_test_setup(test_slowdown, record),      cmocka_unit_test_setup(test_longer_one, record),
-        cmocka_unit_test_setup(test_best_caps, record),     cmocka_unit_test_setup(test_odd_questions, record),
+        cmocka_unit_test_setup(test_order, record),         cmocka_unit_test_setup(test_accumulation, record),
+        cmocka_unit_test_setup(test_ranks, record),         cmocka_unit_test_setup(test_spread, record),
+        cmocka_unit_test_setup(test_cores, record),         cmocka_unit_test_setup(test_slowdown, record),
+        cmocka_unit_test_setup(test_longer_one, record),    cmocka_unit_test_setup(test_best_caps, record),
+        cmocka_unit_test_setup(test_odd_questions, record),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
 }
