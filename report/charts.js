@@ -23,11 +23,11 @@ const shown = (value, digits = 1) => value == null ? "–" : typeof value === "n
 
 /* Rows of texts and numbers; the first cell of a row is its heading. */
 function table(caption, head, rows, digits = 1) {
-    const cells = (row, first) => row.map((value, i) => html(i === 0 ? "th" : first, { scope: i === 0 ? "row" : null },
-        shown(value, digits)));
+    const cells = row => row.map((value, i) =>
+        html(i === 0 ? "th" : "td", { scope: i === 0 ? "row" : null, "data-head": head[i] }, shown(value, digits)));
     return html("table", {}, html("caption", {}, caption),
         html("thead", {}, html("tr", {}, ...head.map(title => html("th", { scope: "col" }, title)))),
-        html("tbody", {}, ...rows.map(row => html("tr", {}, ...cells(row, "td")))));
+        html("tbody", {}, ...rows.map(row => html("tr", {}, ...cells(row)))));
 }
 
 /* entries: [text, name of the colour]. */

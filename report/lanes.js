@@ -109,8 +109,7 @@ function mark() {
     for (const drawn of at("lanes-chart").querySelectorAll(".chosen")) drawn.classList.remove("chosen");
     const event = chosen && chosen.lane.events[chosen.index];
     if (event) drawnEvents.get(event).classList.add("chosen");
-    const row = event ? describe(chosen.lane, event) : ["Point at an event, or choose one with the keyboard.",
-        ...Array(EVENT_HEAD.length - 1).fill("")];
+    const row = event ? describe(chosen.lane, event) : ["none is chosen", ...Array(EVENT_HEAD.length - 1).fill("")];
     at("lanes-event").replaceChildren(...table("", EVENT_HEAD, [row]).children);
 }
 

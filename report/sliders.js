@@ -180,7 +180,7 @@ async function startSliders() {
     const more = (title, child) => html("details", {}, html("summary", {}, title), child);
     body.append(html("p", {}, "How long would the recorded step take with other settings? The page replays it in a " +
         "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. Stages " +
-        "3 and 4 differ only with several micro-batches."),
+        "3 and 4 differ only with several micro-batches. Stage 5 is not simulated."),
         compareWithRecorded(), html("div", { class: "sliders" }, ...SLIDERS.map(makeSlider)), makeCheckbox(),
         html("ul", { class: "legend", id: "whatif-lanes" }), html("div", { class: "chart", id: "whatif-simulated" }),
         html("div", { class: "pair" }, html("div", { class: "scroll", id: "whatif-answer", "aria-live": "polite" }),

@@ -42,7 +42,7 @@ link=1,50
 flags="--model gpt --batch-size 16 --steps 30 --eval-samples 8 --wire $link"
 alone="--model gpt --batch-size 8 --steps 30 --eval-samples 8"
 caps="--bucket-cap-mb 1"
-lengths="1 3 10 30 70 150 300"
+lengths="1 3 10 20 40 70 120 200 300"
 if [ -n "$quick" ]; then
     flags="--model mlp --batch-size 128 --steps 8 --eval-samples 8 --wire $link"
     alone="--model mlp --batch-size 64 --steps 8 --eval-samples 8"
