@@ -7,17 +7,18 @@
 #   --quick   the small MLP and few steps: a page in some seconds, for a look at the page itself
 #   --build   use the programs in DIRECTORY, and build nothing
 #   --keep    leave the files of the runs (JSON, traces) in DIRECTORY
+# shellcheck disable=SC2086,SC2206 # flags are several words
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 source "$repository/scripts/mpi.sh"
 
-quick= build= keep= out=report.html
+quick='' build='' keep='' out=report.html
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=1 ;;
         --build) build=$(realpath "$2") && shift ;;
         --keep) mkdir -p "$2" && keep=$(realpath "$2") && shift ;;
-        -*) sed -n '/^# usage/,/^set/{/^set/d;s/^# //p}' "$0" >&2 && exit 2 ;;
+        -*) sed -n '/^# usage/,/^# shellcheck/{/^# shellcheck/d;s/^# //p}' "$0" >&2 && exit 2 ;;
         *) out=$1 ;;
     esac
     shift
