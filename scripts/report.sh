@@ -28,6 +28,7 @@ cd "$repository"
 use_own_openblas_kernels
 if [ -z "$build" ]; then
     build=build
+    scripts/setup.sh
     build_targets=(train_stage{1..5} whatif)
     if command -v clang >/dev/null && command -v wasm-ld >/dev/null; then
         build_targets+=(simulate_wasm)

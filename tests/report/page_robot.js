@@ -48,7 +48,7 @@ async function lookAtPage() {
     const lanes = [...document.querySelectorAll("#lanes-table table")]
         .map(one => ({ caption: one.caption.textContent, rows: rowsOf(one) }));
     return { tables, lanes, keys: pressKeys(), answers: moveSliders(),
-        runs: data.runs.map(({ name, label }) => ({ name, label })),
+        whatif: at("whatif-body").textContent, runs: data.runs.map(({ name, label }) => ({ name, label })),
         overflow: document.documentElement.scrollWidth - innerWidth };
 }
 

@@ -65,7 +65,10 @@ def show_page(work, browser, width):
     found = re.search(r'<pre id="robot">(.*?)</pre>', dumped.stdout.decode(), re.DOTALL)
     if not found:
         sys.exit("FAIL: page_robot.js sent nothing: did a script stop?")
-    return json.loads(html.unescape(found[1]))
+    seen = json.loads(html.unescape(found[1]))
+    if seen["errors"]:
+        sys.exit(f"FAIL: a script stopped: {seen['errors'][0]}")
+    return seen
 
 
 def check_alone(work):
@@ -147,20 +150,29 @@ def check_sliders(answers, whatif, directory):
     print(f"{len(answers)} positions of the sliders compared with bench/whatif")
 
 
+def check_without_simulator(work, browser):
+    """As the page is where clang is missing: a sentence in place of the sliders, and all else."""
+    os.remove(os.path.join(work, "runs", "simulate.wasm"))
+    subprocess.run([sys.executable, os.path.join(HERE, "../../report/make_report.py"), os.path.join(work, "runs"),
+                    os.path.join(work, "report.html")], check=True)
+    found = show_page(work, browser, 1600)
+    check(len(found["tables"]["memory"]) == 8, "without a simulator, the table of memory is not whole")
+    check("clang and wasm-ld were missing" in found["whatif"] and found["answers"] == [], "no word on missing sliders")
+
+
 def main():
     work, whatif, browser = sys.argv[1], os.path.abspath(sys.argv[2]), sys.argv[3]
     directory = os.path.join(work, "runs")
     check_alone(work)
     for width in (1600, 390):
         found = show_page(work, browser, width)
-        if found["errors"]:
-            sys.exit(f"FAIL: a script stopped: {found['errors'][0]}")
         check(found["overflow"] <= 0, f"at {width} pixels the page is {found['overflow']} pixels too wide")
     check_summaries(found["runs"], found["tables"], directory)
     check_losses(found["tables"]["losses"], directory)
     check_lanes(found["lanes"], found["runs"], directory)
     check_keys(found["keys"])
     check_sliders(found["answers"], whatif, directory)
+    check_without_simulator(work, browser)
     sys.exit(failures > 0)
 
 
