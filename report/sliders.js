@@ -75,7 +75,7 @@ function drawSimulated(width) {
     const out = events.map(([colour, name, begin, end]) => block(begin * scale, colour === "all_reduce" ? 30 : 6,
         Math.max(0.8, (end - begin) * scale - 0.5), 20, colour, `${name}: ${shown(end - begin, 3)} ms`));
     const axis = valueAxis(0, step, 0, width, 54, "ms");
-    return [chart(width, 78, "The simulated step of one rank", ...axis, ...out)];
+    return [chart(width, 78, "The simulated step of the slowest rank", ...axis, ...out)];
 }
 
 /* Efficiency of all stages over the number of ranks; also the numbers of the table. */
@@ -106,7 +106,7 @@ function showAnswer() {
     const answer = ask(setting), best = ask({ ...setting, cap: "auto" }), ms = seconds => seconds * 1e3;
     at("whatif-answer").replaceChildren(table("The simulated step", ["", "this setting", "with the best buckets"], [
         ["step, ms", ms(answer.step), ms(best.step)], ["computing, ms", ms(answer.compute), ms(best.compute)],
-        ["exposed communication, ms", ms(answer.exposed), ms(best.exposed)],
+        ["exposed: waiting for communication or slower ranks, ms", ms(answer.exposed), ms(best.exposed)],
         ["hidden communication, ms", ms(answer.hidden), ms(best.hidden)],
         ["efficiency, %", 100 * answer.efficiency, 100 * best.efficiency],
         ["buckets", String(answer.buckets), String(best.buckets)],

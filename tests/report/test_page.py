@@ -142,7 +142,8 @@ def check_sliders(answers, whatif, directory):
         rows = {row[0]: row[1] for row in answer["rows"]}
         what = " ".join(words[words.index("--link"):])
         for name, key in (("step, ms", "step_ms"), ("computing, ms", "compute_ms"), ("buckets", "buckets"),
-                          ("exposed communication, ms", "exposed_comm_ms"), ("other buckets, MiB", "bucket_cap_mb")):
+                          ("exposed: waiting for communication or slower ranks, ms", "exposed_comm_ms"),
+                          ("other buckets, MiB", "bucket_cap_mb")):
             if key != "bucket_cap_mb" or expected["stage"] > 1:  # stage 1 has no buckets
                 same(rows[name], expected[key], 0 if key == "buckets" else 3, f"{name} of {what}")
         same(rows["efficiency, %"], 100 * expected["efficiency"], 3, f"efficiency of {what}")
