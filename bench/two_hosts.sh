@@ -4,9 +4,10 @@
 #
 #   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
+#   bench/two_hosts.sh run         [--rate 1gbit] COMMAND...        a rank on each host
 #
 # stages: the GPT, all four stages with 1 MB buckets, and PyTorch's DDP where PYTHON has it, in turns.
-# --limit SECONDS: how long one run may take (stages 600, collectives 3600). After that the run and the script end.
+# --limit SECONDS: how long one run may take (600, collectives 3600). After that the run and the script end.
 set -euo pipefail
 export LC_ALL=C
 trap 'exit 129' HUP
@@ -15,7 +16,7 @@ trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
-    sed -n '2,9s/^# \{0,1\}//p' bench/two_hosts.sh
+    sed -n '2,10s/^# \{0,1\}//p' bench/two_hosts.sh
     exit 2
 }
 
@@ -25,9 +26,9 @@ stop() {
 }
 
 what=${1:-}
-[ "$what" = stages ] || [ "$what" = collectives ] || usage
+[ "$what" = stages ] || [ "$what" = collectives ] || [ "$what" = run ] || usage
 shift
-[ "$what" = stages ] && limit=600 || limit=3600
+[ "$what" = collectives ] && limit=3600 || limit=600
 rate=1gbit rounds=3 steps=12 batch=8 python=${PYTHON:-python3} rest=()
 while [ $# -gt 0 ]; do
     case $what.$1 in
@@ -38,6 +39,7 @@ while [ $# -gt 0 ]; do
         stages.--batch-size) batch=${2:?} ;;
         stages.--python) python=${2:?} ;;
         collectives.*) rest+=("$1" "${2:?}") ;;
+        run.*) rest=("$@") && break ;;
         *) usage ;;
     esac
     shift 2
@@ -47,7 +49,7 @@ for tool in ip tc mpiexec jq; do
     command -v $tool >/dev/null || stop "$tool is missing (packages: iproute2, mpich, jq)"
 done
 grep -q HYDRA <<<"$(mpiexec --version)" || stop "this needs MPICH's mpiexec, whose launcher can be replaced"
-[ -x build/bench/collectives ] || stop "build/bench/collectives is missing: build first"
+[ "$what" = run ] || [ -x build/bench/collectives ] || stop "build/bench/collectives is missing: build first"
 
 # ---- the hosts ----
 tag=ls$$ work=
@@ -125,6 +127,11 @@ run() {
     ended_well "$status" "the run above"
 }
 
+if [ "$what" = run ]; then
+    run "${rest[@]}"
+    cat "$work/out"
+    exit
+fi
 if [ "$what" = collectives ]; then
     # Two hosts share no memory, so shm is left out, unless --algorithms is given.
     run build/bench/collectives --algorithms MPI_Allreduce,mpi,root,ring,recursive-doubling,ordered "${rest[@]}"

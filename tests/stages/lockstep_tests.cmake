@@ -95,6 +95,7 @@ function(lockstep_sharded_tests)
     endforeach()
     lockstep_stage_program(5 test_sharded_training) # not graded: the other programs cover it, case by case
     target_sources(test_sharded_training_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/training_pair.c)
+    target_link_options(test_sharded_training_stage5 PRIVATE -Wl,--wrap=free,--wrap=pg_alloc_shared)
     foreach(ranks 2 3)
         lockstep_test(stage5_sharded_training_${ranks}_ranks test_sharded_training_stage5 ${ranks} stage5 mpi)
     endforeach()

@@ -1,0 +1,334 @@
+/* whatif.c: how long would a training step take on other machines? Replays a recorded trace with bench/simulate.c. */
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "simulate.h"
+#include "whatif_trace.h"
+
+#define MIB (1024.0 * 1024)
+#define AUTO (-1.0) /* of a cap */
+
+static const char usage[] =
+    "usage: whatif TRACE... [options]\n"
+    "  TRACE              what train --trace wrote: best of stage 3 or 4 with --bucket-cap-mb 0 --first-bucket-mb 0, as one\n"
+    "                     rank; and if wanted, a second one of several ranks, which shows the link and the machine\n"
+    "  --ranks 2,8,...    how many ranks (2,8,64,1024); each computes as much as the recorded one\n"
+    "  --link GBPS,US     gigabit per second of each rank's link, microseconds per message; or a name from below\n"
+    "                     (without it: as recorded)\n"
+    "  --caps auto,25,... the buckets' caps in MiB; auto: what is best; 0: one gradient per bucket (auto,0,1,5,25)\n"
+    "  --accumulate K     micro-batches per step, each as large as the recorded one (1)\n"
+    "  --stage 1|2|3|4    (3)\n"
+    "  --pairwise         all-reduces by halving and doubling, 2 log2 N latencies, in place of a ring with 2(N-1)\n"
+    "  --slowdown S       share of its speed that computing loses while an all-reduce is in flight (0)\n"
+    "  --cores C          all ranks share C cores, as the recorded ones did (each rank has its own)\n"
+    "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
+    "  --json             one JSON object per line\n"
+    "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
+
+typedef struct Link {
+    double gbps, us;
+} Link;
+
+/* Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
+ * nominal ones of standards and data sheets; programs reach some 80 to 95 % of them. Latencies are known roughly only:
+ * they depend on switches, on the library and on the processor. */
+static const struct {
+    const char *name;
+    Link link;
+    const char *text;
+} presets[] = {
+    /* IEEE 802.3ab. The latency is a usual one of TCP through one switch: 30 to 100. Roughly known. */
+    {"1gbe", {1, 50}, "Ethernet, TCP"},
+    /* IEEE 802.3ae. TCP between two programs took 20 us: J. Hurwitz and W. Feng, "Initial End-to-End Performance
+     * Evaluation of 10-Gigabit Ethernet", Hot Interconnects 11, 2003. Today's cards and processors are faster. */
+    {"10gbe", {10, 20}, "Ethernet, TCP"},
+    /* IEEE 802.3ba, over RDMA (RoCE). The latency is NCCL's, as for the network below. */
+    {"100gbe", {100, 9.6}, "Ethernet, RoCE, as NCCL uses it"},
+    /* NVIDIA ConnectX-7 user manual: NDR is 400 Gb/s per port. NCCL, src/graph/tuning.cc, hwLat: a ring's step over the
+     * network with protocol Simple takes 9.6 us (2.7 us with LL, for short messages only). */
+    {"ib-ndr", {400, 9.6}, "InfiniBand NDR, one port per GPU, as NCCL uses it"},
+    /* PCI Express 4.0, x16: 16 GT/s, 16 lanes, 128b/130b is 252 Gbit/s. hwLat: 5.7 us for PCI. */
+    {"pcie4", {252, 5.7}, "PCI Express 4.0 x16, as NCCL uses it"},
+    /* NVIDIA A100 data sheet: 600 GB/s in both directions together. hwLat: 3.4 us for NVLink. */
+    {"nvlink-a100", {2400, 3.4}, "NVLink of an A100, as NCCL uses it"},
+    /* NVIDIA H100 (SXM) data sheet: 900 GB/s in both directions together. hwLat is from before the H100: roughly known. */
+    {"nvlink-h100", {3600, 3.4}, "NVLink of an H100, as NCCL uses it; within a host of 8"},
+};
+enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
+
+typedef struct Settings {
+    double ranks[MOST_LISTED], caps[MOST_LISTED]; /* caps: MiB, or AUTO */
+    int rank_count, cap_count, stage, accumulate;
+    bool link_given, recorded_link_given, pairwise, json, only_recording;
+    Link link, recorded_link;
+    double cores, slowdown;
+} Settings;
+
+/* ---- the command line ---- */
+
+static double parse_number(const char *flag, const char *text, double low, double high)
+{
+    char *end = NULL;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !(value >= low && value <= high))
+        die("%s: %s is not a number from %g to %g", flag, text, low, high);
+    return value;
+}
+
+static int parse_list(const char *flag, char *list, double low, double high, double *values)
+{
+    int count = 0;
+    for (char *text = strtok(list, ","); text != NULL; text = strtok(NULL, ",")) {
+        if (count == MOST_LISTED)
+            die("%s: %d values at most", flag, MOST_LISTED);
+        const bool automatic = low <= 0 && strcmp(text, "auto") == 0;
+        values[count++] = automatic ? AUTO : parse_number(flag, text, low, high);
+    }
+    if (count == 0)
+        die("%s: give at least one value", flag);
+    return count;
+}
+
+static Link parse_link(const char *flag, char *text)
+{
+    for (int i = 0; i < PRESETS; i++)
+        if (strcmp(presets[i].name, text) == 0)
+            return presets[i].link;
+    char *comma = strchr(text, ',');
+    if (comma == NULL)
+        die("%s: %s is neither GBPS,US nor a name that --help lists", flag, text);
+    *comma = '\0';
+    return (Link){parse_number(flag, text, 1e-6, 1e6), parse_number(flag, comma + 1, 0, 1e7)};
+}
+
+static void print_help(void)
+{
+    fputs(usage, stdout);
+    printf("Links (nominal bandwidths; bench/whatif.c names the sources):\n");
+    for (int i = 0; i < PRESETS; i++)
+        printf("  %-12s %6g Gbit/s %5g us   %s\n", presets[i].name, presets[i].link.gbps, presets[i].link.us,
+               presets[i].text);
+}
+
+static void set_option(Settings *settings, int letter, char *value)
+{
+    switch (letter) {
+    case 'r': settings->rank_count = parse_list("--ranks", value, 1, 65536, settings->ranks); break;
+    case 'b': settings->cap_count = parse_list("--caps", value, 0, 1e6, settings->caps); break;
+    case 'k': settings->accumulate = (int)parse_number("--accumulate", value, 1, 1024); break;
+    case 's': settings->stage = (int)parse_number("--stage", value, 1, 4); break;
+    case 'd': settings->slowdown = parse_number("--slowdown", value, 0, 0.9); break;
+    case 'c': settings->cores = parse_number("--cores", value, 1, 65536); break;
+    case 'p': settings->pairwise = true; break;
+    case 'j': settings->json = true; break;
+    case 'R': settings->only_recording = true; break;
+    case 'l':
+        settings->link = parse_link("--link", value);
+        settings->link_given = true;
+        break;
+    case 'L':
+        settings->recorded_link_given = true;
+        if (strcmp(value, "none") != 0)
+            settings->recorded_link = parse_link("--recorded-link", value);
+        break;
+    default: print_help(); exit(letter == 'h' ? 0 : 2);
+    }
+}
+
+static Settings parse_options(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"ranks", required_argument, NULL, 'r'},      {"link", required_argument, NULL, 'l'},
+        {"caps", required_argument, NULL, 'b'},       {"accumulate", required_argument, NULL, 'k'},
+        {"stage", required_argument, NULL, 's'},      {"pairwise", no_argument, NULL, 'p'},
+        {"slowdown", required_argument, NULL, 'd'},   {"cores", required_argument, NULL, 'c'},
+        {"recorded-link", required_argument, NULL, 'L'}, {"json", no_argument, NULL, 'j'},
+        {"recording", no_argument, NULL, 'R'},        {"help", no_argument, NULL, 'h'}, {0}};
+    Settings settings = {.ranks = {2, 8, 64, 1024}, .rank_count = 4, .caps = {AUTO, 0, 1, 5, 25}, .cap_count = 5,
+                         .stage = 3, .accumulate = 1};
+    for (int letter; (letter = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        set_option(&settings, letter, optarg);
+    if (optind == argc)
+        die("no trace is given; --help tells more");
+    return settings;
+}
+
+/* ---- from traces to a recording and a question ---- */
+
+/* Bytes that a ring sends over each link, for one byte of the buffer. */
+static double ring_share(int ranks)
+{
+    return 2.0 * (ranks - 1) / ranks;
+}
+
+static void fill_recording(const Recorded *alone, double spread)
+{
+    double *r = recording();
+    if (alone->gradients == 0)
+        die("%s: no all-reduce was queued during backward, so it does not show when gradients are ready: record stage 3 "
+            "or 4, with --bucket-cap-mb 0 --first-bucket-mb 0", alone->path);
+    r[RECORDED_GRADIENTS] = alone->gradients;
+    r[RECORDED_FORWARD] = alone->forward;
+    r[RECORDED_BACKWARD] = alone->backward;
+    r[RECORDED_SCALING] = alone->scaling;
+    r[RECORDED_OPTIMIZER] = alone->optimizer;
+    r[RECORDED_LEFT] = alone->left;
+    r[RECORDED_SPREAD] = spread;
+    memcpy(recording_bytes(), alone->bytes, (size_t)alone->gradients * sizeof(double));
+    memcpy(recording_ready(), alone->ready, (size_t)alone->gradients * sizeof(double));
+}
+
+/* By how much more than alone, as a share, for the ranks that the run of several ranks had. If it had more ranks than
+ * cores, they shared them, too. */
+static double crowding(double several, double alone, int ranks, double cores)
+{
+    const double busy = cores > 1 ? fmin((ranks - 1) / (cores - 1), 1) : 1;
+    return (several / alone / fmax(1, ranks / cores) - 1) / busy;
+}
+
+/* What the run of several ranks shows about the machine: how much longer computing takes there, and how much of it the
+ * all-reduces take away. The latter is what backward, which they overlap, takes longer than forward does. */
+static void fill_machine(const Recorded *alone, const Recorded *several, double cores)
+{
+    double *q = question(), bytes = 0;
+    q[ASK_CORES] = cores;
+    if (!(cores >= 1) || several->ranks == alone->ranks)
+        return;
+    const double longer = several->forward / alone->forward, taken = several->backward - longer * alone->backward;
+    q[ASK_CROWDING] = crowding(several->forward, alone->forward, several->ranks, cores);
+    q[ASK_MEMORY_CROWDING] = crowding(several->optimizer, alone->optimizer, several->ranks, cores);
+    for (int g = 0; g < several->gradients; g++)
+        bytes += several->bytes[g] * ring_share(several->ranks);
+    if (bytes > 0)
+        q[ASK_BYTE_PROCESSOR] = fmax(taken, 0) / bytes / longer;
+}
+
+/* The link that was asked for, and what an all-reduce costs besides. Or the recorded link. */
+static void fill_link(const Recorded *several, const Settings *settings)
+{
+    double *q = question();
+    const double latencies = 2 * (several->ranks - 1), share = ring_share(several->ranks);
+    q[ASK_CALL_SECONDS] = several->wake;
+    q[ASK_LATENCY] = 1e-6 * settings->link.us;
+    q[ASK_BANDWIDTH] = 1e9 / 8 * settings->link.gbps;
+    if (several->ranks == 1 && !settings->link_given && !settings->only_recording)
+        die("--link: one rank's trace shows no link; give one, or a trace of several ranks");
+    if (several->ranks == 1)
+        return;
+    if (!settings->link_given) {
+        q[ASK_LATENCY] = several->alpha / latencies;
+        q[ASK_BANDWIDTH] = share / several->beta;
+        return;
+    }
+    if (!settings->recorded_link_given)
+        die("--recorded-link: %s has %d ranks; say over which link they were connected, or 'none'", several->path,
+            several->ranks);
+    q[ASK_CALL_SECONDS] += fmax(several->alpha - 1e-6 * settings->recorded_link.us * latencies, 0);
+    if (!(settings->recorded_link.gbps > 0))
+        q[ASK_BYTE_SECONDS] = several->beta / share;
+}
+
+/* ---- the table ---- */
+
+static void print_head(const Settings *settings)
+{
+    const double *q = question();
+    printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, and %.0f us for each call\n",
+           settings->stage, settings->accumulate, 8e-9 * q[ASK_BANDWIDTH], 1e6 * q[ASK_LATENCY],
+           1e6 * q[ASK_CALL_SECONDS]);
+    printf("an all-reduce takes %.2f ms of computing for each MB; ranks differ by %.1f %%", 1e9 * q[ASK_BYTE_PROCESSOR],
+           100 * recording()[RECORDED_SPREAD]);
+    if (q[ASK_CORES] > 0)
+        printf("; %g cores, full: forward and backward %+.0f %%, optimizer %+.0f %%", q[ASK_CORES],
+               100 * q[ASK_CROWDING], 100 * q[ASK_MEMORY_CROWDING]);
+    printf("\ntimes in ms; exposed: training waits for communication or for slower ranks\n\n");
+    printf("%6s %20s %8s %10s %10s %10s %10s %11s\n", "ranks", "caps (first, others)", "buckets", "step", "compute",
+           "in flight", "exposed", "efficiency");
+}
+
+static void print_row(const Settings *settings, bool best)
+{
+    const double *q = question(), *a = answer();
+    char caps[40];
+    snprintf(caps, sizeof caps, "%s%.4g, %.4g", best ? "best: " : "", q[ASK_FIRST_CAP] / MIB, q[ASK_CAP] / MIB);
+    if (settings->json)
+        printf("{\"stage\": %d, \"ranks\": %.0f, \"accumulate\": %d, \"best\": %s, \"first_bucket_mb\": %.17g, "
+               "\"bucket_cap_mb\": %.17g, \"buckets\": %.0f, \"step_ms\": %.17g, \"compute_ms\": %.17g, "
+               "\"comm_ms\": %.17g, \"exposed_comm_ms\": %.17g, \"efficiency\": %.17g}\n",
+               settings->stage, q[ASK_RANKS], settings->accumulate, best ? "true" : "false", q[ASK_FIRST_CAP] / MIB,
+               q[ASK_CAP] / MIB, a[ANSWER_BUCKETS], 1e3 * a[ANSWER_STEP], 1e3 * a[ANSWER_COMPUTE],
+               1e3 * a[ANSWER_COMMUNICATION], 1e3 * a[ANSWER_EXPOSED], a[ANSWER_EFFICIENCY]);
+    else
+        printf("%6.0f %20s %8.0f %10.3f %10.3f %10.3f %10.3f %9.1f %%\n", q[ASK_RANKS],
+               settings->stage == 1 ? "one per gradient" : caps, a[ANSWER_BUCKETS], 1e3 * a[ANSWER_STEP],
+               1e3 * a[ANSWER_COMPUTE], 1e3 * a[ANSWER_COMMUNICATION], 1e3 * a[ANSWER_EXPOSED],
+               100 * a[ANSWER_EFFICIENCY]);
+}
+
+static void print_array(const char *name, const double *values, int count, const char *end)
+{
+    printf("\"%s\": [", name);
+    for (int i = 0; i < count; i++)
+        printf("%s%.17g", i > 0 ? ", " : "", values[i]);
+    printf("]%s", end);
+}
+
+static void print_recording(void)
+{
+    const int gradients = (int)recording()[RECORDED_GRADIENTS];
+    printf("{");
+    print_array("recording", recording(), RECORDING_COUNT, ",\n ");
+    print_array("bytes", recording_bytes(), gradients, ",\n ");
+    print_array("ready", recording_ready(), gradients, ",\n ");
+    print_array("question", question(), QUESTION_COUNT, "}\n");
+}
+
+static void answer_all(const Settings *settings)
+{
+    double *q = question();
+    for (int r = 0; r < settings->rank_count; r++)
+        for (int c = 0; c < (settings->stage == 1 ? 1 : settings->cap_count); c++) { /* stage 1 has no buckets */
+            const bool best = settings->caps[c] < 0;
+            q[ASK_RANKS] = settings->ranks[r];
+            q[ASK_FIRST_CAP] = q[ASK_CAP] = best ? 0 : settings->caps[c] * MIB;
+            if (best && settings->stage > 1)
+                simulate_best_caps();
+            else
+                simulate();
+            print_row(settings, best);
+        }
+}
+
+int main(int argc, char **argv)
+{
+    job_set_program("whatif");
+    Settings settings = parse_options(argc, argv);
+    Recorded alone = trace_read(argv[optind]), several = alone;
+    for (int i = optind + 1; i < argc; i++) {
+        const Recorded other = trace_read(argv[i]);
+        if (other.ranks < alone.ranks)
+            alone = other;
+        if (other.ranks > several.ranks)
+            several = other;
+    }
+    double *q = question();
+    q[ASK_STAGE] = settings.stage;
+    q[ASK_ACCUMULATE] = settings.accumulate;
+    q[ASK_PAIRWISE] = settings.pairwise;
+    q[ASK_SLOWDOWN] = settings.slowdown;
+    fill_recording(&alone, several.spread);
+    fill_machine(&alone, &several, settings.cores);
+    fill_link(&several, &settings);
+    if (settings.only_recording) {
+        print_recording();
+        return 0;
+    }
+    if (!settings.json)
+        print_head(&settings);
+    answer_all(&settings);
+    return 0;
+}

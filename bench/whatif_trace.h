@@ -1,0 +1,25 @@
+/* whatif_trace.h: what a trace (train --trace) tells about a training step: the medians over its steps and ranks. */
+#ifndef LOCKSTEP_BENCH_WHATIF_TRACE_H
+#define LOCKSTEP_BENCH_WHATIF_TRACE_H
+
+/* Seconds and bytes. Of the first steps, which are slower, 3 are left out, or half if there are fewer than 6. */
+typedef struct Recorded {
+    const char *path;
+    int ranks;
+    double forward, backward;  /* of a micro-batch */
+    double scaling, optimizer; /* of a step */
+    double left;               /* from the end of a step to the beginning of the next one */
+    double spread;             /* standard deviation of the ranks' computing time within a step, as a share of it */
+    int gradients;             /* or buckets: each all-reduce that was queued during backward */
+    double *bytes, *ready;     /* of each; ready: after backward's beginning; owned */
+    double alpha, beta;        /* an all-reduce takes alpha + beta * bytes here, once all ranks are there; 0 of one rank */
+    double wake;               /* from queueing an all-reduce to its beginning, if none is under way */
+} Recorded;
+
+/* Ends the program if the file is no such trace. */
+Recorded trace_read(const char *path);
+
+/* The middle one of count values, which it sorts; 0 if count is 0. */
+double median(double *values, int count);
+
+#endif

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""bench/whatif reads traces that are made by hand, finds in them what was put in, and says the same as the WebAssembly.
+
+usage: test_whatif.py WHATIF            the reading of traces
+       test_whatif.py WHATIF WASM NODE  the same question, answered by both: every bit
+"""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+READY = (10, 20, 30, 40)  # ms; the recording of test_simulate.c
+MB = 1e6
+
+
+def event(name, rank, row, start, duration, step, **args):
+    return {"name": name, "ph": "X", "pid": rank, "tid": row, "ts": 1e3 * start, "dur": 1e3 * duration,
+            "args": {"step": step, **{key: value for key, value in args.items()}}}
+
+
+def step_events(rank, step, at, crowded, link):
+    """Forward 20, backward 40, (scaling 4, optimizer 5) and left 1; crowded: how many times as long the first two take.
+    link: the all-reduces' ms, which follow one another; they begin 0.5 after they are queued."""
+    forward, backward, done = 20 * crowded, 40 * crowded, 0
+    out = [event("forward", rank, 0, at, forward, step)]
+    begin = at + forward
+    for bucket, ready in enumerate(READY):
+        queued = begin + ready * crowded
+        start = max(queued + 0.5, done) if link else queued
+        done = start + link
+        out.append(event(f"all_reduce bucket {bucket}", rank, 1, start, link, step, bytes=MB * (1 + (bucket == 1)),
+                         queued=1e3 * queued, sequence=4 * step + bucket + 1, algorithm="shm"))
+    out.append(event("backward", rank, 0, begin, backward, step))
+    optimizer = max(done, begin + backward) + 4
+    out.append(event("optimizer", rank, 0, optimizer, 5, step))
+    return out, optimizer + 6
+
+
+def write_trace(path, ranks, crowded, link):
+    events = [{"name": "clock_alignment", "ph": "M", "pid": 0, "args": {"error_us": 0}}]
+    for rank in range(ranks):
+        at = 100
+        for step in range(8):
+            slow = 1.5 if step < 3 else crowded * (1 + 0.1 * (step % 3 - 1))  # the median is `crowded`
+            more, at = step_events(rank, step, at, slow, link)
+            events += more
+    with open(path, "w") as file:
+        json.dump(events, file)
+
+
+def whatif(program, *arguments):
+    done = subprocess.run([program, *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def answers(program, *arguments):
+    status, out, err = whatif(program, "--json", *arguments)
+    if status != 0:
+        sys.exit(f"FAIL: whatif {arguments}: status {status}: {err}")
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def expect(what, actual, expected, tolerance=1e-6):
+    if abs(actual - expected) > tolerance:
+        sys.exit(f"FAIL: {what}: expected {expected}, got {actual}")
+
+
+def refused(program, words, *arguments):
+    status, _, err = whatif(program, *arguments)
+    if status != 2 or words not in err:
+        sys.exit(f"FAIL: whatif {arguments}: expected status 2 and '{words}', got {status}: {err}")
+
+
+def test_reading(program, directory):
+    one, two, late = (os.path.join(directory, name) for name in ("one", "two", "late"))
+    write_trace(one, 1, 1, 0)
+    write_trace(two, 2, 1.2, 12)
+    # 100 MB/s: the all-reduces take 2 + 10 and 2 + 20; as in test_simulate.c: 10-22, 22-44, 44-56, 56-68
+    [row] = answers(program, one, "--ranks", "2", "--link", "0.8,1000", "--caps", "0")
+    expect("one rank's trace, stage 3", row["step_ms"], 20 + 68 + 0.8 + 5 + 1)
+    expect("its exposed communication", row["exposed_comm_ms"], 20 + 68 + 0.8 + 5 + 1 - 70)
+    [row] = answers(program, one, "--ranks", "2", "--link", "0.8,1000", "--stage", "1")
+    expect("one rank's trace, stage 1", row["step_ms"], 70 + 3 * 12 + 22)
+    [row] = answers(program, one, "--ranks", "1", "--link", "ib-ndr", "--caps", "0", "--accumulate", "3", "--stage", "4")
+    expect("three micro-batches of one rank", row["step_ms"], 3 * 61 + 9)
+    # all-reduces of several sizes in 12 ms: latency alone; backward takes 1.2 times as long, as forward does
+    [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--stage", "1")
+    expect("the recorded link, crowded cores", row["step_ms"], 61 * 1.2 + 4 + 5 + 4 * (12 + 0.5 * 1.2), 1e-3)
+    [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--stage", "1", "--link", "0.8,0",
+                    "--recorded-link", "1,5000")
+    expect("another link, and 2.5 ms for each call", row["step_ms"], 61 * 1.2 + 9 + 4 * 2.5 * 1.2 + 50, 1e-3)
+    refused(program, "--recorded-link", one, two, "--link", "1,50")
+    refused(program, "shows no link", one)
+    refused(program, "neither GBPS,US nor a name", one, "--link", "fast")
+    refused(program, "not a number", one, "--link", "1,50", "--ranks", "0")
+    refused(program, "cannot be read", os.path.join(directory, "none"))
+    with open(late, "w") as file:
+        json.dump([e for e in json.load(open(one)) if "all_reduce" not in e["name"]], file)
+    refused(program, "does not show when gradients are ready", late, "--link", "1,50")
+    events = json.load(open(one))
+    for e in events:
+        e.get("args", {}).pop("bytes", None)
+    with open(late, "w") as file:
+        json.dump(events, file)
+    refused(program, "do not tell their bytes", late, "--link", "1,50")
+
+
+SCRIPT = """
+const [wasm, recorded, questions] = process.argv.slice(1);
+WebAssembly.instantiate(require("fs").readFileSync(wasm), {}).then(({instance: {exports: x}}) => {
+    const view = (place, count) => new Float64Array(x.memory.buffer, place, count);
+    const {recording, bytes, ready, question} = JSON.parse(recorded);
+    view(x.recording_bytes(), bytes.length).set(bytes);
+    view(x.recording_ready(), ready.length).set(ready);
+    view(x.recording(), recording.length).set(recording);
+    const q = view(x.question(), question.length), a = view(x.answer(), 9), out = [];
+    for (const [stage, ranks, accumulate, mb] of JSON.parse(questions)) {
+        q.set(question);
+        q.set([stage, ranks, accumulate, mb * 2 ** 20, mb * 2 ** 20, 1e-6 * 50, 125e6]);
+        if (mb < 0) x.simulate_best_caps(); else x.simulate();
+        out.push(Array.from(a));
+    }
+    q.fill(NaN); x.simulate_best_caps();
+    q.fill(1e300); x.simulate(); // must not trap
+    console.log(JSON.stringify(out));
+});
+"""
+
+
+def test_wasm(program, wasm, node, directory):
+    one = os.path.join(directory, "one")
+    write_trace(one, 1, 1, 0)
+    status, recorded, err = whatif(program, one, "--recording")
+    if status != 0:
+        sys.exit(f"FAIL: --recording: status {status}: {err}")
+    questions = [(stage, ranks, k, mb) for stage in (1, 2, 3, 4) for ranks in (1, 2, 3, 64, 1000) for k in (1, 4)
+                 for mb in (-1, 0, 1, 25)]
+    out = subprocess.run([node, "-e", SCRIPT, wasm, recorded, json.dumps(questions)], capture_output=True, text=True)
+    if out.returncode != 0:
+        sys.exit(f"FAIL: node: {out.stderr}")
+    for (stage, ranks, k, mb), theirs in zip(questions, json.loads(out.stdout), strict=True):
+        caps = "auto" if mb < 0 else str(mb)
+        [row] = answers(program, one, "--stage", str(stage), "--ranks", str(ranks), "--accumulate", str(k), "--caps",
+                        caps, "--link", "1,50")
+        ours = [row[name] for name in ("step_ms", "compute_ms", "comm_ms", "exposed_comm_ms", "efficiency", "buckets")]
+        if ours != [1e3 * theirs[0], 1e3 * theirs[1], 1e3 * theirs[2], 1e3 * theirs[3], theirs[5], theirs[6]]:
+            sys.exit(f"FAIL: stage {stage}, {ranks} ranks, {k} micro-batches, {caps}: whatif {row}, wasm {theirs}")
+    print(f"{len(questions)} answers of the WebAssembly are whatif's, to the bit")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as directory:
+        if len(sys.argv) == 2:
+            test_reading(sys.argv[1], directory)
+            print("bench/whatif: all checks passed")
+        else:
+            test_wasm(sys.argv[1], sys.argv[2], sys.argv[3], directory)
+
+
+main()
