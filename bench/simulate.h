@@ -12,7 +12,7 @@
  *     view(x.recording_bytes(), n).set([...]);                  // n gradients, in the order that buckets are filled
  *     view(x.recording_ready(), n).set([...]);
  *     view(x.recording(), 7).set([n, forward, backward, scaling, optimizer, left, 0]);
- *     const q = view(x.question(), 16), a = view(x.answer(), 9);
+ *     const q = view(x.question(), 18), a = view(x.answer(), 9);
  *     q.fill(0);  q[0] = 3;  q[1] = 8;  q[2] = 1;  q[3] = q[4] = 25 * 2 ** 20;  q[5] = 50e-6;  q[6] = 125e6;
  *     x.simulate();
  *     console.log(a[0], a[3], a[5]);                            // step, exposed, efficiency
@@ -60,7 +60,7 @@ typedef enum Question {
     ASK_LATENCY,          /* of one message */
     ASK_BANDWIDTH,        /* of each rank's link, bytes per second in one direction; 0: the link costs nothing */
     ASK_PAIRWISE,         /* 0: a ring, 2(N-1) latencies; 1: halving-doubling, 2 log2 N (any N: rounded up) */
-    ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short: to wake a thread, to meet */
+    ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short */
     ASK_BYTE_SECONDS,     /* adding up, for each byte that a ring sends: the longer one of this and the link counts */
     ASK_CALL_PROCESSOR,   /* processor time that an all-reduce takes from computing while it is in flight: for itself ... */
     ASK_BYTE_PROCESSOR,   /* ... and for each byte that a ring sends */
@@ -68,10 +68,16 @@ typedef enum Question {
     ASK_CORES,            /* cores that all ranks share; 0: each rank has its own */
     ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share of their time */
     ASK_MEMORY_CROWDING,  /* the same for scaling and the optimizer, which wait for memory; both need ASK_CORES */
+    ASK_WAKE,             /* stages 3 and 4: until a queued all-reduce starts, if none is under way: to wake a thread */
+    ASK_EMULATED,         /* 1: the link is train's --wire, over which ranks wait less for each other: see below */
     QUESTION_COUNT
 } Question;
 
 double *question(void); /* QUESTION_COUNT numbers */
+
+/* Over a real link an all-reduce begins when the last rank is there. --wire emulates the link's time from the moment when
+ * the rank itself is there. So a rank may be behind by as much as the last all-reduce takes, before others wait for it, and
+ * what it is behind in one step it may catch up in the next. */
 
 /* ---- the answer ---- */
 

@@ -125,7 +125,7 @@ printf 'ranks of stage 3 over 1,50 with one gradient per bucket.\n\n'
 printf '%5s %5s %8s %5s %13s %10s %10s %8s\n' stage ranks link cap micro-batches predicted measured error
 while read -r stage ranks wire cap accumulate; do
     predicted=$(for round in $(seq "$rounds"); do
-        fitted=("$work/two.$round.trace" --recorded-link 1,50 --link "$wire")
+        fitted=("$work/two.$round.trace" --recorded-link 1,50 --link "$wire" --emulated)
         [ "$wire" != tcp ] || fitted=("$work/tcp.$round.trace")
         build/bench/whatif "$work/one.$round.trace" "${fitted[@]}" --cores "$cores" --ranks "$ranks" --stage "$stage" \
             --caps "${cap/-/0}" --accumulate "$accumulate" --json | jq .step_ms

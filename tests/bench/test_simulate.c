@@ -229,6 +229,40 @@ static void test_slowdown(void **state)
     }
 }
 
+/* The communication thread needs 1 ms to wake up for the first bucket: 11-23, and then 23-35, 35-47, 47-59. */
+static void test_wake(void **state)
+{
+    (void)state;
+    question()[ASK_WAKE] = 1 * MS;
+    ask(3, 2, 1, 0, 0);
+    expect_step("a thread wakes once", 20 + 60 + 5 + 1, 16);
+    expect_ms("the first bucket starts", answer_collectives()[1], 20 + 11);
+    ask(2, 2, 1, 0, 0);
+    expect_step("the training thread need not wake", 70 + 48, 48);
+    /* In flight 12-24, with half the speed: at 24 backward has made 18, so it ends at 46. Then 48-60. */
+    recording()[RECORDED_GRADIENTS] = 2;
+    recording_ready()[1] = 40 * MS;
+    question()[ASK_WAKE] = 2 * MS;
+    question()[ASK_SLOWDOWN] = 0.5;
+    ask(3, 2, 1, 0, 0);
+    expect_step("computing is slower in flight only", 20 + 62 + 5 + 1, 12);
+}
+
+/* Over an emulated link, ranks wait less for each other the longer the last all-reduce takes (12 ms). */
+static void test_emulated(void **state)
+{
+    (void)state;
+    recording()[RECORDED_GRADIENTS] = 1;
+    recording()[RECORDED_SPREAD] = 0.1;
+    question()[ASK_EMULATED] = 1;
+    ask(2, 2, 1, 0, 0);
+    const double behind = 0.05642 / (1 + 1.6 * 12 / (1.4142 * 0.1 * 70));
+    expect_step("the slowest of 2, over an emulated link", 70 * (1 + behind) + 12, 70 * behind + 12);
+    question()[ASK_LATENCY] = question()[ASK_BANDWIDTH] = 0;
+    ask(2, 2, 1, 0, 0);
+    expect_step("a link that takes no time", 70 * 1.05642, 70 * 0.05642);
+}
+
 /* An all-reduce takes 3 ms for the call, and the longer one of the link (2 + 10) and of adding up (20). */
 static void test_longer_one(void **state)
 {
@@ -260,6 +294,7 @@ static void test_best_caps(void **state)
         }
     ask(3, 2, 1, first_cap, cap);
     assert_true(!(answer()[ANSWER_STEP] < best || answer()[ANSWER_STEP] > best));
+    recording()[RECORDED_SCALING] = 0;
     const double late[] = {10, 38, 39, 40}; /* best: the first gradient alone, then all others together */
     for (int g = 0; g < 4; g++)
         recording_ready()[g] = late[g] * MS;
@@ -298,6 +333,7 @@ int main(void)
         cmocka_unit_test_setup(test_ranks, record),         cmocka_unit_test_setup(test_spread, record),
         cmocka_unit_test_setup(test_cores, record),         cmocka_unit_test_setup(test_slowdown, record),
         cmocka_unit_test_setup(test_longer_one, record),    cmocka_unit_test_setup(test_best_caps, record),
+        cmocka_unit_test_setup(test_wake, record),          cmocka_unit_test_setup(test_emulated, record),
         cmocka_unit_test_setup(test_odd_questions, record),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
