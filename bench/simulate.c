@@ -1,5 +1,5 @@
-/* simulate.c: see simulate.h. One rank is replayed, the slowest one, for which all others wait. Two things happen at the
- * same time: the rank computes, and the communication thread carries out one all-reduce after the other. */
+/* simulate.c: see simulate.h. One rank is replayed, the slowest one, for which all others wait. Two things happen at
+ * the same time: the rank computes, and the communication thread carries out one all-reduce after the other. */
 #include "simulate.h"
 
 #include <stdbool.h>
@@ -101,8 +101,9 @@ static double link_seconds(double bytes)
 }
 
 /* By how much the slowest rank's computing is longer than the mean rank's, as a share of it. With an emulated link, the
- * distance of two ranks is a random walk between -allowed and +allowed. If `allowed` is much longer than the walk's steps,
- * the walk meets its ends rarely: the ranks then wait (steps squared / 4 allowed). Between this and 0: a smooth line. */
+ * distance of two ranks is a random walk between -allowed and +allowed. If `allowed` is much longer than the walk's
+ * steps, the walk meets its ends rarely: the ranks then wait for (steps squared / 4 allowed). Between this and 0: a
+ * smooth line. */
 static double slowest_behind(double computing_seconds, double allowed)
 {
     const double distance = 1.4142 * recorded[RECORDED_SPREAD] * computing_seconds;

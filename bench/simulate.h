@@ -46,7 +46,7 @@ typedef enum Recording {
 } Recording;
 
 double *recording(void);       /* RECORDING_COUNT numbers */
-double *recording_bytes(void); /* of each gradient, in the order in which buckets are filled: the last parameter's first */
+double *recording_bytes(void); /* of each gradient, in the order in which buckets are filled */
 double *recording_ready(void); /* of each gradient, from the beginning of backward; at most RECORDED_BACKWARD */
 
 /* ---- what is asked. 0 means "without" for everything from ASK_PAIRWISE on ---- */
@@ -62,11 +62,11 @@ typedef enum Question {
     ASK_PAIRWISE,         /* 0: a ring, 2(N-1) latencies; 1: halving-doubling, 2 log2 N (any N: rounded up) */
     ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short */
     ASK_BYTE_SECONDS,     /* adding up, for each byte that a ring sends: the longer one of this and the link counts */
-    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce takes from computing while it is in flight: for itself ... */
+    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce in flight takes from computing: for itself ... */
     ASK_BYTE_PROCESSOR,   /* ... and for each byte that a ring sends */
     ASK_SLOWDOWN,         /* share of its speed that computing loses while an all-reduce is in flight (GPUs) */
     ASK_CORES,            /* cores that all ranks share; 0: each rank has its own */
-    ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share of their time */
+    ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share */
     ASK_MEMORY_CROWDING,  /* the same for scaling and the optimizer, which wait for memory; both need ASK_CORES */
     ASK_WAKE,             /* stages 3 and 4: until a queued all-reduce starts, if none is under way: to wake a thread */
     ASK_EMULATED,         /* 1: the link is train's --wire, over which ranks wait less for each other: see below */
@@ -75,14 +75,14 @@ typedef enum Question {
 
 double *question(void); /* QUESTION_COUNT numbers */
 
-/* Over a real link an all-reduce begins when the last rank is there. --wire emulates the link's time from the moment when
- * the rank itself is there. So a rank may be behind by as much as the last all-reduce takes, before others wait for it, and
- * what it is behind in one step it may catch up in the next. */
+/* Over a real link an all-reduce begins when the last rank is there. --wire emulates the link's time from the moment
+ * when the rank itself is there. So a rank may be behind by as much as the last all-reduce takes, before others wait.
+ * What it is behind in one step it may catch up in the next. */
 
 /* ---- the answer ---- */
 
 typedef enum Answer {
-    ANSWER_STEP,          /* from the beginning of the first forward to the end of the optimizer's step, and what is left */
+    ANSWER_STEP,          /* from the first forward to the end of the optimizer's step, and what is left */
     ANSWER_COMPUTE,       /* of it, computing (with everything that slows it) */
     ANSWER_COMMUNICATION, /* all-reduces in flight: exposed and hidden */
     ANSWER_EXPOSED,       /* training waits for all-reduces or slower ranks */
@@ -99,8 +99,8 @@ void simulate(void);
 /* The mean of the largest of so many random numbers with mean 0 and standard deviation 1 (normal distribution). */
 double largest_of_ranks(int ranks);
 
-/* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes; writes
- * them into question(). Then as simulate(). */
+/* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes;
+ * writes them into question(). Then as simulate(). */
 void simulate_best_caps(void);
 
 double *answer(void);             /* ANSWER_COUNT numbers */

@@ -14,8 +14,8 @@
 
 static const char usage[] =
     "usage: whatif TRACE... [options]\n"
-    "  TRACE              what train --trace wrote: best of stage 3 or 4 with --bucket-cap-mb 0 --first-bucket-mb 0, as one\n"
-    "                     rank; and if wanted, a second one of several ranks, which shows the link and the machine\n"
+    "  TRACE              what train --trace wrote, best of stage 3 or 4 with --bucket-cap-mb 0 --first-bucket-mb 0:\n"
+    "                     of one rank; and if wanted, of several ranks, which shows the link and the machine\n"
     "  --ranks 2,8,...    how many ranks (2,8,64,1024); each computes as much as the recorded one\n"
     "  --link GBPS,US     gigabit per second of each rank's link, microseconds per message; or a name from below\n"
     "                     (without it: as recorded)\n"
@@ -56,7 +56,7 @@ static const struct {
     {"pcie4", {252, 5.7}, "PCI Express 4.0 x16, as NCCL uses it"},
     /* NVIDIA A100 data sheet: 600 GB/s in both directions together. hwLat: 3.4 us for NVLink. */
     {"nvlink-a100", {2400, 3.4}, "NVLink of an A100, as NCCL uses it"},
-    /* NVIDIA H100 (SXM) data sheet: 900 GB/s in both directions together. hwLat is from before the H100: roughly known. */
+    /* NVIDIA H100 (SXM) data sheet: 900 GB/s in both directions together. hwLat is older than it: roughly known. */
     {"nvlink-h100", {3600, 3.4}, "NVLink of an H100, as NCCL uses it; within a host of 8"},
 };
 enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
@@ -172,8 +172,8 @@ static void fill_recording(const Recorded *alone, double spread)
 {
     double *r = recording();
     if (alone->gradients == 0)
-        die("%s: no all-reduce was queued during backward, so it does not show when gradients are ready: record stage 3 "
-            "or 4, with --bucket-cap-mb 0 --first-bucket-mb 0", alone->path);
+        die("%s: no all-reduce was queued during backward, so it does not show when gradients are ready: record stage "
+            "3 or 4, with --bucket-cap-mb 0 --first-bucket-mb 0", alone->path);
     r[RECORDED_GRADIENTS] = alone->gradients;
     r[RECORDED_FORWARD] = alone->forward;
     r[RECORDED_BACKWARD] = alone->backward;
@@ -244,7 +244,8 @@ static void fill_link(const Recorded *alone, const Recorded *several, const Sett
 static void print_head(const Settings *settings)
 {
     const double *q = question();
-    printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, %.0f us for each call, %.0f us to\nwake a thread; ",
+    printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, %.0f us for each call;\n"
+           "%.0f us to wake a thread; ",
            settings->stage, settings->accumulate, 8e-9 * q[ASK_BANDWIDTH], 1e6 * q[ASK_LATENCY],
            1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE]);
     printf("an all-reduce takes %.2f ms of computing for each MB; ranks differ by %.1f %%", 1e9 * q[ASK_BYTE_PROCESSOR],

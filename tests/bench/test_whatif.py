@@ -82,7 +82,8 @@ def test_reading(program, directory):
     expect("its exposed communication", row["exposed_comm_ms"], 20 + 68 + 0.8 + 5 + 1 - 70)
     [row] = answers(program, one, "--ranks", "2", "--link", "0.8,1000", "--stage", "1")
     expect("one rank's trace, stage 1", row["step_ms"], 70 + 3 * 12 + 22)
-    [row] = answers(program, one, "--ranks", "1", "--link", "ib-ndr", "--caps", "0", "--accumulate", "3", "--stage", "4")
+    [row] = answers(program, one, "--ranks", "1", "--link", "ib-ndr", "--caps", "0", "--accumulate", "3", "--stage",
+                    "4")
     expect("three micro-batches of one rank", row["step_ms"], 3 * 61 + 9)
     # all-reduces of several sizes in 12 ms: latency alone; backward takes 1.2 times as long, as forward does
     [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--stage", "1")
