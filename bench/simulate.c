@@ -1,5 +1,5 @@
-/* simulate.c: see simulate.h. One rank is replayed, the slowest one, for which all others wait. Two things happen at the
- * same time: the rank computes, and the communication thread carries out one all-reduce after the other. */
+/* simulate.c: see simulate.h. One rank is replayed, the slowest one, for which all others wait. Two things happen at
+ * the same time: the rank computes, and the communication thread carries out one all-reduce after the other. */
 #include "simulate.h"
 
 #include <stdbool.h>
@@ -100,6 +100,17 @@ static double link_seconds(double bytes)
     return latencies * asked[ASK_LATENCY] + carried;
 }
 
+/* By how much the slowest rank's computing is longer than the mean rank's, as a share of it. With an emulated link, the
+ * distance of two ranks is a random walk between -allowed and +allowed. If `allowed` is much longer than the walk's
+ * steps, the walk meets its ends rarely: the ranks then wait for (steps squared / 4 allowed). Between this and 0: a
+ * smooth line. */
+static double slowest_behind(double computing_seconds, double allowed)
+{
+    const double distance = 1.4142 * recorded[RECORDED_SPREAD] * computing_seconds;
+    double waits = recorded[RECORDED_SPREAD] * largest_of_ranks(ranks);
+    return asked[ASK_EMULATED] != 0 && distance > 0 ? waits / (1 + 1.6 * allowed / distance) : waits;
+}
+
 /* ---- one step of the slowest rank ---- */
 
 static double now;       /* of the training thread, from the beginning of the step */
@@ -108,7 +119,7 @@ static double in_flight; /* all all-reduces together */
 static double behind;    /* the slowest rank computes this many times as long as the mean rank */
 
 typedef struct Flight {
-    double done, speed; /* of computing while it is in flight: 1 as always */
+    double start, done, speed; /* speed: of computing while it is in flight; 1 as always */
 } Flight;
 
 static Flight flights[MOST_GRADIENTS]; /* of this micro-batch; one after the other */
@@ -119,21 +130,18 @@ static void compute(double recorded_seconds, double crowding)
 {
     const double begin = now;
     double seconds = recorded_seconds * behind * crowded(crowding);
-    while (landed < launched) {
+    while (landed < launched && seconds > 0) {
         const Flight *flight = &flights[landed];
-        double possible = (flight->done - now) * flight->speed;
-        if (possible >= seconds) {
-            now += seconds / flight->speed;
-            computing += now - begin;
-            return;
-        }
-        if (possible > 0) {
-            seconds -= possible;
-            now = flight->done;
-        }
-        landed++;
+        const double speed = now < flight->start ? 1 : flight->speed; /* before its start: a thread wakes */
+        const double until = now < flight->start ? flight->start : flight->done, possible = (until - now) * speed;
+        if (possible > seconds)
+            break;
+        seconds -= larger(possible, 0);
+        now = larger(now, until);
+        landed += !(until < flight->done); /* also of what is no number */
     }
-    now += seconds;
+    const bool slow = landed < launched && now >= flights[landed].start;
+    now += seconds / (slow ? flights[landed].speed : 1);
     computing += now - begin;
 }
 
@@ -148,16 +156,17 @@ static void draw_phase(int kind, double begin)
     answers[ANSWER_PHASES]++;
 }
 
-/* Queues a bucket's all-reduce. It starts when the one before it is done. */
-static void launch(const Plan *bucket)
+/* Queues a bucket's all-reduce. It starts when the one before it is done, or after `wake`. */
+static void launch(const Plan *bucket, double wake)
 {
     const double sent = link_bytes(bucket->bytes), shared = crowded(asked[ASK_CROWDING]);
-    double start = launched > 0 ? larger(now, flights[launched - 1].done) : now;
+    const bool busy = launched > 0 && flights[launched - 1].done > now;
+    double start = busy ? flights[launched - 1].done : now + wake;
     double carried = larger(asked[ASK_BYTE_SECONDS] * sent * shared, link_seconds(bucket->bytes));
     double taken = (asked[ASK_CALL_PROCESSOR] + asked[ASK_BYTE_PROCESSOR] * sent) * shared;
     double seconds = ranks > 1 ? asked[ASK_CALL_SECONDS] * shared + carried : 0;
     double lost = seconds > 0 ? asked[ASK_SLOWDOWN] + taken / seconds : 0;
-    flights[launched++] = (Flight){start + seconds, larger(1 - lost, 0.1)};
+    flights[launched++] = (Flight){start, start + seconds, larger(1 - lost, 0.1)};
     in_flight += seconds;
     if (answers[ANSWER_COLLECTIVES] >= MOST_COLLECTIVES)
         return;
@@ -183,7 +192,7 @@ static void backward(bool overlaps)
     for (int b = 0; overlaps && b < bucket_count; b++) {
         compute(buckets[b].ready - progress, asked[ASK_CROWDING]);
         progress = buckets[b].ready;
-        launch(&buckets[b]);
+        launch(&buckets[b], ranks > 1 ? asked[ASK_WAKE] * crowded(asked[ASK_CROWDING]) : 0);
     }
     compute(larger(recorded[RECORDED_BACKWARD] - progress, 0), asked[ASK_CROWDING]);
     draw_phase(1, begin);
@@ -195,7 +204,7 @@ static void after_backward(int stage, bool last)
     for (int i = 0; i < bucket_count; i++) {
         const Plan *bucket = &buckets[stage == 1 ? bucket_count - 1 - i : i];
         if (stage <= 2)
-            launch(bucket);
+            launch(bucket, 0); /* by the training thread itself */
         wait_and_scale(i, bucket, last);
     }
 }
@@ -224,11 +233,12 @@ void simulate(void)
 {
     const int stage = whole(asked[ASK_STAGE], 1, 4), accumulate = whole(asked[ASK_ACCUMULATE], 1, 1024);
     ranks = whole(asked[ASK_RANKS], 1, 1 << 16);
-    behind = 1 + recorded[RECORDED_SPREAD] * largest_of_ranks(ranks);
     now = computing = in_flight = 0;
     for (int i = 0; i < ANSWER_COUNT; i++)
         answers[i] = 0;
     plan_buckets(stage == 1 ? 0 : asked[ASK_FIRST_CAP], stage == 1 ? 0 : asked[ASK_CAP]);
+    const Plan *last = &buckets[stage == 1 || bucket_count == 0 ? 0 : bucket_count - 1];
+    behind = 1 + slowest_behind(alone(accumulate) * crowded(asked[ASK_CROWDING]), link_seconds(last->bytes));
     for (int k = 0; k < accumulate; k++)
         micro_batch(stage, k + 1 == accumulate);
     const double begin = now;

@@ -12,7 +12,7 @@
  *     view(x.recording_bytes(), n).set([...]);                  // n gradients, in the order that buckets are filled
  *     view(x.recording_ready(), n).set([...]);
  *     view(x.recording(), 7).set([n, forward, backward, scaling, optimizer, left, 0]);
- *     const q = view(x.question(), 16), a = view(x.answer(), 9);
+ *     const q = view(x.question(), 18), a = view(x.answer(), 9);
  *     q.fill(0);  q[0] = 3;  q[1] = 8;  q[2] = 1;  q[3] = q[4] = 25 * 2 ** 20;  q[5] = 50e-6;  q[6] = 125e6;
  *     x.simulate();
  *     console.log(a[0], a[3], a[5]);                            // step, exposed, efficiency
@@ -46,7 +46,7 @@ typedef enum Recording {
 } Recording;
 
 double *recording(void);       /* RECORDING_COUNT numbers */
-double *recording_bytes(void); /* of each gradient, in the order in which buckets are filled: the last parameter's first */
+double *recording_bytes(void); /* of each gradient, in the order in which buckets are filled */
 double *recording_ready(void); /* of each gradient, from the beginning of backward; at most RECORDED_BACKWARD */
 
 /* ---- what is asked. 0 means "without" for everything from ASK_PAIRWISE on ---- */
@@ -60,23 +60,29 @@ typedef enum Question {
     ASK_LATENCY,          /* of one message */
     ASK_BANDWIDTH,        /* of each rank's link, bytes per second in one direction; 0: the link costs nothing */
     ASK_PAIRWISE,         /* 0: a ring, 2(N-1) latencies; 1: halving-doubling, 2 log2 N (any N: rounded up) */
-    ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short: to wake a thread, to meet */
+    ASK_CALL_SECONDS,     /* what each all-reduce takes besides, however short */
     ASK_BYTE_SECONDS,     /* adding up, for each byte that a ring sends: the longer one of this and the link counts */
-    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce takes from computing while it is in flight: for itself ... */
+    ASK_CALL_PROCESSOR,   /* processor time that an all-reduce in flight takes from computing: for itself ... */
     ASK_BYTE_PROCESSOR,   /* ... and for each byte that a ring sends */
     ASK_SLOWDOWN,         /* share of its speed that computing loses while an all-reduce is in flight (GPUs) */
     ASK_CORES,            /* cores that all ranks share; 0: each rank has its own */
-    ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share of their time */
+    ASK_CROWDING,         /* how much longer forward and backward take when all cores compute, as a share */
     ASK_MEMORY_CROWDING,  /* the same for scaling and the optimizer, which wait for memory; both need ASK_CORES */
+    ASK_WAKE,             /* stages 3 and 4: until a queued all-reduce starts, if none is under way: to wake a thread */
+    ASK_EMULATED,         /* 1: the link is train's --wire, over which ranks wait less for each other: see below */
     QUESTION_COUNT
 } Question;
 
 double *question(void); /* QUESTION_COUNT numbers */
 
+/* Over a real link an all-reduce begins when the last rank is there. --wire emulates the link's time from the moment
+ * when the rank itself is there. So a rank may be behind by as much as the last all-reduce takes, before others wait.
+ * What it is behind in one step it may catch up in the next. */
+
 /* ---- the answer ---- */
 
 typedef enum Answer {
-    ANSWER_STEP,          /* from the beginning of the first forward to the end of the optimizer's step, and what is left */
+    ANSWER_STEP,          /* from the first forward to the end of the optimizer's step, and what is left */
     ANSWER_COMPUTE,       /* of it, computing (with everything that slows it) */
     ANSWER_COMMUNICATION, /* all-reduces in flight: exposed and hidden */
     ANSWER_EXPOSED,       /* training waits for all-reduces or slower ranks */
@@ -93,8 +99,8 @@ void simulate(void);
 /* The mean of the largest of so many random numbers with mean 0 and standard deviation 1 (normal distribution). */
 double largest_of_ranks(int ranks);
 
-/* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes; writes
- * them into question(). Then as simulate(). */
+/* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes;
+ * writes them into question(). Then as simulate(). */
 void simulate_best_caps(void);
 
 double *answer(void);             /* ANSWER_COUNT numbers */

@@ -14,8 +14,8 @@
 
 static const char usage[] =
     "usage: whatif TRACE... [options]\n"
-    "  TRACE              what train --trace wrote: best of stage 3 or 4 with --bucket-cap-mb 0 --first-bucket-mb 0, as one\n"
-    "                     rank; and if wanted, a second one of several ranks, which shows the link and the machine\n"
+    "  TRACE              what train --trace wrote, best of stage 3 or 4 with --bucket-cap-mb 0 --first-bucket-mb 0:\n"
+    "                     of one rank; and if wanted, of several ranks, which shows the link and the machine\n"
     "  --ranks 2,8,...    how many ranks (2,8,64,1024); each computes as much as the recorded one\n"
     "  --link GBPS,US     gigabit per second of each rank's link, microseconds per message; or a name from below\n"
     "                     (without it: as recorded)\n"
@@ -26,6 +26,7 @@ static const char usage[] =
     "  --slowdown S       share of its speed that computing loses while an all-reduce is in flight (0)\n"
     "  --cores C          all ranks share C cores, as the recorded ones did (each rank has its own)\n"
     "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
+    "  --emulated         the link is train's --wire, over which ranks wait less for each other\n"
     "  --json             one JSON object per line\n"
     "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
 
@@ -55,7 +56,7 @@ static const struct {
     {"pcie4", {252, 5.7}, "PCI Express 4.0 x16, as NCCL uses it"},
     /* NVIDIA A100 data sheet: 600 GB/s in both directions together. hwLat: 3.4 us for NVLink. */
     {"nvlink-a100", {2400, 3.4}, "NVLink of an A100, as NCCL uses it"},
-    /* NVIDIA H100 (SXM) data sheet: 900 GB/s in both directions together. hwLat is from before the H100: roughly known. */
+    /* NVIDIA H100 (SXM) data sheet: 900 GB/s in both directions together. hwLat is older than it: roughly known. */
     {"nvlink-h100", {3600, 3.4}, "NVLink of an H100, as NCCL uses it; within a host of 8"},
 };
 enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
@@ -63,7 +64,7 @@ enum { PRESETS = sizeof presets / sizeof *presets, MOST_LISTED = 32 };
 typedef struct Settings {
     double ranks[MOST_LISTED], caps[MOST_LISTED]; /* caps: MiB, or AUTO */
     int rank_count, cap_count, stage, accumulate;
-    bool link_given, recorded_link_given, pairwise, json, only_recording;
+    bool link_given, recorded_link_given, emulated, pairwise, json, only_recording;
     Link link, recorded_link;
     double cores, slowdown;
 } Settings;
@@ -130,6 +131,7 @@ static void set_option(Settings *settings, int letter, char *value)
         settings->link = parse_link("--link", value);
         settings->link_given = true;
         break;
+    case 'e': settings->emulated = true; break;
     case 'L':
         settings->recorded_link_given = true;
         if (strcmp(value, "none") != 0)
@@ -147,6 +149,7 @@ static Settings parse_options(int argc, char **argv)
         {"stage", required_argument, NULL, 's'},      {"pairwise", no_argument, NULL, 'p'},
         {"slowdown", required_argument, NULL, 'd'},   {"cores", required_argument, NULL, 'c'},
         {"recorded-link", required_argument, NULL, 'L'}, {"json", no_argument, NULL, 'j'},
+        {"emulated", no_argument, NULL, 'e'},
         {"recording", no_argument, NULL, 'R'},        {"help", no_argument, NULL, 'h'}, {0}};
     Settings settings = {.ranks = {2, 8, 64, 1024}, .rank_count = 4, .caps = {AUTO, 0, 1, 5, 25}, .cap_count = 5,
                          .stage = 3, .accumulate = 1};
@@ -169,8 +172,8 @@ static void fill_recording(const Recorded *alone, double spread)
 {
     double *r = recording();
     if (alone->gradients == 0)
-        die("%s: no all-reduce was queued during backward, so it does not show when gradients are ready: record stage 3 "
-            "or 4, with --bucket-cap-mb 0 --first-bucket-mb 0", alone->path);
+        die("%s: no all-reduce was queued during backward, so it does not show when gradients are ready: record stage "
+            "3 or 4, with --bucket-cap-mb 0 --first-bucket-mb 0", alone->path);
     r[RECORDED_GRADIENTS] = alone->gradients;
     r[RECORDED_FORWARD] = alone->forward;
     r[RECORDED_BACKWARD] = alone->backward;
@@ -207,12 +210,16 @@ static void fill_machine(const Recorded *alone, const Recorded *several, double 
         q[ASK_BYTE_PROCESSOR] = fmax(taken, 0) / bytes / longer;
 }
 
-/* The link that was asked for, and what an all-reduce costs besides. Or the recorded link. */
-static void fill_link(const Recorded *several, const Settings *settings)
+/* The link that was asked for, and what an all-reduce costs besides. Or the recorded link. What was measured on crowded
+ * cores is divided by what that makes of it, because the simulator multiplies by it. */
+static void fill_link(const Recorded *alone, const Recorded *several, const Settings *settings)
 {
     double *q = question();
+    const bool crowded = settings->cores >= 1 && several->ranks > alone->ranks;
+    const double longer = crowded ? several->forward / alone->forward : 1;
     const double latencies = 2 * (several->ranks - 1), share = ring_share(several->ranks);
-    q[ASK_CALL_SECONDS] = several->wake;
+    q[ASK_WAKE] = several->wake / longer;
+    q[ASK_EMULATED] = settings->emulated;
     q[ASK_LATENCY] = 1e-6 * settings->link.us;
     q[ASK_BANDWIDTH] = 1e9 / 8 * settings->link.gbps;
     if (several->ranks == 1 && !settings->link_given && !settings->only_recording)
@@ -227,9 +234,9 @@ static void fill_link(const Recorded *several, const Settings *settings)
     if (!settings->recorded_link_given)
         die("--recorded-link: %s has %d ranks; say over which link they were connected, or 'none'", several->path,
             several->ranks);
-    q[ASK_CALL_SECONDS] += fmax(several->alpha - 1e-6 * settings->recorded_link.us * latencies, 0);
+    q[ASK_CALL_SECONDS] = fmax(several->alpha - 1e-6 * settings->recorded_link.us * latencies, 0) / longer;
     if (!(settings->recorded_link.gbps > 0))
-        q[ASK_BYTE_SECONDS] = several->beta / share;
+        q[ASK_BYTE_SECONDS] = several->beta / share / longer;
 }
 
 /* ---- the table ---- */
@@ -237,9 +244,10 @@ static void fill_link(const Recorded *several, const Settings *settings)
 static void print_head(const Settings *settings)
 {
     const double *q = question();
-    printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, and %.0f us for each call\n",
+    printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, %.0f us for each call;\n"
+           "%.0f us to wake a thread; ",
            settings->stage, settings->accumulate, 8e-9 * q[ASK_BANDWIDTH], 1e6 * q[ASK_LATENCY],
-           1e6 * q[ASK_CALL_SECONDS]);
+           1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE]);
     printf("an all-reduce takes %.2f ms of computing for each MB; ranks differ by %.1f %%", 1e9 * q[ASK_BYTE_PROCESSOR],
            100 * recording()[RECORDED_SPREAD]);
     if (q[ASK_CORES] > 0)
@@ -322,7 +330,7 @@ int main(int argc, char **argv)
     q[ASK_SLOWDOWN] = settings.slowdown;
     fill_recording(&alone, several.spread);
     fill_machine(&alone, &several, settings.cores);
-    fill_link(&several, &settings);
+    fill_link(&alone, &several, &settings);
     if (settings.only_recording) {
         print_recording();
         return 0;

@@ -4,12 +4,15 @@
 #
 #   bench/whatif_table.sh [--rounds 3] [--steps 24] [--batch 2] [--others 10] [--only REGEX] [--keep DIR] [--hosts]
 #
-# In each round all runs take turns: first the two that are fitted on (one rank; and two ranks over a link of 1,50, stage
-# 3, one gradient per bucket), then those of the list below. A row shows medians over the rounds. --batch: samples of a
-# micro-batch of one rank. --others: a run is repeated, up to 5 times, while other processes use more than so many percent
-# of the cores; the table says how many runs were noisy all the same. --keep: the files go to DIR, and rounds in DIR are
-# not measured again. --only: rows whose text matches. --hosts: also rows over real TCP (tcp: bench/two_hosts.sh, as root),
-# which are fitted on one rank and on 2 ranks over the same link.
+# In each round all runs take turns: first the two that are fitted on (one rank; and two ranks of stage 3 over a link of
+# 1,50, one gradient per bucket), then those of the list below. A row shows medians over the rounds.
+#   --batch B     samples of a micro-batch of one rank
+#   --others P    repeat a run, up to 5 times, while other processes use more than P percent of the cores; the last line
+#                 says how many runs were disturbed all the same
+#   --only REGEX  rows whose text matches
+#   --keep DIR    files go to DIR; what is there already is not measured again
+#   --hosts       also rows over real TCP (link tcp: bench/two_hosts.sh, 1 Gbit/s; as root), which are fitted on one
+#                 rank and on 2 ranks over the same link
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,7 +27,7 @@ while [ $# -gt 0 ]; do
         --only) only=${2:?} ;;
         --keep) work=${2:?} ;;
         --hosts) hosts=yes && shift && continue ;;
-        *) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 2 ;;
+        *) sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done
@@ -119,13 +122,13 @@ median() {
     sort -g | awk '{ v[NR] = $1 } END { print (v[int((NR + 1) / 2)] + v[int(NR / 2) + 1]) / 2 }'
 }
 
-printf 'GPT, %s samples in a micro-batch of a rank, %s cores, %s rounds; milliseconds per step. Fitted on one rank, and on 2\n' \
-    "$batch" "$cores" "$rounds"
-printf 'ranks of stage 3 over 1,50 with one gradient per bucket.\n\n'
+printf 'GPT, %s samples in a micro-batch of a rank, %s cores, %s rounds; milliseconds per step.\n' "$batch" "$cores" \
+    "$rounds"
+printf 'Fitted on one rank, and on 2 ranks of stage 3 over 1,50 with one gradient per bucket.\n\n'
 printf '%5s %5s %8s %5s %13s %10s %10s %8s\n' stage ranks link cap micro-batches predicted measured error
 while read -r stage ranks wire cap accumulate; do
     predicted=$(for round in $(seq "$rounds"); do
-        fitted=("$work/two.$round.trace" --recorded-link 1,50 --link "$wire")
+        fitted=("$work/two.$round.trace" --recorded-link 1,50 --link "$wire" --emulated)
         [ "$wire" != tcp ] || fitted=("$work/tcp.$round.trace")
         build/bench/whatif "$work/one.$round.trace" "${fitted[@]}" --cores "$cores" --ranks "$ranks" --stage "$stage" \
             --caps "${cap/-/0}" --accumulate "$accumulate" --json | jq .step_ms
@@ -134,7 +137,8 @@ while read -r stage ranks wire cap accumulate; do
     printf '%5s %5s %8s %5s %13s %10.1f %10.1f %+7.1f%%\n' "$stage" "$ranks" "$wire" "$cap" "$accumulate" "$predicted" \
         "$measured" "$(jq -n "100 * ($predicted / $measured - 1)")"
 done < <(rows) | tee "$work/table"
-tr -d '%+' <"$work/table" | awk '{ e = $NF < 0 ? -$NF : $NF; sum += e; worst = e > worst ? e : worst; over += e > 3 } END {
+tr -d '%+' <"$work/table" | awk '
+    { e = $NF < 0 ? -$NF : $NF; sum += e; worst = e > worst ? e : worst; over += e > 3 } END {
     printf "\n%d rows: mean error %.1f %%, worst %.1f %%; %d above 3 %%\n", NR, sum / NR, worst, over }'
 jq -r .others "$work"/*.*.json | awk -v most="$others" '$1 > most { n++ } END {
     printf "%d of %d runs were disturbed: other processes used more than %g %% of the cores\n", n, NR, most }'

@@ -8,11 +8,11 @@ typedef struct Recorded {
     int ranks;
     double forward, backward;  /* of a micro-batch */
     double scaling, optimizer; /* of a step */
-    double left;               /* from the end of a step to the beginning of the next one */
+    double left;               /* of a micro-batch: its share of what lies between two steps */
     double spread;             /* standard deviation of the ranks' computing time within a step, as a share of it */
     int gradients;             /* or buckets: each all-reduce that was queued during backward */
     double *bytes, *ready;     /* of each; ready: after backward's beginning; owned */
-    double alpha, beta;        /* an all-reduce takes alpha + beta * bytes here, once all ranks are there; 0 of one rank */
+    double alpha, beta;        /* an all-reduce takes alpha + beta * bytes once all ranks are there; 0 of one rank */
     double wake;               /* from queueing an all-reduce to its beginning, if none is under way */
 } Recorded;
 

@@ -1,8 +1,8 @@
 /* test_simulate.c: bench/simulate.c on recordings that are made by hand, so that each answer can be found on paper.
  *
- * The recording (milliseconds): forward 20, backward 40, scaling 4, optimizer 5, left 1: alone 70. Four gradients of 1 MB,
- * ready 10, 20, 30 and 40 after backward's beginning. The link: 1 ms per message, 100 MB/s. With 2 ranks a ring has 2
- * messages and sends each byte once, so an all-reduce of one gradient takes 2 + 10. */
+ * The recording (milliseconds): forward 20, backward 40, scaling 4, optimizer 5, left 1: alone 70. Four gradients of
+ * 1 MB, ready 10, 20, 30 and 40 after backward's beginning. The link: 1 ms per message, 100 MB/s. With 2 ranks a ring
+ * has 2 messages and sends each byte once, so an all-reduce of one gradient takes 2 + 10. */
 #include <math.h>
 #include <string.h>
 
@@ -56,7 +56,7 @@ static int record(void **state)
 static void test_one_rank(void **state)
 {
     (void)state;
-    question()[ASK_CALL_SECONDS] = 3 * MS;
+    question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = 3 * MS;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 1, 1, 0, 0);
         expect_step("one rank has nothing to wait for", 70, 0);
@@ -90,8 +90,8 @@ static void test_nothing_overlaps(void **state)
     expect_ms("nothing is hidden", answer()[ANSWER_HIDDEN], 0);
 }
 
-/* In backward's time: launched at 10, 20, 30, 40; carried out 10-22, 22-34, 34-46, 46-58. Backward ends at 40. Two buckets
- * are scaled at once (42), the third one when it is done (46-47), so the fourth (58-59). */
+/* In backward's time: launched at 10, 20, 30, 40; carried out 10-22, 22-34, 34-46, 46-58. Backward ends at 40. Two
+ * buckets are scaled at once (42), the third one when it is done (46-47), so the fourth (58-59). */
 static void test_overlap(void **state)
 {
     (void)state;
@@ -210,8 +210,8 @@ static void test_cores(void **state)
 
 /* ---- what communication costs besides ---- */
 
-/* Two gradients, ready at 10 and 40. The first one is in flight 10-22, in which backward makes 6 of its 12 ms: it ends at
- * 46. The second is in flight 46-58, in which the scaling of the first takes 4 in place of 2. */
+/* Two gradients, ready at 10 and 40. The first one is in flight 10-22, in which backward makes 6 of its 12 ms: it ends
+ * at 46. The second is in flight 46-58, in which the scaling of the first takes 4 in place of 2. */
 static void test_slowdown(void **state)
 {
     (void)state;
@@ -227,6 +227,47 @@ static void test_slowdown(void **state)
         expect_step("stage 2 computes nothing meanwhile", 70 + 22, 22);
         question()[ways[i]] = 0;
     }
+}
+
+/* The communication thread needs 1 ms to wake up for the first bucket: 11-23, and then 23-35, 35-47, 47-59. */
+static void test_wake(void **state)
+{
+    (void)state;
+    question()[ASK_WAKE] = 1 * MS;
+    ask(3, 2, 1, 0, 0);
+    expect_step("a thread wakes once", 20 + 60 + 5 + 1, 16);
+    expect_ms("the first bucket starts", answer_collectives()[1], 20 + 11);
+    ask(2, 2, 1, 0, 0);
+    expect_step("the training thread need not wake", 70 + 48, 48);
+    /* In flight 12-24, with half the speed: at 24 backward has made 18, so it ends at 46. Then 48-60. */
+    recording()[RECORDED_GRADIENTS] = 2;
+    recording_ready()[1] = 40 * MS;
+    question()[ASK_WAKE] = 2 * MS;
+    question()[ASK_SLOWDOWN] = 0.5;
+    ask(3, 2, 1, 0, 0);
+    expect_step("computing is slower in flight only", 20 + 62 + 5 + 1, 12);
+}
+
+/* Over an emulated link, ranks wait less for each other the longer the last all-reduce takes. That is the one of the
+ * last bucket (32 ms), or in stage 1 of the parameter that was registered last (12 ms). */
+static void test_emulated(void **state)
+{
+    (void)state;
+    recording()[RECORDED_GRADIENTS] = 2;
+    recording()[RECORDED_SPREAD] = 0.1;
+    recording_bytes()[1] = 3 * MB;
+    ask(2, 2, 1, 0, 0);
+    expect_step("a real link", 70 * 1.05642 + 44, 70 * 0.05642 + 44);
+    question()[ASK_EMULATED] = 1;
+    const double lasts[] = {12, 32};
+    for (int stage = 1; stage <= 2; stage++) {
+        const double behind = 0.05642 / (1 + 1.6 * lasts[stage - 1] / (1.4142 * 0.1 * 70));
+        ask(stage, 2, 1, 0, 0);
+        expect_step("the slowest of 2, over an emulated link", 70 * (1 + behind) + 44, 70 * behind + 44);
+    }
+    question()[ASK_LATENCY] = question()[ASK_BANDWIDTH] = 0;
+    ask(2, 2, 1, 0, 0);
+    expect_step("a link that takes no time", 70 * 1.05642, 70 * 0.05642);
 }
 
 /* An all-reduce takes 3 ms for the call, and the longer one of the link (2 + 10) and of adding up (20). */
@@ -260,6 +301,7 @@ static void test_best_caps(void **state)
         }
     ask(3, 2, 1, first_cap, cap);
     assert_true(!(answer()[ANSWER_STEP] < best || answer()[ANSWER_STEP] > best));
+    recording()[RECORDED_SCALING] = 0;
     const double late[] = {10, 38, 39, 40}; /* best: the first gradient alone, then all others together */
     for (int g = 0; g < 4; g++)
         recording_ready()[g] = late[g] * MS;
@@ -298,6 +340,7 @@ int main(void)
         cmocka_unit_test_setup(test_ranks, record),         cmocka_unit_test_setup(test_spread, record),
         cmocka_unit_test_setup(test_cores, record),         cmocka_unit_test_setup(test_slowdown, record),
         cmocka_unit_test_setup(test_longer_one, record),    cmocka_unit_test_setup(test_best_caps, record),
+        cmocka_unit_test_setup(test_wake, record),          cmocka_unit_test_setup(test_emulated, record),
         cmocka_unit_test_setup(test_odd_questions, record),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
