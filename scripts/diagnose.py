@@ -3,9 +3,8 @@
     scripts/diagnose.sh [--json] [--ranks 2] [--program build/stage3_overlap/train] [--launch mpiexec] -- FLAG...
 
 FLAGs: those of the slow run. --launch: what starts its ranks, e.g. "mpiexec -bind-to core:2"; "-n N" and the program
-follow. Runs take turns, in up to three rounds; medians are compared. This takes under a minute, if a step takes less
-than half a second. --figures FILE: decides again, without a run, from what --json printed.
-Exit status 0: it has measured, whatever it found. 1: a run failed. 2: wrong usage.
+follow. Runs take turns, in up to three rounds; medians are compared. Under a minute, if a step takes half a second.
+--figures FILE: no runs, decides again from what --json printed. Exit status: as in diagnose.sh.
 """
 import argparse
 import json
@@ -46,11 +45,10 @@ def without(flags, names):
     return kept
 
 
-def output_of(command, environment=None):
-    result = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def output_of(command):
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if result.returncode != 0:
-        lines = (result.stderr or result.stdout).strip().splitlines()
-        sys.exit("\n".join(["diagnose: this failed: " + shlex.join(command), *lines[-5:]]))
+        sys.exit("\n".join(["diagnose: this failed: " + shlex.join(command), *result.stderr.splitlines()[-5:]]))
     return result.stdout
 
 
@@ -60,11 +58,11 @@ class Runs:
         self.launch = [*shlex.split(arguments.launch), "-n", str(arguments.ranks)]
         self.flags, self.file = without(arguments.flags, OUR_FLAGS), Path(directory, "file")
 
-    def train(self, ranks, *more, flags=None, environment=None):
+    def train(self, ranks, *more, flags=None, before=()):
         """A run's summary, and its parts in ms. A rank's "own": what it waits neither for its loader nor for others."""
         command = [self.program, *(self.flags if flags is None else flags), *more, "--steps", str(self.steps),
                    "--eval-samples", str(ranks), "--json", str(self.file)]
-        output_of((self.launch if ranks > 1 else []) + command, environment)
+        output_of([*before, *(self.launch if ranks > 1 else []), *command])
         run = json.loads(self.file.read_text())
         each = [{"own": rank["step_ms"] - rank["data_ms"] - rank["exposed_comm_ms"], "data": rank["data_ms"],
                  "exposed": rank["exposed_comm_ms"]} for rank in run["ranks"]]
@@ -97,8 +95,7 @@ def turns(runs, f, share):
     if without(runs.flags, BUCKET_FLAGS) != runs.flags:
         planned["chosen_buckets"] = (runs.ranks, [], {"flags": without(runs.flags, BUCKET_FLAGS)})
     if f["coretype"]:
-        others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
-        planned["best_kernel"] = (1, share, {"environment": others})
+        planned["best_kernel"] = (1, share, {"before": ["env", "-u", "OPENBLAS_CORETYPE"]})
     return planned
 
 
@@ -114,8 +111,7 @@ def medians(rounds):
 def slowest_rank(rounds):
     """The rank that computes longest, and how much longer than the median of the others: the least of the rounds."""
     own = [[rank["own"] for rank in one["all"]["ranks"]] for one in rounds]
-    sums = [sum(times) for times in zip(*own)]
-    slow = sums.index(max(sums))
+    slow = max(range(len(own[0])), key=lambda rank: sum(times[rank] for times in own))
     return {"rank": slow, "ratio": min(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in own)}
 
 
@@ -208,8 +204,6 @@ def suspects(f):
     return sorted((one for one in found if one["part_of_step"] > WORTH), key=lambda one: -one["part_of_step"])
 
 
-# ---- printing ----
-
 def show(f, found):
     one, all_ranks, share = f["one"]["step"], f["all"]["step"], f["share"]
     alone = ", ".join(f"{int(size) / 1e6:.0f} MB {ms:.3g}" for size, ms in f["alone"].items()) or "too slow"
@@ -226,7 +220,7 @@ def show(f, found):
     if f["others"] > WORTH * f["cores"]:
         print(f"Other programs used {f['others']:.1f} of {f['cores']} cores meanwhile: measure again without them.")
     for number, suspect in enumerate(found):
-        print(f"{'then' if number else 'first suspect'}: {suspect['name']}, {100 * suspect['part_of_step']:.0f} % of the "
+        print(f"{'then' if number else 'first suspect'}: {suspect['name']}, {100 * suspect['part_of_step']:.0f} % of a "
               f"step: {suspect['why']}\n    try: {suspect['try']}")
     if not found:
         print("first suspect: nothing")

@@ -5,12 +5,8 @@
 #        scripts/diagnose.sh --flight-recorder FILE         FILE: that of `train --flight-recorder FILE`
 # Exit status 0: it has measured, or found the place. 1: a run failed, or the file shows no place. 2: wrong usage.
 set -u
-if [ "${1-}" != --flight-recorder ]; then
-    exec python3 "$(dirname "$0")/diagnose.py" "$@"
-elif [ $# -ne 2 ]; then
-    sed -n '4,5s/^# //p' "$0" >&2
-    exit 2
-fi
+[ "${1-}" = --flight-recorder ] || exec python3 "$(dirname "$0")/diagnose.py" "$@"
+[ $# -eq 2 ] || { sed -n '4,5s/^# //p' "$0" >&2; exit 2; }
 command -v jq >/dev/null || { echo "diagnose.sh: jq is missing: scripts/setup.sh installs it" >&2; exit 2; }
 [ -r "$2" ] || { echo "diagnose.sh: $2 cannot be read" >&2; exit 2; }
 [ -s "$2" ] || { echo "$2 is empty: no collective took too long, or the run has not ended yet"; exit 1; }
