@@ -27,7 +27,7 @@ SMALL = 0.2   # a small message alone, to a rank's computing: a step has several
 SAME = 0.5    # a part's time alone, to how long a step waits for it: if it is shorter, the wait has another cause
 
 SMALL_MESSAGE, MESSAGES = 16384, (4000000, 40000000, 200000000)  # bytes; the first one passes through threads, too
-SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 1.5, 4
+SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 1, 4
 BUCKET_FLAGS = ["--bucket-cap-mb", "--first-bucket-mb"]
 OUR_FLAGS = ["--steps", "--epochs", "--eval-samples", "--json", "--trace", "--save", "--save-every", "--resume",
              "--verify", "--generate", "--check-every", "--flight-recorder"]
