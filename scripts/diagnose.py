@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # All that decides: ratios of times that were measured in turns.
 WORTH = 0.15  # the part of the step that a suspect costs at least; medians of equal runs differ by less
 APART = 1.3   # of two times that are equal without the cause; those of two sound ranks differed by up to 1.15
-SMALL = 0.2   # a small message alone, to a rank's computing: a step has several, and ranks wait at each
+SMALL = 0.2   # a step with next to nothing to compute or load, to a rank's computing: this much no rank can save
 SAME = 0.5    # a part's time alone, to how long a step waits for it: if it is shorter, the wait has another cause
 
-SMALL_MESSAGE, MESSAGES = 16384, (4000000, 40000000, 200000000)  # bytes; the first one passes through threads, too
+MESSAGES = 4000000, 40000000, 200000000  # bytes
 SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 1, 4
 BUCKET_FLAGS = ["--bucket-cap-mb", "--first-bucket-mb"]
 OUR_FLAGS = ["--steps", "--epochs", "--eval-samples", "--json", "--trace", "--save", "--save-every", "--resume",
@@ -69,9 +69,9 @@ class Runs:
         return run, {"step": run["step_ms"]["p50"], "forward": run["forward_ms"], "backward": run["backward_ms"],
                      "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each}
 
-    def message(self, size, run, wire=None):
+    def message(self, size, run):
         """ms of an all-reduce of so many bytes, alone, as the run does it."""
-        link = ["--wire", f"{wire['gbps']:.9g},{wire['latency_us']:.9g}"] if wire else []
+        link = ["--wire", "{gbps:.9g},{latency_us:.9g}".format(**run["wire"])] if run["wire"] else []
         output_of([*self.launch, str(ROOT / "build/bench/collectives"), "--sizes", str(size), "--algorithms",
                    run["allreduce"], "--samples", "3", "--budget", "0.3", "--csv", str(self.file), *link])
         return float(self.file.read_text().splitlines()[1].split(",")[6]) / 1e3
@@ -123,11 +123,10 @@ def busy_seconds():
 
 
 def measure_communication(runs, run, f):
-    f["small"], f["alone"] = runs.message(SMALL_MESSAGE, run), {}
-    rate = run["wire"]["gbps"] * 1e6 / 8 if run["wire"] else 1e9  # bytes per ms, of the size before
+    f["alone"], rate = {}, run["wire"]["gbps"] * 1e6 / 8 if run["wire"] else 1e9  # bytes per ms, of the size before
     for size in MESSAGES:
         if 12 * size / rate < 1e3 * SECONDS_OF_MESSAGE:  # bench/collectives calls it so often
-            f["alone"][str(size)] = runs.message(size, run, run["wire"])
+            f["alone"][str(size)] = runs.message(size, run)
             rate = size / f["alone"][str(size)]
     nearest = min(f["alone"], key=lambda size: abs(int(size) - f["bytes"]), default=None)
     f["link"] = f["alone"][nearest] * f["bytes"] / int(nearest) if nearest else f["all"]["comm"]
@@ -146,7 +145,8 @@ def measure(runs):
     while not rounds or len(rounds) < 3 and time.monotonic() - begin < SECONDS_OF_ROUNDS:
         rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
     f |= medians(rounds) | {"rounds": len(rounds), "slowest": slowest_rank(rounds)}
-    f["loading"] = runs.train(1, *share, *TINY_MODEL[run["model"][:3]])[1]["step"]
+    tiny = runs.train(runs.ranks, *TINY_MODEL[run["model"][:3]], flags=without(runs.flags, ["--wire"]))[1]["ranks"]
+    f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
     measure_communication(runs, run, f)
     return f | {"others": (busy_seconds() - busy) / (time.monotonic() - begin)}  # cores that other programs used
 
@@ -175,9 +175,9 @@ def of_computing(f):
     if f["slowest"]["ratio"] > APART:
         yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
             "top, on its host: what else runs there; the rank's nice value")
-    if f["small"] > SMALL * share and APART * step > f["one"]["step"]:
-        yield "small model", step - share, (f"a rank computes {share:.3g} ms; a message of {SMALL_MESSAGE} bytes takes "
-                                            f"{f['small']:.3g}"), "a larger --batch-size or model, or one rank"
+    if f["fixed"] > SMALL * share:
+        yield "small model", step - share, (f"a rank computes {share:.3g} ms; a step with next to nothing to compute "
+                                            f"takes {f['fixed']:.3g}"), "a larger --batch-size or model, or one rank"
 
 
 def of_waiting(f):
@@ -185,7 +185,7 @@ def of_waiting(f):
         return min(rank["exposed"] for rank in run["ranks"])
     share, buckets, best = f["share"], f["all"]["buckets"], f.get("chosen_buckets", f["all"])
     waits, data = exposed(best), max(rank["data"] for rank in f["all"]["ranks"])
-    if f["loading"] > SAME * share["ranks"][0]["own"]:
+    if f["loading"] > SAME * share["ranks"][0]["own"] and SAME * f["loading"] > f["fixed"]:
         yield "loader", data, (f"a step waits {data:.3g} ms for its batch; loading takes up to {f['loading']:.3g}, "
                                f"computing {share['ranks'][0]['own']:.3g}"), "faster storage, or a larger model"
     if best is not f["all"]:

@@ -25,7 +25,7 @@ plant() { # CAUSE
         slow-rank) TRAIN=$train diagnose --program "$here/slow_rank.sh" -- "${gpt[@]}" ;;
         binding) diagnose --launch "mpiexec -bind-to user:0,0" -- "${gpt[@]}" ;;
         kernel) OPENBLAS_CORETYPE=Prescott diagnose -- --model gpt ;;
-        small-model) diagnose -- --model mlp-toy ;;
+        small-model) diagnose -- --model mlp-toy --batch-size 20 ;;
         *) echo "there is no cause $1" >&2; exit 2 ;;
     esac
 }
