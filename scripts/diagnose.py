@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # All that decides: ratios of times that were measured in turns.
 WORTH = 0.15  # the part of the step that a suspect costs at least; medians of equal runs differ by less
 APART = 1.3   # of two times that are equal without the cause; those of two sound ranks differed by up to 1.15
-SMALL = 0.2   # a step with next to nothing to compute or load, to a rank's computing: this much no rank can save
+SMALL = 0.2   # a step with next to nothing to compute, to a rank's computing: no rank saves this; or to its loading
 SAME = 0.5    # a part's time alone, to how long a step waits for it: if it is shorter, the wait has another cause
 
 MESSAGES = 4000000, 40000000, 200000000  # bytes
@@ -185,7 +185,7 @@ def of_waiting(f):
         return min(rank["exposed"] for rank in run["ranks"])
     share, buckets, best = f["share"], f["all"]["buckets"], f.get("chosen_buckets", f["all"])
     waits, data = exposed(best), max(rank["data"] for rank in f["all"]["ranks"])
-    if f["loading"] > SAME * share["ranks"][0]["own"] and SAME * f["loading"] > f["fixed"]:
+    if f["loading"] > SAME * share["ranks"][0]["own"] and SMALL * f["loading"] > f["fixed"]:
         yield "loader", data, (f"a step waits {data:.3g} ms for its batch; loading takes up to {f['loading']:.3g}, "
                                f"computing {share['ranks'][0]['own']:.3g}"), "faster storage, or a larger model"
     if best is not f["all"]:
