@@ -166,7 +166,7 @@ def of_the_cores(f):
 
 
 def of_computing(f):
-    step, share, own = f["all"]["step"], f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
+    share, own = f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
     kernel, slow = f.get("best_kernel", f["share"])["ranks"][0]["own"], f["slowest"]["rank"]
     rest = statistics.median(own[:slow] + own[slow + 1:])
     if share > APART * kernel:
@@ -176,8 +176,8 @@ def of_computing(f):
         yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
             "top, on its host: what else runs there; the rank's nice value")
     if f["fixed"] > SMALL * share:
-        yield "small model", step - share, (f"a rank computes {share:.3g} ms; a step with next to nothing to compute "
-                                            f"takes {f['fixed']:.3g}"), "a larger --batch-size or model, or one rank"
+        yield "small model", f["fixed"], (f"a rank computes {share:.3g} ms; a step with next to nothing to compute "
+                                          f"takes {f['fixed']:.3g}"), "a larger --batch-size or model, or one rank"
 
 
 def of_waiting(f):

@@ -17,7 +17,7 @@ diagnose() { "$here/../../scripts/diagnose.sh" --json "$@"; }
 plant() { # CAUSE
     case $1 in
         nothing) diagnose -- "${gpt[@]}" ;;
-        threads) diagnose -- "${gpt[@]}" --threads 2 ;;
+        threads) diagnose -- "${gpt[@]}" --threads 8 ;;
         link) diagnose -- "${gpt[@]}" --wire 0.1,50 ;;
         tiny-buckets) diagnose -- "${gpt[@]}" --wire 10,10000 --bucket-cap-mb 0 --first-bucket-mb 0 ;;
         one-bucket) diagnose -- "${gpt[@]}" --wire 1,50 --bucket-cap-mb 100 --first-bucket-mb 100 ;;

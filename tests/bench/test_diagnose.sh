@@ -44,7 +44,7 @@ near slow-rank '.slowest = {rank: 1, ratio: (1.3 * $x)} | .all.ranks[1].own = 2 
 near kernel '.coretype = "Prescott" | .best_kernel = .share | .share.ranks[0].own *= 1.3 * $x'
 near binding '.cores_of_ranks = 1 | .all.step = 1.3 * $x * .share.step'
 near loader '.share.ranks[0].own as $o | .all.ranks[].data = 0.5 * .all.step | .loading = 0.5 * $x * $o | .fixed = 0'
-near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = 2 * $o'
+near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o'
 
 # The order is that of what they cost.
 jq '.figures |= (.all.step as $s | .link = $s | .all.ranks[].exposed = 0.2 * $s | .all.ranks[].data = 0.4 * $s |
