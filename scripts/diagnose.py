@@ -67,7 +67,8 @@ class Runs:
         each = [{"own": rank["step_ms"] - rank["data_ms"] - rank["exposed_comm_ms"], "data": rank["data_ms"],
                  "exposed": rank["exposed_comm_ms"]} for rank in run["ranks"]]
         return run, {"step": run["step_ms"]["p50"], "forward": run["forward_ms"], "backward": run["backward_ms"],
-                     "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each}
+                     "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each,
+                     "exposed": min(rank["exposed"] for rank in each)}  # the other ranks may wait for a slow one
 
     def message(self, size, run):
         """ms of an all-reduce of so many bytes, alone, as the run does it."""
@@ -166,7 +167,7 @@ def of_the_cores(f):
 
 
 def of_computing(f):
-    share, own = f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
+    every, share, own = f["all"], f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
     kernel, slow = f.get("best_kernel", f["share"])["ranks"][0]["own"], f["slowest"]["rank"]
     rest = statistics.median(own[:slow] + own[slow + 1:])
     if share > APART * kernel:
@@ -176,21 +177,20 @@ def of_computing(f):
         yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
             "top, on its host: what else runs there; the rank's nice value")
     if f["fixed"] > SMALL * share:
-        yield "small model", f["fixed"], (f"a rank computes {share:.3g} ms; a step with next to nothing to compute "
-                                          f"takes {f['fixed']:.3g}"), "a larger --batch-size or model, or one rank"
+        yield "small model", max(min(f["fixed"], every["step"]), every["step"] - share - every["exposed"]), (
+            f"a rank computes {share:.3g} ms; a step with next to nothing to compute takes {f['fixed']:.3g}"), (
+            "a larger --batch-size or model, or one rank")
 
 
 def of_waiting(f):
-    def exposed(run):  # what even the rank waits that waits least: the others may wait for a slow rank
-        return min(rank["exposed"] for rank in run["ranks"])
     share, buckets, best = f["share"], f["all"]["buckets"], f.get("chosen_buckets", f["all"])
-    waits, data = exposed(best), max(rank["data"] for rank in f["all"]["ranks"])
+    waits, data = best["exposed"], max(rank["data"] for rank in f["all"]["ranks"])
     if f["loading"] > SAME * share["ranks"][0]["own"] and SMALL * f["loading"] > f["fixed"]:
         yield "loader", data, (f"a step waits {data:.3g} ms for its batch; loading takes up to {f['loading']:.3g}, "
                                f"computing {share['ranks'][0]['own']:.3g}"), "faster storage, or a larger model"
     if best is not f["all"]:
-        yield "tiny buckets" if buckets > best["buckets"] else "one bucket", exposed(f["all"]) - waits, (
-            f"with {buckets:.0f} bucket(s) a step waits {exposed(f['all']):.3g} ms for messages, with "
+        yield "tiny buckets" if buckets > best["buckets"] else "one bucket", f["all"]["exposed"] - waits, (
+            f"with {buckets:.0f} bucket(s) a step waits {f['all']['exposed']:.3g} ms for messages, with "
             f"{best['buckets']:.0f} {waits:.3g}"), "leave out " + " and ".join(BUCKET_FLAGS)
     if f["link"] > SAME * waits:
         yield "link", waits, (f"gradients alone take {f['link']:.3g} ms, backward {share['backward']:.3g}; {waits:.3g} "

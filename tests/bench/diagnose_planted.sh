@@ -20,7 +20,7 @@ plant() { # CAUSE
         threads) diagnose -- "${gpt[@]}" --threads 8 ;;
         link) diagnose -- "${gpt[@]}" --wire 0.1,50 ;;
         tiny-buckets) diagnose -- "${gpt[@]}" --wire 10,10000 --bucket-cap-mb 0 --first-bucket-mb 0 ;;
-        one-bucket) diagnose -- "${gpt[@]}" --wire 1,50 --bucket-cap-mb 100 --first-bucket-mb 100 ;;
+        one-bucket) diagnose -- "${gpt[@]}" --wire 0.5,50 --bucket-cap-mb 100 --first-bucket-mb 100 ;;
         loader) diagnose --program "$build/tests/bench/train_slow_loader" -- --model gpt --batch-size 4 ;;
         slow-rank) TRAIN=$train diagnose --program "$here/slow_rank.sh" -- "${gpt[@]}" ;;
         binding) diagnose --launch "mpiexec -bind-to user:0,0" -- "${gpt[@]}" ;;

@@ -38,16 +38,16 @@ for file in "$here"/diagnose_figures/*.json; do
 done
 [ "$(ls "$here/diagnose_figures" | wc -l)" -eq 10 ] || fail "there are not ten files of figures: nine causes, and nothing"
 
-near link '.all.step as $s | .link = $s | .all.ranks[].exposed = 0.15 * $x * $s'           # WORTH: of the step
-near link '.all.step as $s | .all.ranks[].exposed = 0.3 * $s | .link = 0.5 * $x * 0.3 * $s' # SAME: as the wait
+near link '.all.step as $s | .link = $s | .all.exposed = 0.15 * $x * $s'           # WORTH: of the step
+near link '.all.step as $s | .all.exposed = 0.3 * $s | .link = 0.5 * $x * 0.3 * $s' # SAME: as the wait
 near slow-rank '.slowest = {rank: 1, ratio: (1.3 * $x)} | .all.ranks[1].own = 2 * .all.ranks[0].own' # APART
 near kernel '.coretype = "Prescott" | .best_kernel = .share | .share.ranks[0].own *= 1.3 * $x'
 near binding '.cores_of_ranks = 1 | .all.step = 1.3 * $x * .share.step'
 near loader '.share.ranks[0].own as $o | .all.ranks[].data = 0.5 * .all.step | .loading = 0.5 * $x * $o | .fixed = 0'
-near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o'
+near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o | .all.exposed = 0'
 
 # The order is that of what they cost.
-jq '.figures |= (.all.step as $s | .link = $s | .all.ranks[].exposed = 0.2 * $s | .all.ranks[].data = 0.4 * $s |
+jq '.figures |= (.all.step as $s | .link = $s | .all.exposed = 0.2 * $s | .all.ranks[].data = 0.4 * $s |
     .loading = $s)' "$here/diagnose_figures/nothing.json" >"$scratch/two.json"
 [ "$("$diagnose" --json --figures "$scratch/two.json" | jq -c '.suspects | map(.name)')" = '["loader","link"]' ] ||
     fail "a loader that costs 40 % of the step does not come before a link that costs 20 %"
