@@ -320,7 +320,8 @@ int main(int argc, char **argv)
     pg_initialize(&argc, &argv);
     guard_job();
     Settings settings = collectives_options(argc, argv);
-    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300});
+    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300, .wire_gbps = settings.wire_gbps,
+                                          .wire_latency = 1e-6 * settings.wire_microseconds});
     guard_group(pg);
     if (settings.help) {
         if (pg_rank(pg) == 0)

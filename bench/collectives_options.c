@@ -2,6 +2,7 @@
 #include "collectives_options.h"
 
 #include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,6 +31,7 @@ const char collectives_usage[] =
     "  --operations A,B,...       all-reduce reduce-scatter all-gather (all-reduce); sizes are of the longer buffer\n"
     "  --samples N                per algorithm and size (100; fewer where they do not fit into the budget)\n"
     "  --budget SECONDS           per algorithm and size (0.5)\n"
+    "  --wire GBPS,LATENCY_US     emulate a slower network, as train does (not for MPI_Allreduce)\n"
     "  --csv FILE                 write the table as CSV\n";
 
 static size_t parse_bytes(const char *flag, const char *text)
@@ -96,6 +98,14 @@ static double parse_number(const char *flag, const char *text, double low, doubl
     return value;
 }
 
+static void parse_wire(Settings *settings, const char *text)
+{
+    char rest;
+    if (sscanf(text, "%lf,%lf%c", &settings->wire_gbps, &settings->wire_microseconds, &rest) != 2 ||
+        !(settings->wire_gbps >= 1e-6 && settings->wire_microseconds >= 0))
+        die("--wire: %s is no link; give gigabit per second, and microseconds per message, for example 1,50", text);
+}
+
 static void fill_sizes(Settings *settings, size_t low, size_t high, double factor)
 {
     if (low > high)
@@ -111,7 +121,8 @@ Settings collectives_options(int argc, char **argv)
         {"factor", required_argument, NULL, 'f'},     {"sizes", required_argument, NULL, 's'},
         {"algorithms", required_argument, NULL, 'a'}, {"samples", required_argument, NULL, 'n'},
         {"budget", required_argument, NULL, 'b'},     {"csv", required_argument, NULL, 'c'},
-        {"operations", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'}, {0}};
+        {"operations", required_argument, NULL, 'o'}, {"help", no_argument, NULL, 'h'},
+        {"wire", required_argument, NULL, 'w'},       {0}};
     Settings settings = {.samples = 100, .budget = 0.5, .operations = {[ALL_REDUCE] = true}};
     size_t low = 4, high = (size_t)256 << 20;
     double factor = 4;
@@ -129,6 +140,7 @@ Settings collectives_options(int argc, char **argv)
         case 'n': settings.samples = (int)parse_number("--samples", optarg, 1, MAX_SAMPLES); break;
         case 'b': settings.budget = parse_number("--budget", optarg, 0.001, 3600); break;
         case 'c': settings.csv = optarg; break;
+        case 'w': parse_wire(&settings, optarg); break;
         case 'h': settings.help = true; break;
         default: die("%s: no such option, or its value is missing; --help lists them", argv[optind - 1]);
         }

@@ -26,6 +26,7 @@ typedef struct Settings {
     double budget; /* seconds for one contender at one size */
     bool wanted[CONTENDERS];
     bool operations[OPERATIONS]; /* which to measure */
+    double wire_gbps, wire_microseconds; /* the emulated link, as --wire of train; 0: none */
     const char *csv; /* NULL: no such file */
     bool help;
 } Settings;

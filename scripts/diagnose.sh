@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# diagnose.sh: says which rank a run that hung was waiting for, and since when.
+# diagnose.sh: says why N ranks are slower than one; or which rank a run that hung was waiting for, and since when.
 #
-# usage: scripts/diagnose.sh --flight-recorder FILE     FILE: that of `train --flight-recorder FILE`
-# Exit status 0: it found the place. 1: the file does not show one. 2: wrong usage.
+# usage: scripts/diagnose.sh [--ranks N] [...] -- FLAG...   the flags of the slow run; --help says more (diagnose.py)
+#        scripts/diagnose.sh --flight-recorder FILE         FILE: that of `train --flight-recorder FILE`
+# Exit status 0: it has measured, or found the place. 1: a run failed, or the file shows no place. 2: wrong usage.
 set -u
-if [ $# -ne 2 ] || [ "$1" != --flight-recorder ]; then
-    sed -n '4s/^# //p' "$0" >&2
-    exit 2
-fi
+[ "${1-}" = --flight-recorder ] || exec python3 "$(dirname "$0")/diagnose.py" "$@"
+[ $# -eq 2 ] || { sed -n '4,5s/^# //p' "$0" >&2; exit 2; }
 command -v jq >/dev/null || { echo "diagnose.sh: jq is missing: scripts/setup.sh installs it" >&2; exit 2; }
 [ -r "$2" ] || { echo "diagnose.sh: $2 cannot be read" >&2; exit 2; }
 [ -s "$2" ] || { echo "$2 is empty: no collective took too long, or the run has not ended yet"; exit 1; }

@@ -58,6 +58,11 @@ for operation in all-reduce reduce-scatter all-gather; do
         fail "a wrong element was counted for MPI's own call"
 done
 
+# ---- an emulated link: 1 MB at 0.1 Gbit/s takes 80 ms at least, and 2 messages of 5 ms ----
+ends 0 "$collectives" --sizes 1000000 --algorithms ring "${quick[@]}" --wire 0.1,5000 --csv "$scratch/wire.csv"
+awk -F, 'NR == 2 { exit !($6 >= 90000) } END { exit NR != 2 }' "$scratch/wire.csv" ||
+    fail "1 MB is faster than the emulated link: $(tail -n 1 "$scratch/wire.csv")"
+
 # ---- NCCL, imitated by tests/gpu/fake_nccl: on a GPU's memory, beside the others ----
 ends 0 "$played" --sizes 4,1K,100K --operations all-reduce,reduce-scatter,all-gather \
     --algorithms MPI_Allreduce,shm,nccl "${quick[@]}" --csv "$scratch/nccl.csv"
@@ -75,6 +80,8 @@ ends 2 "$collectives" --algorithms mpi,tree
 grep -q -- '--algorithms: there is no tree' "$scratch/err" || fail "an unknown algorithm is not named"
 ends 2 "$collectives" --operations all-reduce,scatter
 grep -q -- '--operations: there is no scatter' "$scratch/err" || fail "an unknown operation is not named"
+ends 2 "$collectives" --wire 1
+grep -q -- '--wire: 1 is no link' "$scratch/err" || fail "half a link is not named"
 ends 2 "$collectives" --sizes 1X
 grep -q -- '--sizes: 1X is no size' "$scratch/err" || fail "a wrong size is not named"
 

@@ -66,13 +66,14 @@ keys=$(jq -r 'keys | join(" ")' "$work/json")
 expected="accumulate allreduce backend backward_ms bucket_cap_mb buckets bytes_per_step collectives_per_step comm_ms \
 comm_share data_ms device eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_bucket_mb \
 first_loss first_step_ms forward_ms global_batch grad_dtype hidden_fraction join loss_scale memory model \
-optimizer_ms parameters peak_rss_mb precision rank_samples samples_per_s stage stage_name step_ms steps \
+optimizer_ms parameters peak_rss_mb precision rank_samples ranks samples_per_s stage stage_name step_ms steps \
 steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire wire_bytes_per_step world_size zero"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
 [ -z "$(tail -c 1 "$work/json")" ] || fail "the summary's last line has no end"
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
     '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' \
-    '(.weights_hash | length) == 16'
+    '(.weights_hash | length) == 16' '.ranks | length == 2 and all(.step_ms > .data_ms + .exposed_comm_ms)' \
+    '.ranks[0] == {step_ms: .step_ms.p50, data_ms, exposed_comm_ms}'
 
 [ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
 echo "the description of a run is right"

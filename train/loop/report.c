@@ -4,6 +4,7 @@
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -232,15 +233,39 @@ static void add_verification(cJSON *summary, VerifyMode mode, const Verification
     cJSON_AddBoolToObject(verify, "passed", verification->passed);
 }
 
+/* How each rank's step divides: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
+static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
+{
+    static const char *const keys[] = {"step_ms", "data_ms", "exposed_comm_ms"};
+    enum { KEYS = sizeof keys / sizeof *keys };
+    const double own[KEYS] = {1e3 * stats_percentile(stats, PART_STEP, 50), 1e3 * stats_percentile(stats, PART_DATA, 50),
+                              1e3 * stats_percentile(stats, PART_EXPOSED, 50)};
+    double *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof own);
+    pg_all_gather(pg, own, all, KEYS, DTYPE_F64, "times of each rank");
+    cJSON *ranks = cJSON_CreateArray();
+    for (int rank = 0; rank < pg_world_size(pg); rank++) {
+        cJSON *times = cJSON_CreateObject();
+        for (int key = 0; key < KEYS; key++)
+            summary_add_number(times, keys[key], all[rank * KEYS + key]);
+        cJSON_AddItemToArray(ranks, times);
+    }
+    free(all);
+    return ranks;
+}
+
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
                 const RunRecord *record)
 {
-    if (pg_rank(pg) != 0)
+    cJSON *ranks = gather_rank_times(pg, stats);
+    if (pg_rank(pg) != 0) {
+        cJSON_Delete(ranks);
         return;
+    }
     cJSON *summary = cJSON_CreateObject();
     add_settings(summary, options, pg, replica, ddp);
     add_results(summary, options, replica, ddp, stats, record);
     add_verification(summary, options->verify, &record->verification);
+    cJSON_AddItemToObject(summary, "ranks", ranks);
     summary_print(summary);
     if (options->json != NULL)
         summary_write(summary, options->json);

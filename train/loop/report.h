@@ -33,7 +33,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 /* Rank 0 prints the caps that were chosen for the buckets, if they were, and why; the other ranks do nothing. */
 void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps);
 
-/* Rank 0 prints the summary and writes it to the file of --json; the other ranks do nothing. */
+/* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
                 const RunRecord *record);
 

@@ -1,0 +1,251 @@
+"""Says why N ranks are not faster than one: measures the parts of a step, and names the first suspect.
+
+    scripts/diagnose.sh [--json] [--ranks 2] [--program build/stage3_overlap/train] [--launch mpiexec] -- FLAG...
+
+FLAGs: those of the slow run. --launch: what starts its ranks, e.g. "mpiexec -bind-to core:2"; "-n N" and the program
+follow. Runs take turns, in up to three rounds; medians are compared. Under a minute, if a step takes half a second.
+--figures FILE: no runs, decides again from what --json printed. Exit status: as in diagnose.sh.
+"""
+import argparse
+import json
+import os
+import resource
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# All that decides: ratios of times that were measured in turns.
+WORTH = 0.15  # the part of the step that a suspect costs at least; medians of equal runs differ by less
+APART = 1.3   # of two times that are equal without the cause; those of two sound ranks differed by up to 1.15
+SMALL = 0.2   # a step with next to nothing to compute, to a rank's computing: no rank saves this; or to its loading
+SAME = 0.5    # a part's time alone, to how long a step waits for it: if it is shorter, the wait has another cause
+
+MESSAGES = 4000000, 40000000, 200000000  # bytes
+SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 1, 4
+BUCKET_FLAGS = ["--bucket-cap-mb", "--first-bucket-mb"]
+OUR_FLAGS = ["--steps", "--epochs", "--eval-samples", "--json", "--trace", "--save", "--save-every", "--resume",
+             "--verify", "--generate", "--check-every", "--flight-recorder"]
+TINY_MODEL = {"mlp": ["--hidden", "1,1"], "gpt": ["--layers", "1", "--heads", "1", "--width", "1"]}
+
+
+# ---- measuring ----
+
+def without(flags, names):
+    """The flags without those named, and their values."""
+    kept, drops = [], False
+    for word in flags:
+        drops = word.split("=")[0] in names if word.startswith("--") else drops
+        kept += [] if drops else [word]
+    return kept
+
+
+def output_of(command):
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit("\n".join(["diagnose: this failed: " + shlex.join(command), *result.stderr.splitlines()[-5:]]))
+    return result.stdout
+
+
+class Runs:
+    def __init__(self, arguments, directory):
+        self.program, self.ranks, self.steps = arguments.program, arguments.ranks, 3
+        self.launch = [*shlex.split(arguments.launch), "-n", str(arguments.ranks)]
+        self.flags, self.file = without(arguments.flags, OUR_FLAGS), Path(directory, "file")
+
+    def train(self, ranks, *more, flags=None, before=()):
+        """A run's summary, and its parts in ms. A rank's "own": what it waits neither for its loader nor for others."""
+        command = [self.program, *(self.flags if flags is None else flags), *more, "--steps", str(self.steps),
+                   "--eval-samples", str(ranks), "--json", str(self.file)]
+        output_of([*before, *(self.launch if ranks > 1 else []), *command])
+        run = json.loads(self.file.read_text())
+        each = [{"own": rank["step_ms"] - rank["data_ms"] - rank["exposed_comm_ms"], "data": rank["data_ms"],
+                 "exposed": rank["exposed_comm_ms"]} for rank in run["ranks"]]
+        return run, {"step": run["step_ms"]["p50"], "forward": run["forward_ms"], "backward": run["backward_ms"],
+                     "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each,
+                     "exposed": min(rank["exposed"] for rank in each)}  # the other ranks may wait for a slow one
+
+    def message(self, size, run):
+        """ms of an all-reduce of so many bytes, alone, as the run does it."""
+        link = ["--wire", "{gbps:.9g},{latency_us:.9g}".format(**run["wire"])] if run["wire"] else []
+        output_of([*self.launch, str(ROOT / "build/bench/collectives"), "--sizes", str(size), "--algorithms",
+                   run["allreduce"], "--samples", "3", "--budget", "0.3", "--csv", str(self.file), *link])
+        return float(self.file.read_text().splitlines()[1].split(",")[6]) / 1e3
+
+    def cores(self):
+        """How many cores the ranks may run on, all together, and how many their hosts have."""
+        program = "import os; print('cores', os.uname().nodename, os.cpu_count(), *os.sched_getaffinity(0))"
+        ranks = []
+        while len(ranks) < self.ranks:  # MPICH 4.0.2 at times loses what a program printed that is not MPI's
+            shown = output_of([*self.launch, "python3", "-c", program]).splitlines()
+            ranks = [line.split()[1:] for line in shown if line.startswith("cores ")]
+        return (len({(host, core) for host, _, *cores in ranks for core in cores}),
+                sum({host: int(count) for host, count, *_ in ranks}.values()))
+
+
+def turns(runs, f, share):
+    """The runs that take turns: name: (ranks, more flags, keywords). Beside the first three, remedies are tried."""
+    planned = {"one": (1, [], {}), "share": (1, share, {}), "all": (runs.ranks, [], {})}
+    if f["threads"] > 1 and runs.ranks * f["threads"] > f["cores_of_ranks"]:
+        planned["fewer_threads"] = (runs.ranks, ["--threads", str(f["fewer"])], {})
+    if without(runs.flags, BUCKET_FLAGS) != runs.flags:
+        planned["chosen_buckets"] = (runs.ranks, [], {"flags": without(runs.flags, BUCKET_FLAGS)})
+    if f["coretype"]:
+        planned["best_kernel"] = (1, share, {"before": ["env", "-u", "OPENBLAS_CORETYPE"]})
+    return planned
+
+
+def medians(rounds):
+    """Of dictionaries and lists of one form, the median of each number."""
+    if isinstance(rounds[0], dict):
+        return {key: medians([one[key] for one in rounds]) for key in rounds[0]}
+    if isinstance(rounds[0], list):
+        return [medians(several) for several in zip(*rounds)]
+    return statistics.median(rounds)
+
+
+def slowest_rank(rounds):
+    """The rank that computes longest, and how much longer than the median of the others: the least of the rounds."""
+    own = [[rank["own"] for rank in one["all"]["ranks"]] for one in rounds]
+    slow = max(range(len(own[0])), key=lambda rank: sum(times[rank] for times in own))
+    return {"rank": slow, "ratio": min(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in own)}
+
+
+def busy_seconds():
+    """Of all cores, without those of the runs. On Linux: user, nice, system, idle, iowait, irq, softirq, steal."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK") - ours.ru_utime - ours.ru_stime
+
+
+def measure_communication(runs, run, f):
+    f["alone"], rate = {}, run["wire"]["gbps"] * 1e6 / 8 if run["wire"] else 1e9  # bytes per ms, of the size before
+    for size in MESSAGES:
+        if 12 * size / rate < 1e3 * SECONDS_OF_MESSAGE:  # bench/collectives calls it so often
+            f["alone"][str(size)] = runs.message(size, run)
+            rate = size / f["alone"][str(size)]
+    nearest = min(f["alone"], key=lambda size: abs(int(size) - f["bytes"]), default=None)
+    f["link"] = f["alone"][nearest] * f["bytes"] / int(nearest) if nearest else f["all"]["comm"]
+
+
+def measure(runs):
+    begin, busy = time.monotonic(), busy_seconds()
+    run, first = runs.train(runs.ranks)
+    cores_of_ranks, cores = runs.cores()
+    f = {"ranks": runs.ranks, "threads": run["threads"], "cores": cores, "cores_of_ranks": cores_of_ranks,
+         "fewer": max(1, cores_of_ranks // runs.ranks), "coretype": os.environ.get("OPENBLAS_CORETYPE"),
+         "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["wire"]}
+    share = ["--batch-size", str(-(-int(run["global_batch"]) // runs.ranks))]
+    runs.steps = min(max(int(1e3 * SECONDS_OF_RUN / first["step"]), 5), 200)
+    planned, rounds = turns(runs, f, share), []
+    while not rounds or len(rounds) < 3 and time.monotonic() - begin < SECONDS_OF_ROUNDS:
+        rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
+    f |= medians(rounds) | {"rounds": len(rounds), "slowest": slowest_rank(rounds)}
+    tiny = runs.train(runs.ranks, *TINY_MODEL[run["model"][:3]], flags=without(runs.flags, ["--wire"]))[1]["ranks"]
+    f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
+    measure_communication(runs, run, f)
+    return f | {"others": (busy_seconds() - busy) / (time.monotonic() - begin)}  # cores that other programs used
+
+
+# ---- deciding: suspects are (name, ms of the step that it costs, why, what to try) ----
+
+def of_the_cores(f):
+    step, ranks, cores, share = f["all"]["step"], f["ranks"], f["cores_of_ranks"], f["share"]["step"]
+    if cores < min(ranks, f["cores"]) and step > APART * share:
+        yield "binding", step - share, f"all ranks share {cores} of {f['cores']} cores", "mpiexec -bind-to none"
+    elif ranks > cores and step > APART * share:
+        yield "threads", step - share, f"{ranks} ranks share {cores} core(s)", f"mpiexec -n {cores}"
+    elif "fewer_threads" in f:
+        fewer = f["fewer_threads"]["step"]
+        yield "threads", step - fewer, f"{ranks} ranks x {f['threads']} BLAS threads share {cores} core(s)", (
+            f"--threads {f['fewer']} (the step then took {fewer:.3g} ms, not {step:.3g})")
+
+
+def of_computing(f):
+    every, share, own = f["all"], f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
+    kernel, slow = f.get("best_kernel", f["share"])["ranks"][0]["own"], f["slowest"]["rank"]
+    rest = statistics.median(own[:slow] + own[slow + 1:])
+    if share > APART * kernel:
+        yield "kernel", share - kernel, (f"one rank computes {share:.3g} ms with OPENBLAS_CORETYPE={f['coretype']}, "
+                                         f"{kernel:.3g} without"), "unset OPENBLAS_CORETYPE"
+    if f["slowest"]["ratio"] > APART:
+        yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
+            "top, on its host: what else runs there; the rank's nice value")
+    if f["fixed"] > SMALL * share:
+        yield "small model", max(min(f["fixed"], every["step"]), every["step"] - share - every["exposed"]), (
+            f"a rank computes {share:.3g} ms; a step with next to nothing to compute takes {f['fixed']:.3g}"), (
+            "a larger --batch-size or model, or one rank")
+
+
+def of_waiting(f):
+    share, buckets, best = f["share"], f["all"]["buckets"], f.get("chosen_buckets", f["all"])
+    waits, data = best["exposed"], max(rank["data"] for rank in f["all"]["ranks"])
+    if f["loading"] > SAME * share["ranks"][0]["own"] and SMALL * f["loading"] > f["fixed"]:
+        yield "loader", data, (f"a step waits {data:.3g} ms for its batch; loading takes up to {f['loading']:.3g}, "
+                               f"computing {share['ranks'][0]['own']:.3g}"), "faster storage, or a larger model"
+    if best is not f["all"]:
+        yield "tiny buckets" if buckets > best["buckets"] else "one bucket", f["all"]["exposed"] - waits, (
+            f"with {buckets:.0f} bucket(s) a step waits {f['all']['exposed']:.3g} ms for messages, with "
+            f"{best['buckets']:.0f} {waits:.3g}"), "leave out " + " and ".join(BUCKET_FLAGS)
+    if f["link"] > SAME * waits:
+        yield "link", waits, (f"gradients alone take {f['link']:.3g} ms, backward {share['backward']:.3g}; {waits:.3g} "
+                              "are not hidden"), ("stage 3, " if f["stage"] < 3 else "") + "a faster network" + (
+            " (not --wire)" if f["wire"] else "") + ", larger batches, stage 4's --grad-dtype bf16 or --accumulate"
+
+
+def suspects(f):
+    found = [{"name": name, "part_of_step": cost / f["all"]["step"], "why": why, "try": remedy}
+             for name, cost, why, remedy in [*of_the_cores(f), *of_computing(f), *of_waiting(f)]]
+    return sorted((one for one in found if one["part_of_step"] > WORTH), key=lambda one: -one["part_of_step"])
+
+
+def show(f, found):
+    one, all_ranks, share = f["one"]["step"], f["all"]["step"], f["share"]
+    alone = ", ".join(f"{int(size) / 1e6:.0f} MB {ms:.3g}" for size, ms in f["alone"].items()) or "too slow"
+    print(f"medians of {f['rounds']} round(s), in ms; {f['ranks']} ranks, {f['cores']} core(s)\n"
+          f"  forward, a rank's share   {share['forward']:10.3g}\n"
+          f"  + backward                {share['forward'] + share['backward']:10.3g}\n"
+          f"  loading alone, at most    {f['loading']:10.3g}\n"
+          f"  communication alone       {f['link']:10.3g}   ({alone})\n"
+          f"  whole step, 1 rank        {one:10.3g}\n"
+          f"  whole step, {f['ranks']} ranks       {all_ranks:10.3g}   ({one / all_ranks:.2f} times as fast)")
+    for number, rank in enumerate(f["all"]["ranks"]):
+        print(f"    rank {number}: {rank['own']:.3g} of its own, waits {rank['data']:.3g} for its loader, "
+              f"{rank['exposed']:.3g} for messages and other ranks")
+    if f["others"] > WORTH * f["cores"]:
+        print(f"Other programs used {f['others']:.1f} of {f['cores']} cores meanwhile: measure again without them.")
+    for number, suspect in enumerate(found):
+        print(f"{'then' if number else 'first suspect'}: {suspect['name']}, {100 * suspect['part_of_step']:.0f} % of a "
+              f"step: {suspect['why']}\n    try: {suspect['try']}")
+    if not found:
+        print("first suspect: nothing")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="diagnose.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--program", default=str(ROOT / "build/stage3_overlap/train"))
+    parser.add_argument("--launch", default="mpiexec")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--figures", type=argparse.FileType())
+    parser.add_argument("flags", nargs="*")
+    arguments = parser.parse_args()
+    if arguments.ranks < 2:
+        parser.error("--ranks: give at least 2")
+    with tempfile.TemporaryDirectory() as directory:
+        figures = json.load(arguments.figures)["figures"] if arguments.figures else measure(Runs(arguments, directory))
+    found = suspects(figures)
+    if arguments.json:
+        print(json.dumps({"suspects": found, "figures": figures}, indent=1))
+    else:
+        show(figures, found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# test_diagnose.sh: what scripts/diagnose.sh decides. Figures that were recorded when a cause was planted
+# (diagnose_planted.sh) name that cause first; and figures a little below and above each threshold differ in it. No times
+# are measured here.
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+diagnose=$here/../../scripts/diagnose.sh
+for tool in jq python3; do command -v $tool >/dev/null || { echo "skipped: $tool is missing"; exit 77; }; done
+failures=0
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+fail() {
+    failures=$((failures + 1))
+    echo "FAIL: $*"
+}
+
+# names CAUSE FILE: the cause is the first suspect, in both forms of the output.
+names() {
+    local said shown
+    said=$("$diagnose" --json --figures "$2" | jq -r '.suspects[0].name // "nothing" | gsub(" "; "-")')
+    shown=$("$diagnose" --figures "$2" | sed -n 's/^first suspect: \([^,]*\).*/\1/p')
+    [ "$said" = "$1" ] || fail "$(basename "$2"): it names $said, not $1"
+    [ "${shown// /-}" = "$said" ] || fail "$(basename "$2"): it prints $shown, but --json says $said"
+}
+
+# near CAUSE JQ: $x is just below a threshold of diagnose.py, so that nothing is named; then just above it.
+near() {
+    for x in 0.95 1.05; do
+        jq --argjson x $x ".figures |= ($2)" "$here/diagnose_figures/nothing.json" >"$scratch/$1_$x.json"
+    done
+    names nothing "$scratch/$1_0.95.json"
+    names "$1" "$scratch/$1_1.05.json"
+}
+
+for file in "$here"/diagnose_figures/*.json; do
+    names "$(basename "$file" .json)" "$file"
+done
+[ "$(ls "$here/diagnose_figures" | wc -l)" -eq 10 ] || fail "there are not ten files of figures: nine causes, and nothing"
+
+near link '.all.step as $s | .link = $s | .all.exposed = 0.15 * $x * $s'           # WORTH: of the step
+near link '.all.step as $s | .all.exposed = 0.3 * $s | .link = 0.5 * $x * 0.3 * $s' # SAME: as the wait
+near slow-rank '.slowest = {rank: 1, ratio: (1.3 * $x)} | .all.ranks[1].own = 2 * .all.ranks[0].own' # APART
+near kernel '.coretype = "Prescott" | .best_kernel = .share | .share.ranks[0].own *= 1.3 * $x'
+near binding '.cores_of_ranks = 1 | .all.step = 1.3 * $x * .share.step'
+near loader '.share.ranks[0].own as $o | .all.ranks[].data = 0.5 * .all.step | .loading = 0.5 * $x * $o | .fixed = 0'
+near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o | .all.exposed = 0'
+
+# The order is that of what they cost.
+jq '.figures |= (.all.step as $s | .link = $s | .all.exposed = 0.2 * $s | .all.ranks[].data = 0.4 * $s |
+    .loading = $s)' "$here/diagnose_figures/nothing.json" >"$scratch/two.json"
+[ "$("$diagnose" --json --figures "$scratch/two.json" | jq -c '.suspects | map(.name)')" = '["loader","link"]' ] ||
+    fail "a loader that costs 40 % of the step does not come before a link that costs 20 %"
+
+"$diagnose" --program "$(command -v false)" >"$scratch/out" 2>&1
+[ $? -eq 1 ] && grep -q '^diagnose: this failed: .*false' "$scratch/out" || fail "a run that fails: $(cat "$scratch/out")"
+"$diagnose" --ranks 1 >"$scratch/out" 2>&1
+[ $? -eq 2 ] || fail "--ranks 1 is not refused"
+[ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
+echo "diagnose: all checks passed"
