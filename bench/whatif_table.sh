@@ -7,8 +7,10 @@
 # In each round all runs take turns: first the two that are fitted on (one rank; and two ranks of stage 3 over a link of
 # 1,50, one gradient per bucket), then those of the list below. A row shows medians over the rounds.
 #   --batch B     samples of a micro-batch of one rank
-#   --others P    repeat a run, up to 5 times, while other processes use more than P percent of the cores; the last line
-#                 says how many runs were disturbed all the same
+#   --others P    repeat a run, up to 6 times, while other processes use more than P percent of the cores, or while the
+#                 machine itself is slower than at its best by more than P percent: a fixed piece of work before and after
+#                 each run shows this. (A virtual machine has neighbours.) The last line says how many runs were disturbed
+#                 all the same
 #   --only REGEX  rows whose text matches
 #   --keep DIR    files go to DIR; what is there already is not measured again
 #   --hosts       also rows over real TCP (link tcp: bench/two_hosts.sh, 1 Gbit/s; as root), which are fitted on one
@@ -27,7 +29,7 @@ while [ $# -gt 0 ]; do
         --only) only=${2:?} ;;
         --keep) work=${2:?} ;;
         --hosts) hosts=yes && shift && continue ;;
-        *) sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2 ;;
+        *) sed -n '2,19s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done
@@ -86,16 +88,34 @@ used_by_others() {
          /^cpu / { print ($2 + $3 + $4 + $7 + $8 + $9) / 100 - own }' "$work/times" /proc/stat >"$work/used"
 }
 
+# probe: prints the microseconds that a fixed piece of work takes on all cores at once.
+probe() {
+    local start=$(date +%s%N)
+    for _ in $(seq "$cores"); do
+        awk 'BEGIN { for (i = 0; i < 1500000; i++) s += i }' &
+    done
+    wait
+    echo $((($(date +%s%N) - start) / 1000))
+}
+
+# slower BEFORE AFTER: prints by how many percent the slower one of two probes was slower than the best one so far.
+slower() {
+    sort -g "$work/best" 2>/dev/null | cat - <(printf '%s\n' "$@") | sort -g | head -n 1 >"$work/best.new"
+    mv "$work/best.new" "$work/best"
+    jq -n "100 * ([$1, $2] | max) / $(<"$work/best") - 100"
+}
+
 # train NAME STAGE RANKS WIRE CAP MICRO-BATCHES [FLAGS...]: writes NAME.json. WIRE: for --wire; or -, none; or tcp.
 train() {
-    local name=$1 stage=$2 ranks=$3 wire=$4 cap=$5 accumulate=$6 launcher=(mpiexec -n "$3") flags=() before start share
+    local name=$1 stage=$2 ranks=$3 wire=$4 cap=$5 accumulate=$6 launcher=(mpiexec -n "$3") flags=() before start first share slow
     shift 6
     [ ! -s "$work/$name.json" ] || return 0
     [ "$wire" != tcp ] || launcher=(bench/two_hosts.sh run --rate 1gbit)
     [ "$wire" = - ] || [ "$wire" = tcp ] || flags+=(--wire "$wire")
     [ "$cap" = - ] || flags+=(--bucket-cap-mb "$cap" --first-bucket-mb "$cap")
     [ "$accumulate" = 1 ] || flags+=(--accumulate "$accumulate")
-    for _ in 1 2 3 4 5; do
+    for _ in 1 2 3 4 5 6; do
+        first=$(probe)
         used_by_others
         before=$(<"$work/used") start=$(date +%s%N)
         "${launcher[@]}" "build/${directories[$stage]}/train" --model gpt --steps "$steps" --eval-samples 1 \
@@ -103,9 +123,10 @@ train() {
             </dev/null || { cat "$work/out" >&2 && exit 1; }
         used_by_others
         share=$(jq -n "100e9 * ($(<"$work/used") - $before) / ($(date +%s%N) - $start) / $cores")
-        jq -en "$share > $others" >/dev/null || break
+        slow=$(slower "$first" "$(probe)")
+        jq -en "([$share, $slow] | max) > $others" >/dev/null || break
     done
-    jq -c ". + {others: $share}" "$work/json" >"$work/$name.json"
+    jq -c ". + {others: ([$share, $slow] | max)}" "$work/json" >"$work/$name.json"
 }
 
 for round in $(seq "$rounds"); do
@@ -141,4 +162,4 @@ tr -d '%+' <"$work/table" | awk '
     { e = $NF < 0 ? -$NF : $NF; sum += e; worst = e > worst ? e : worst; over += e > 3 } END {
     printf "\n%d rows: mean error %.1f %%, worst %.1f %%; %d above 3 %%\n", NR, sum / NR, worst, over }'
 jq -r .others "$work"/*.*.json | awk -v most="$others" '$1 > most { n++ } END {
-    printf "%d of %d runs were disturbed: other processes used more than %g %% of the cores\n", n, NR, most }'
+    printf "%d of %d runs were disturbed: %g %% of the cores or more were lost to others\n", n, NR, most }'

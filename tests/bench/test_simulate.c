@@ -56,7 +56,7 @@ static int record(void **state)
 static void test_one_rank(void **state)
 {
     (void)state;
-    question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = 3 * MS;
+    question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = 9 * MS;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 1, 1, 0, 0);
         expect_step("one rank has nothing to wait for", 70, 0);
