@@ -201,7 +201,12 @@ static void fill_machine(const Recorded *alone, const Recorded *several, double 
     q[ASK_CORES] = cores;
     if (!(cores >= 1) || several->ranks == alone->ranks)
         return;
-    const double longer = several->forward / alone->forward, taken = several->backward - longer * alone->backward;
+    const double longer = several->forward / alone->forward;
+    if (longer < 0.8)
+        fprintf(stderr, "whatif: warning: %s: a rank's forward pass takes %.0f %% of that of %s: has each rank as many "
+                        "samples in both runs? (--batch-size is that of all ranks)\n", several->path, 100 * longer,
+                alone->path);
+    const double taken = several->backward - longer * alone->backward;
     q[ASK_CROWDING] = crowding(several->forward, alone->forward, several->ranks, cores);
     q[ASK_MEMORY_CROWDING] = crowding(several->optimizer, alone->optimizer, several->ranks, cores);
     for (int g = 0; g < several->gradients; g++)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "alpha_beta.h"
 #include "base/check.h"
@@ -52,11 +53,11 @@ double median(double *values, int count)
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "rb");
-    if (file == NULL || fseek(file, 0, SEEK_END) != 0)
+    struct stat status;
+    if (file == NULL || fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode))
         die("%s: cannot be read", path);
-    const size_t size = (size_t)ftell(file);
+    const size_t size = (size_t)status.st_size;
     char *text = alloc_or_fault(size + 1);
-    rewind(file);
     if (fread(text, 1, size, file) != size)
         die("%s: cannot be read", path);
     fclose(file);

@@ -88,7 +88,10 @@ def read(path):
                 if key != "why" and not 0 <= answer[key] < ENDLESS:
                     raise ValueError
         except (TypeError, ValueError):
-            raise ValueError(f"line {number}: expected 'exercise: 1' (to 7), then 'name: number'") from None
+            raise ValueError(f"line {number}, '{line.strip()[:60]}': expected 'exercise: 1' (to 7), then lines "
+                             "'name: number' (12.5, without a unit) and one line 'why: ...'") from None
+    if not answers:
+        raise ValueError("no line begins an exercise: expected 'exercise: 1' (to 7)")
     return answers
 
 
@@ -110,8 +113,9 @@ def complaints(exercise, answer):
 
 if __name__ == "__main__":
     try:
-        (path,) = sys.argv[1:]
-        answers = read(path)
+        if len(sys.argv) != 2:
+            raise ValueError("one file is needed")
+        answers = read(sys.argv[1])
     except (ValueError, OSError) as error:
         print(f"measured: error: {error}\nusage: course/measured.py FILE", file=sys.stderr)
         sys.exit(2)

@@ -165,7 +165,8 @@ function compareWithRecorded() {
     const run = data.runs.find(one => one.name === "stage3"), measured = run.summary.step_ms.p50;
     const said = 1e3 * ask(recordedSetting()).step;
     return html("p", { id: "whatif-recorded" }, `The recorded run (${run.label}, ${run.summary.world_size} ranks on ` +
-        `shared cores) took ${shown(measured)} ms for a step. With its settings the simulator says ${shown(said)} ms.`);
+        `shared cores) took ${shown(measured)} ms for a step. With its settings and shared cores (the box below the ` +
+        `sliders) the simulator says ${shown(said)} ms.`);
 }
 
 async function startSliders() {

@@ -259,7 +259,7 @@ def race():
         is_right, is_equal = moments[-1] == [right] * 2, moments[-1][0] == moments[-1][1]
         verdict = ("right", "right, by luck" if event < second else "right, always") if is_right else \
                   ("wrong", "wrong, and equal:" if is_equal else "wrong, and different:")
-        note = "" if is_right else "no check fails" if is_equal else "found at the end"
+        note = "" if is_right else "only --verify finds it" if is_equal else "found at the end"
         figure.text(12, y, f"{i + 1}. {title}", bold=True)
         for k, name in enumerate(("backward", "all-reduce")):
             figure.text(left - 12, y + 28 + 28 * k, name, anchor="end")

@@ -16,6 +16,7 @@ quick='' build='' keep='' out=report.html
 while [ $# -gt 0 ]; do
     case $1 in
         --quick) quick=1 ;;
+        --build | --keep) [ $# -ge 2 ] || { echo "report.sh: $1 needs a directory" >&2 && exit 2; } ;;&
         --build) build=$(realpath "$2") && shift ;;
         --keep) mkdir -p "$2" && keep=$(realpath "$2") && shift ;;
         -*) sed -n '/^# usage/,/^# shellcheck/{/^# shellcheck/d;s/^# //p}' "$0" >&2 && exit 2 ;;
