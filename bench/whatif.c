@@ -320,28 +320,33 @@ int main(int argc, char **argv)
 {
     job_set_program("whatif");
     Settings settings = parse_options(argc, argv);
-    Recorded alone = trace_read(argv[optind]), several = alone;
-    for (int i = optind + 1; i < argc; i++) {
-        const Recorded other = trace_read(argv[i]);
-        if (other.ranks < alone.ranks)
-            alone = other;
-        if (other.ranks > several.ranks)
-            several = other;
+    const int count = argc - optind;
+    Recorded *traces = alloc_or_fault((size_t)count * sizeof *traces);
+    const Recorded *alone = traces, *several = traces; /* with the fewest ranks, and with the most */
+    for (int i = 0; i < count; i++) {
+        traces[i] = trace_read(argv[optind + i]);
+        if (traces[i].ranks < alone->ranks)
+            alone = &traces[i];
+        if (traces[i].ranks > several->ranks)
+            several = &traces[i];
     }
     double *q = question();
     q[ASK_STAGE] = settings.stage;
     q[ASK_ACCUMULATE] = settings.accumulate;
     q[ASK_PAIRWISE] = settings.pairwise;
     q[ASK_SLOWDOWN] = settings.slowdown;
-    fill_recording(&alone, several.spread);
-    fill_machine(&alone, &several, settings.cores);
-    fill_link(&alone, &several, &settings);
+    fill_recording(alone, several->spread);
+    fill_machine(alone, several, settings.cores);
+    fill_link(alone, several, &settings);
     if (settings.only_recording) {
         print_recording();
-        return 0;
+    } else {
+        if (!settings.json)
+            print_head(&settings);
+        answer_all(&settings);
     }
-    if (!settings.json)
-        print_head(&settings);
-    answer_all(&settings);
+    for (int i = 0; i < count; i++)
+        trace_free(&traces[i]);
+    free(traces);
     return 0;
 }

@@ -313,3 +313,9 @@ Recorded trace_read(const char *path)
     free(events);
     return recorded;
 }
+
+void trace_free(Recorded *recorded)
+{
+    free(recorded->bytes);
+    free(recorded->ready);
+}

@@ -18,6 +18,7 @@ typedef struct Recorded {
 
 /* Ends the program if the file is no such trace. */
 Recorded trace_read(const char *path);
+void trace_free(Recorded *recorded);
 
 /* The middle one of count values, which it sorts; 0 if count is 0. */
 double median(double *values, int count);

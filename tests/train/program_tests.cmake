@@ -8,7 +8,7 @@ function(lockstep_program_tests number)
     # The command line is the same code in every stage: stage 1 is tested on one and two ranks, stage 4 (which has all
     # flags but one) on one. test_options.c tests which stages have a flag; the others are tested in the slow suite.
     if(number EQUAL 1)
-        lockstep_script(stage1_command_line cli 2 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage1_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
         if(LOCKSTEP_OPEN_MPI) # 350 mistakes on 2 ranks: its launcher takes a second longer where a rank has failed
