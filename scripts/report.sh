@@ -53,7 +53,7 @@ if [ -n "$quick" ]; then
     lengths="1 4"
 fi
 
-# show RANKS COMMAND...: what somebody types to repeat this run.
+# show RANKS COMMAND...: prints the command line that repeats this run.
 show() {
     local ranks=$1
     shift
