@@ -3,7 +3,9 @@
  * must give the same bits. Stage 5 does this at each of its levels. test_bits.sh compares the stages' hashes. This is
  * not a cmocka program, because a script compares its output.
  *
- * usage: mpiexec -n N bits FILE     FILE: one line per case; "-" for none */
+ * usage: mpiexec -n N bits FILE [--product]     FILE: one line per case; "-" for none
+ * --product, stages 4 and 5: all combinations of model, optimizer, clipping and precision, at two caps, with ordered
+ * all-reduces and in shared memory. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,8 +35,11 @@ static const Cap caps[CAPS] = {{0, 0, "one bucket per parameter"},
 typedef struct Case {
     const char *model;
     OptimizerKind optimizer;
+    float momentum; /* of SGD */
     int accumulate;
-    char title[64];
+    double clip_norm;            /* 0: off */
+    DType precision, grad_dtype; /* of products; of what travels */
+    char title[112];
 } Case;
 
 static ProcessGroup *pg;
@@ -49,12 +54,15 @@ static Options case_options(const Case *c, const Cap *cap)
     options.steps = STEPS;
     options.accumulate = c->accumulate;
     options.optimizer.kind = c->optimizer;
-    options.optimizer.momentum = c->optimizer == OPTIMIZER_SGD ? 0.9f : 0;
+    options.optimizer.momentum = c->momentum;
     options.optimizer.weight_decay = 0.01f;
     options.lr = c->optimizer == OPTIMIZER_SGD ? 0.05f : 0.003f;
     options.ddp.first_bucket_cap_bytes = cap->first;
     options.ddp.bucket_cap_bytes = cap->others;
     options.ddp.zero = zero;
+    options.ddp.grad_dtype = c->grad_dtype;
+    options.precision = c->precision;
+    options.clip_grad_norm = c->clip_norm;
     return options;
 }
 
@@ -121,10 +129,17 @@ static void expect_hash(const Case *c, uint64_t got, uint64_t expected, const ch
             "\n", ddp_stage_number, c->title, what, got, expected);
 }
 
+static void set_title(Case *c)
+{
+    snprintf(c->title, sizeof c->title, "%s %s%s%s %s, %s gradients, %d micro-batch(es), %d rank(s)", c->model,
+             c->optimizer == OPTIMIZER_ADAMW ? "adamw" : "sgd", c->momentum > 0 ? " momentum" : "",
+             c->clip_norm > 0 ? " clipped" : "", precision_name(c->precision), precision_name(c->grad_dtype),
+             c->accumulate, pg_world_size(pg));
+}
+
 static void run_case(Case c, FILE *file)
 {
-    snprintf(c.title, sizeof c.title, "%s %s, %d micro-batch(es), %d rank(s)", c.model,
-             c.optimizer == OPTIMIZER_SGD ? "sgd" : "adamw", c.accumulate, pg_world_size(pg));
+    set_title(&c);
     zero = 1;
     uint64_t first = train_and_hash(&c, &caps[0], true);
     for (int i = 1; i < CAPS && LOCKSTEP_STAGE > 1; i++)
@@ -141,21 +156,60 @@ static void run_case(Case c, FILE *file)
         fprintf(file, "%s: %016" PRIx64 "\n", c.title, first);
 }
 
+/* The same case at every level of sharding, at two caps, added up in two ways. */
+static void run_case_of_product(Case c, FILE *file)
+{
+    set_title(&c);
+    zero = 1;
+    pg->options.algorithm = ALLREDUCE_ORDERED;
+    uint64_t first = train_and_hash(&c, &caps[0], true);
+    for (zero = 1; zero <= (LOCKSTEP_STAGE == 5 ? 3 : 1); zero++)
+        for (int i = 0; i < CAPS; i += CAPS - 1)
+            for (int in_memory = 0; in_memory <= 1; in_memory++) {
+                char what[96];
+                pg->options.algorithm = in_memory ? ALLREDUCE_SHM : ALLREDUCE_ORDERED;
+                snprintf(what, sizeof what, "--zero %d, %s, %s", zero, caps[i].name, in_memory ? "shm" : "ordered");
+                expect_hash(&c, train_and_hash(&c, &caps[i], false), first, what);
+            }
+    if (file != NULL)
+        fprintf(file, "%s: %016" PRIx64 "\n", c.title, first);
+}
+
+/* What travels is float32 with one micro-batch, and as wide as the products' operands with two. */
+static void run_product(const char *const *models, FILE *file)
+{
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int i = 0; i < 3 * 3 * 2 * 3 * 2; i++) {
+        int optimizer = i % 3;
+        Case c = {.model = models[i / 36], .precision = precisions[i / 6 % 3], .accumulate = 1 + i / 18 % 2,
+                  .optimizer = optimizer == 2 ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+                  .momentum = optimizer == 1 ? 0.9f : 0, .clip_norm = i / 3 % 2 * 0.05};
+        c.grad_dtype = c.accumulate == 2 ? c.precision : DTYPE_F32;
+        run_case_of_product(c, file);
+    }
+}
+
+static void run_caps(const char *const *models, FILE *file)
+{
+    for (int m = 0; m < 3; m++)
+        for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
+            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 3 ? 1 : 3); accumulate += 2) /* from stage 3 on */
+                run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate,
+                                .momentum = optimizer == OPTIMIZER_SGD ? 0.9f : 0}, file);
+}
+
 int main(int argc, char **argv)
 {
-    const char *models[] = {"mlp-toy", "mlp", "gpt"};
+    const char *const models[] = {"mlp-toy", "mlp", "gpt"};
+    const bool product = argc > 2 && strcmp(argv[2], "--product") == 0;
     job_set_program("bits");
-    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){
-        .algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout(), .debug_collectives = true});
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){ /* shm needs its memory from the start */
+        .algorithm = product ? ALLREDUCE_SHM : ALLREDUCE_ORDERED, .timeout = tests_timeout(), .debug_collectives = true});
     bool writes = pg_rank(pg) == 0 && argc > 1 && strcmp(argv[1], "-") != 0;
     FILE *file = writes ? fopen(argv[1], "w") : NULL;
     if (writes && file == NULL)
         die("%s: cannot be written", argv[1]);
-    for (int m = 0; m < 3; m++)
-        for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
-            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 3 ? 1 : 3); accumulate += 2) /* from stage 3 on */
-                run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate},
-                         file);
+    (product ? run_product : run_caps)(models, file);
     if (file != NULL)
         fclose(file);
     if (pg_rank(pg) == 0)
