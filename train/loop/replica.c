@@ -145,7 +145,7 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
 long replica_resume(Replica *replica, const char *path, int world_size)
 {
     CheckpointState state = checkpoint_state(replica, world_size, 0);
-    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state, replica->resumes_quietly);
+    checkpoint_load(path, &replica->optimizer, &state, replica->resumes_quietly);
     replica->scaler.scale = state.loss_scale;
     replica->scaler.good_steps = state.good_steps;
     replica->resumed_hash = state.hash;
@@ -155,7 +155,7 @@ long replica_resume(Replica *replica, const char *path, int world_size)
 void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step)
 {
     CheckpointState state = checkpoint_state(replica, world_size, next_step);
-    checkpoint_save(rank == 0 ? path : NULL, &replica->model.parameters, &replica->optimizer, &state);
+    checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
 }
 
 const char *precision_name(DType precision)
