@@ -99,7 +99,7 @@ static void __attribute__((format(printf, 2, 3))) line_append(Line *line, const 
 static void line_print(Line *line)
 {
     for (size_t i = 0; i < line->length; i++)
-        if ((unsigned char)line->text[i] < ' ')
+        if ((unsigned char)line->text[i] < ' ' || line->text[i] == 0x7f)
             line->text[i] = '?';
     line->text[line->length++] = '\n';
     fflush(stdout); /* earlier output must come first */

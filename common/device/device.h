@@ -79,7 +79,7 @@ void device_accumulate(float *out, const float *x, int64_t n);                 /
 void device_fill(float *x, float value, int64_t n);                            /* x = value */
 void device_scale(float *x, float factor, int64_t n);                          /* x *= factor */
 void device_scale_by(float *x, const float *factor, int64_t n);                /* the same; factor: device, one float */
-void device_round(float *out, const float *x, DType precision, int64_t n);     /* to the nearest bf16/f16, as float */
+void device_round(float *out, const float *x, DType precision, int64_t n);     /* to nearest bf16/f16; F32: out = x */
 void device_relu_forward(float *out, const float *x, int64_t n);
 void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 void device_gelu_forward(float *out, const float *x, int64_t n);

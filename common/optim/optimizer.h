@@ -93,7 +93,7 @@ typedef struct LossScaler {
     bool skip_not_finite; /* true: skip a step whose gradients are not finite; false: the caller must stop there */
     float scale;
     long good_steps; /* since the scale last changed */
-    long skipped;    /* steps skipped because of an overflow */
+    long skipped;    /* steps skipped because a gradient was not finite */
     const Parameter *not_finite; /* whose gradient made the last step skip; NULL: the step was taken */
 } LossScaler;
 

@@ -44,7 +44,8 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     give_start(&pair->ranks.model.parameters, &pair->whole.model.parameters, ddp_partition(pair->ddp));
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
-    sampler_set_rank_samples(&pair->sampler, options_rank_samples(options));
+    if (options->rank_samples_count > 0)
+        sampler_set_rank_samples(&pair->sampler, options->rank_samples);
     pair->loader = loader_start(&pair->dataset, &pair->sampler, pg_rank(pg), options->accumulate, 0);
     pair->weights_before = alloc_or_fault((size_t)parameters_total(&pair->whole.model.parameters) * sizeof(float));
     pair->stages_gradients = alloc_or_fault((size_t)pair->ranks.model.parameters.count * sizeof(void *));

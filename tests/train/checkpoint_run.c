@@ -65,7 +65,7 @@ void save(const char *path, const OptimizerOptions *options)
     Run run;
     run_create(&run, options);
     run_train(&run);
-    checkpoint_save(path, &run.parameters, &run.optimizer, &run.state);
+    checkpoint_save(path, &run.optimizer, &run.state);
     run_free(&run);
 }
 
@@ -73,7 +73,7 @@ void load(void *path)
 {
     Run run;
     run_create(&run, &adamw);
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
     run_free(&run);
 }
 

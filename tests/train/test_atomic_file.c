@@ -156,7 +156,7 @@ static void expect_saved_through(const char *link, const char *target)
 
 static void check_writable(void *path)
 {
-    atomic_check_writable("--save", path);
+    atomic_check_writable("save", path);
 }
 
 static void test_a_link_is_followed(void **unused)

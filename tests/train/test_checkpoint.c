@@ -52,10 +52,10 @@ static void test_round_trip_is_bit_for_bit(void **unused)
         Run saved, loaded;
         run_create(&saved, all[i]);
         run_train(&saved);
-        checkpoint_save(test_path("round"), &saved.parameters, &saved.optimizer, &saved.state);
+        checkpoint_save(test_path("round"), &saved.optimizer, &saved.state);
         run_create(&loaded, all[i]);
         errno = ERANGE; /* an earlier error, which must not be reported as the file's */
-        checkpoint_load(test_path("round"), &loaded.parameters, &loaded.optimizer, &loaded.state, false);
+        checkpoint_load(test_path("round"), &loaded.optimizer, &loaded.state, false);
         expect_same_run(&loaded, &saved);
         run_free(&saved);
         run_free(&loaded);
@@ -108,7 +108,7 @@ static void test_parameters_alone_start_a_fresh_optimizer(void **unused)
         Run run;
         run_create(&run, &adamw);
         write_hand_made(test_path("alone"), headers[i], VALUES * 4);
-        checkpoint_load(test_path("alone"), &run.parameters, &run.optimizer, &run.state, false);
+        checkpoint_load(test_path("alone"), &run.optimizer, &run.state, false);
         const float expected[VALUES] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
         float values[VALUES];
         parameters_to_host(&run.parameters, values);
@@ -126,14 +126,14 @@ static void load_as_gpt(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.model, "--model gpt --heads 4 --optimizer adamw");
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
 }
 
 static void load_without_momentum(void *path)
 {
     Run run;
     run_create(&run, &sgd);
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
 }
 
 /* A note is not an error: the child ends with status 0, and the note is printed. */
@@ -142,7 +142,7 @@ static void load_otherwise(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.settings[0].words, "--seed 5");
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
     exit(run.state.step == 17 && run.state.good_steps == 41 ? 0 : 98);
 }
 
@@ -152,7 +152,7 @@ static void load_as_bf16(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.settings[1].words, "--precision bf16");
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
     exit(run.state.step == 17 && run.state.good_steps == 0 && run.state.loss_scale == 1 ? 0 : 98);
 }
 
@@ -161,7 +161,7 @@ static void load_with_relu(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.model, "--model mlp --activation relu --optimizer adamw");
-    checkpoint_load(path, &run.parameters, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state, false);
 }
 
 static void test_another_run_is_named(void **unused)
@@ -242,7 +242,7 @@ static void test_step_counts_are_bounded(void **unused)
         run_create(&run, &adamw);
         run.state.step = wrong[i].step;
         run.optimizer.steps[1] = wrong[i].updates;
-        checkpoint_save(test_path("steps"), &run.parameters, &run.optimizer, &run.state);
+        checkpoint_save(test_path("steps"), &run.optimizer, &run.state);
         run_free(&run);
         expect_dies(load, test_path("steps"), 2, wrong[i].message);
     }

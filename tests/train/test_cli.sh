@@ -43,7 +43,7 @@ accepted --model mlp $tiny --data "$scratch/images"
 
 refused --no-such-flag --no-such-flag
 refused --no-such-flag --no-such-flag=3
-refused --mod --mod mlp                   # no abbreviations, though getopt_long() would take them
+refused --mod --mod mlp                   # no abbreviations
 refused --model --mod mlp                 # ... and the full name is offered
 refused --boot --boot=1
 refused --s --s 3
@@ -52,7 +52,7 @@ refused -model -model mlp
 refused stray stray
 refused stray --model mlp stray
 refused stray --drop-last stray
-refused stray -- stray
+refused -- -- stray
 refused -- --
 refused "''" ""
 refused --drop-last --drop-last=yes

@@ -215,12 +215,12 @@ static void own_data_is_a_list(void **state)
     (void)state;
     Options options = parse("--steps 2", 1);
     assert_int_equal(options.join, JOIN_NONE);
-    assert_null(options_rank_samples(&options));
+    assert_int_equal(options.rank_samples_count, 0);
     options = parse("--rank-samples 30,0,1000000000000 --join --steps 2", 1);
     assert_int_equal(options.rank_samples_count, 3);
-    assert_int_equal(options_rank_samples(&options)[0], 30);
-    assert_int_equal(options_rank_samples(&options)[1], 0);
-    assert_int_equal(options_rank_samples(&options)[2], 1000000000000);
+    assert_int_equal(options.rank_samples[0], 30);
+    assert_int_equal(options.rank_samples[1], 0);
+    assert_int_equal(options.rank_samples[2], 1000000000000);
     assert_int_equal(options.join, JOIN_ACTUAL);
     assert_int_equal(parse("--rank-samples=7 --join", 1).rank_samples_count, 1);
     assert_int_equal(parse("--join initial --steps 2", 1).join, JOIN_INITIAL);

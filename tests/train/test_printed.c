@@ -87,13 +87,13 @@ static void test_times_left(void **state)
     step_at(&progress, 11, 199);   /* 5 %, at the same moment: 10 s for 99 steps, 1900 to go */
     step_at(&progress, 101, 1102); /* 100 s for 1002 steps, 997 to go */
     step_at(&progress, 401, 1302); /* 400 s for 1202 steps, 797 to go */
-    step_at(&progress, 401, 2098); /* at the same moment: 400 s for 1998 steps, 1 to go */
+    step_at(&progress, 401, 1999); /* 95 %, at the same moment: 400 s for 1899 steps, 100 to go */
     expect_printed("step 101/2100, loss 1.5000, 30 tokens/s\n"
                    "step 103/2100, loss 1.5000, 6 tokens/s, 2 h 46 min left\n"
                    "step 200/2100, loss 1.5000, 0 tokens/s, 3 min 12 s left\n"
                    "step 1103/2100, loss 1.5000, 0 tokens/s, 1 min 40 s left\n"
                    "step 1303/2100, loss 1.5000, 0 tokens/s, 4 min 25 s left\n"
-                   "step 2099/2100, loss 1.5000, 0 tokens/s, 0 s left\n");
+                   "step 2000/2100, loss 1.5000, 0 tokens/s, 21 s left\n");
 }
 
 /* On a terminal, a line overwrites the one before, ten times a second. progress_end() ends the last one. */

@@ -32,7 +32,7 @@ typedef struct Options {
     int accumulate;     /* micro-batches per step */
     uint64_t seed;
     bool drop_last;
-    int64_t rank_samples[OPTIONS_MAX_RANKS]; /* each rank's own samples per epoch; see options_rank_samples() */
+    int64_t rank_samples[OPTIONS_MAX_RANKS]; /* each rank's own samples per epoch */
     int rank_samples_count; /* 0: the sampler divides the data set equally among the ranks */
     JoinMode join;
 
@@ -65,19 +65,14 @@ typedef struct Options {
     bool same_seed;    /* --same-init: every rank draws the same initial weights (default: seed + rank) */
     long eval_samples; /* number of held-out samples to evaluate at the end; 0: all */
     long check_every;  /* compare the ranks' weights after every `check_every` steps; 0: only at the end */
-    const char *typed[OPTIONS_MAX_FLAGS]; /* by FlagId: the flag's value as typed; NULL: not given */
+    const char *text[OPTIONS_MAX_FLAGS]; /* by FlagId: the flag's value as typed, else its default, else NULL */
+    bool given[OPTIONS_MAX_FLAGS];       /* by FlagId: the flag was typed */
 } Options;
 
 /* Fills options from the command line; argv must outlive them. Each mistake ends the program with die() (status 2),
  * which names the flag and what would be right; if this stage lacks the flag, it names the stage that has it. For
  * --help, rank 0 prints every flag with its default, and the result is false: end the program with status 0 then. */
 bool options_parse(Options *options, int argc, char **argv, int stage);
-
-/* A hash of the list of --rank-samples; 0 without that flag. */
-uint32_t options_rank_samples_fingerprint(const Options *options);
-
-/* For sampler_set_rank_samples(): the numbers of --rank-samples, or NULL. Owned by options. */
-const int64_t *options_rank_samples(const Options *options);
 
 /* The checks that need the number of ranks: die()s if the global batch has fewer samples than ranks x micro-batches, if
  * --rank-samples does not fit the ranks, or if --verify does not fit the algorithm or the dtype that adds gradients. */

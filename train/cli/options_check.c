@@ -22,15 +22,15 @@
 #define LOWEST_WIRE_GBPS 1e-6 /* with less, sending the GPT's gradients would take days */
 
 /* Each kind of model has its own flags for sizes. */
-static void check_model(const Options *options, const FlagValues *values)
+static void check_model(const Options *options)
 {
     static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
                                        FLAG_MASK_TOKENS};
     const char *model = options->model.name;
     if (options->model.kind == MODEL_GPT) {
-        if (values->given[FLAG_HIDDEN])
+        if (options->given[FLAG_HIDDEN])
             die("--hidden: model %s has none; --model mlp and mlp-toy do (%s has --width)", model, model);
-        if (values->given[FLAG_ACTIVATION])
+        if (options->given[FLAG_ACTIVATION])
             die("--activation: not for model %s, which is built with GELU; --model mlp and mlp-toy have it", model);
         if (options->model.gpt.width % options->model.gpt.heads != 0)
             die("--heads: %d heads cannot share a width of %d evenly; choose a --width that is a multiple",
@@ -41,15 +41,15 @@ static void check_model(const Options *options, const FlagValues *values)
         return;
     }
     for (size_t i = 0; i < sizeof gpt_sizes / sizeof gpt_sizes[0]; i++)
-        if (values->given[gpt_sizes[i]])
+        if (options->given[gpt_sizes[i]])
             die("--%s: not for model %s; --model gpt and gpt2 have it", flags[gpt_sizes[i]].name, model);
     if (options->dataset == DATASET_RANDOM && options->data != NULL)
         die("--data: model %s trains on random numbers; --model mlp, gpt and gpt2 read files", model);
 }
 
-static void check_training(const Options *options, const FlagValues *values, int stage)
+static void check_training(const Options *options, int stage)
 {
-    if (values->given[FLAG_STEPS] && values->given[FLAG_EPOCHS])
+    if (options->given[FLAG_STEPS] && options->given[FLAG_EPOCHS])
         die("--epochs: not together with --steps; give one of them");
     if (options->warmup_given && options->steps > 0 && options->warmup_steps > options->steps)
         die("--warmup-steps: %ld is more than the run's %ld steps (--steps); give at most that", options->warmup_steps,
@@ -60,16 +60,16 @@ static void check_training(const Options *options, const FlagValues *values, int
     if (options->mask_tokens > 0 && options->join == JOIN_INITIAL)
         die("--mask-tokens: not together with --join initial, which divides by the full batch: nobody knows how many "
             "tokens of it would be masked; --join divides by the step's own");
-    if (values->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
+    if (options->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
         die("--momentum: only --optimizer sgd has it");
     if (options->precision != DTYPE_F32 && stage < 4)
         die("--precision: stage %d (%s) computes in fp32; %s has %s", stage, stage_name(stage), stage_directory(4),
-            values->text[FLAG_PRECISION]);
-    if (values->given[FLAG_LOSS_SCALE] && options->precision != DTYPE_F16)
+            options->text[FLAG_PRECISION]);
+    if (options->given[FLAG_LOSS_SCALE] && options->precision != DTYPE_F16)
         die("--loss-scale: only --precision fp16 needs it");
 }
 
-static void check_device(const Options *options, const FlagValues *values)
+static void check_device(const Options *options)
 {
     bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
     if (options->share_gpu && !cuda)
@@ -78,7 +78,7 @@ static void check_device(const Options *options, const FlagValues *values)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)
         die("--tf32: is about matrix products in fp32, and --precision %s leaves none; give one of the two",
-            values->text[FLAG_PRECISION]);
+            options->text[FLAG_PRECISION]);
     if (nccl && !cuda)
         die("--backend: nccl carries GPU memory only and needs train_cuda; give mpi");
     if (nccl && !gpu_has_nccl())
@@ -86,7 +86,7 @@ static void check_device(const Options *options, const FlagValues *values)
     if (nccl && options->share_gpu)
         die("--share-gpu: NCCL needs a GPU for every rank; ranks that share one need --backend mpi");
     if (nccl && options->group.algorithm != ALLREDUCE_MPI)
-        die("--allreduce: NCCL adds in its own way; for %s give --backend mpi as well", values->text[FLAG_ALLREDUCE]);
+        die("--allreduce: NCCL adds in its own way; for %s give --backend mpi as well", options->text[FLAG_ALLREDUCE]);
     if (cuda && options->group.algorithm == ALLREDUCE_SHM)
         die("--allreduce: shm adds in memory that all ranks of a host see, but train_cuda's gradients lie on the GPU; "
             "ordered gives the same sums");
@@ -104,56 +104,55 @@ static void check_sharding(const Options *options, int stage)
             "different weights at the same time; --zero 1 and 2 have it");
 }
 
-void options_check_flags(const Options *options, const FlagValues *values, int stage)
+void options_check_flags(const Options *options, int stage)
 {
     check_sharding(options, stage);
-    check_model(options, values);
-    check_training(options, values, stage);
-    check_device(options, values);
-    if (values->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)
+    check_model(options);
+    check_training(options, stage);
+    check_device(options);
+    if (options->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)
         die("--wire: the bandwidth must be at least %g gigabit per second, which is 1 kbit/s (the latency may be 0)",
             LOWEST_WIRE_GBPS);
-    if (values->given[FLAG_SAVE_EVERY] && options->save == NULL)
+    if (options->given[FLAG_SAVE_EVERY] && options->save == NULL)
         die("--save-every: needs --save FILE, the file to write");
 }
 
 /* ---- files ---- */
 
-typedef struct Output {
-    const char *flag, *path;
-} Output;
+static const FlagId outputs[] = {FLAG_SAVE, FLAG_TRACE, FLAG_JSON, FLAG_FLIGHT_RECORDER};
+enum { OUTPUTS = sizeof outputs / sizeof *outputs };
 
 /* --save may replace the file of --resume, which has been read by then, unless --verify reads it again. */
-static void check_resume(const Options *options, const Output *outputs, int count)
+static void check_resume(const Options *options)
 {
     struct stat status;
     if (stat(options->resume, &status) != 0 || access(options->resume, R_OK) != 0)
         die("--resume: cannot read %s: %s", options->resume, strerror(errno));
     if (!S_ISREG(status.st_mode))
         die("--resume: %s is not a file; give one that --save wrote", options->resume);
-    for (int i = 0; i < count; i++) {
-        const Output *output = &outputs[i];
-        if (output->path == NULL || !atomic_same_file(output->path, options->resume))
+    for (int i = 0; i < OUTPUTS; i++) {
+        const char *path = options->text[outputs[i]];
+        if (path == NULL || !atomic_same_file(path, options->resume))
             continue;
-        if (strcmp(output->flag, "--save") != 0)
-            die("%s: %s is the file of --resume, and would replace the checkpoint; name another one", output->flag,
-                output->path);
+        if (outputs[i] != FLAG_SAVE)
+            die("--%s: %s is the file of --resume, and would replace the checkpoint; name another one",
+                flags[outputs[i]].name, path);
         if (options->verify != VERIFY_NONE)
-            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one",
-                output->path);
+            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one", path);
     }
 }
 
 /* --data is a text file, or a directory with MNIST's four files, gzipped or not. */
-static void check_not_data(const Options *options, const Output *output)
+static void check_not_data(const Options *options, FlagId output)
 {
     static const char *const names[] = {"", "/train-images-idx3-ubyte", "/train-labels-idx1-ubyte",
                                         "/t10k-images-idx3-ubyte", "/t10k-labels-idx1-ubyte"};
     char path[PATH_MAX];
     for (size_t i = 0; i < 2 * (sizeof names / sizeof *names) - 1; i++) {
         snprintf(path, sizeof path, "%s%s%s", options->data, names[(i + 1) / 2], i > 0 && i % 2 == 0 ? ".gz" : "");
-        if (atomic_same_file(output->path, path))
-            die("%s: %s is a file of --data, and would replace it; name another one", output->flag, output->path);
+        if (atomic_same_file(options->text[output], path))
+            die("--%s: %s is a file of --data, and would replace it; name another one", flags[output].name,
+                options->text[output]);
     }
 }
 
@@ -161,22 +160,19 @@ static void check_not_data(const Options *options, const Output *output)
  * Paths are compared by where they lead, because a file has many names: s, ./s, and links to it. */
 void options_check_files(const Options *options)
 {
-    const Output outputs[] = {{"--save", options->save}, {"--trace", options->trace}, {"--json", options->json},
-                              {"--flight-recorder", options->flight_recorder}};
-    const int count = sizeof outputs / sizeof outputs[0];
-    for (int i = 0; i < count; i++) {
-        if (outputs[i].path == NULL)
+    for (int i = 0; i < OUTPUTS; i++) {
+        const char *path = options->text[outputs[i]], *name = flags[outputs[i]].name;
+        if (path == NULL)
             continue;
-        atomic_check_writable(outputs[i].flag, outputs[i].path);
+        atomic_check_writable(name, path);
         for (int j = 0; j < i; j++)
-            if (outputs[j].path != NULL && atomic_same_file(outputs[i].path, outputs[j].path))
-                die("%s: %s is also the file of %s; name two files", outputs[i].flag, outputs[i].path,
-                    outputs[j].flag);
+            if (options->text[outputs[j]] != NULL && atomic_same_file(path, options->text[outputs[j]]))
+                die("--%s: %s is also the file of --%s; name two files", name, path, flags[outputs[j]].name);
         if (options->data != NULL)
-            check_not_data(options, &outputs[i]);
+            check_not_data(options, outputs[i]);
     }
     if (options->resume != NULL)
-        check_resume(options, outputs, count);
+        check_resume(options);
 }
 
 /* ---- the number of ranks ---- */
@@ -229,7 +225,7 @@ void options_check_agreement(const Options *options, ProcessGroup *pg, int stage
     FILE *stream = open_memstream(&text, &size);
     CHECK(stream != NULL, "out of memory for the text of the flags");
     for (int id = 0; id < FLAG_COUNT; id++) {
-        const char *typed = options->typed[id];
+        const char *typed = options->given[id] ? options->text[id] : NULL;
         bool bare = typed != NULL && typed[0] == '\0';
         if (!flags[id].per_rank)
             fprintf(stream, "--%s is %s\n", flags[id].name, typed == NULL ? "not given" : bare ? "given" : typed);

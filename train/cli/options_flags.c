@@ -5,23 +5,21 @@
 
 /* All defaults that depend on the model. In a short run, warm-up is shortened: see warmup_steps() in replica.c.
  * "0" switches warm-up and clipping off, and evaluates all samples. */
-const ModelDefaults model_defaults[MODEL_COUNT] = {
-    {.model = "mlp", .dataset = DATASET_IMAGES, .epochs = "10", .batch_size = "128", .optimizer = "sgd",
-     .lr_schedule = "cosine", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
-     .sgd_lr = "0.02", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
-     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
-    {.model = "mlp-toy", .dataset = DATASET_RANDOM, .epochs = "10", .batch_size = "100", .optimizer = "sgd",
-     .lr_schedule = "constant", .warmup_steps = "0", .clip_grad_norm = "0", .eval_samples = "0",
-     .sgd_lr = "0.01", .sgd_momentum = "0", .sgd_weight_decay = "0",
-     .adamw_lr = "1e-3", .adamw_weight_decay = "0.01"},
-    {.model = "gpt", .dataset = DATASET_TEXT, .steps = "2800", .batch_size = "8", .optimizer = "adamw",
-     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "0",
-     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
-     .adamw_lr = "1.4e-3", .adamw_weight_decay = "0.1"},
-    {.model = "gpt2", .dataset = DATASET_TEXT, .steps = "20", .batch_size = "4", .optimizer = "adamw",
-     .lr_schedule = "cosine", .warmup_steps = "100", .clip_grad_norm = "1", .eval_samples = "8",
-     .sgd_lr = "0.03", .sgd_momentum = "0.9", .sgd_weight_decay = "0",
-     .adamw_lr = "6e-4", .adamw_weight_decay = "0.1"},
+const ModelDefault model_defaults[MODEL_DEFAULT_COUNT] = {
+    /*                              mlp       mlp-toy     gpt       gpt2 */
+    {FLAG_STEPS, NULL,             {NULL,     NULL,       "2800",   "20"}},
+    {FLAG_EPOCHS, NULL,            {"10",     "10",       NULL,     NULL}},
+    {FLAG_BATCH_SIZE, NULL,        {"128",    "100",      "8",      "4"}},
+    {FLAG_OPTIMIZER, NULL,         {"sgd",    "sgd",      "adamw",  "adamw"}},
+    {FLAG_LR_SCHEDULE, NULL,       {"cosine", "constant", "cosine", "cosine"}},
+    {FLAG_WARMUP_STEPS, NULL,      {"0",      "0",        "100",    "100"}},
+    {FLAG_CLIP_GRAD_NORM, NULL,    {"0",      "0",        "1",      "1"}},
+    {FLAG_EVAL_SAMPLES, NULL,      {"0",      "0",        "0",      "8"}},
+    {FLAG_LR, "sgd",               {"0.02",   "0.01",     "0.03",   "0.03"}},
+    {FLAG_MOMENTUM, "sgd",         {"0.9",    "0",        "0.9",    "0.9"}},
+    {FLAG_WEIGHT_DECAY, "sgd",     {"0",      "0",        "0",      "0"}},
+    {FLAG_LR, "adamw",             {"1e-3",   "1e-3",     "1.4e-3", "6e-4"}},
+    {FLAG_WEIGHT_DECAY, "adamw",   {"0.01",   "0.01",     "0.1",    "0.1"}},
 };
 
 static const Choice models[] = {{"mlp", 0}, {"mlp-toy", 1}, {"gpt", 2}, {"gpt2", 3}, {NULL, 0}};
@@ -35,16 +33,17 @@ static const Choice algorithms[] = {
     {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING}, {NULL, 0}};
 static const Choice zero_levels[] = {{"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
-static const Choice join_modes[] = {{"initial", JOIN_INITIAL}, {NULL, 0}};
-static const Choice verify_modes[] = {{"exact", VERIFY_EXACT}, {NULL, 0}};
+static const Choice join_modes[] = {{"", JOIN_ACTUAL}, {"initial", JOIN_INITIAL}, {NULL, 0}};
+static const Choice verify_modes[] = {{"", VERIFY_WHOLE_BATCH}, {"exact", VERIFY_EXACT}, {NULL, 0}};
 
-/* name, argument, choices, default, low, high, stage, feature, help, per_rank
+/* name, argument, choices, default, low, high, stage, feature, help, per_rank, title
  *
  * note: per-rank
  * Ranks compare all flags except those marked per_rank (options_check.c): hosts may keep data and checkpoints in
  * different places, so ranks compare what the files hold. A new flag is compared unless its row says otherwise. */
 const Flag flags[FLAG_COUNT] = {
-    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below"},
+    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below",
+                    .title = "Model and data"},
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
     [FLAG_ACTIVATION] = {"activation", NULL, activations, "gelu", 0, 0, 1, NULL,
                          "mlp, mlp-toy: between the layers; with relu, rounding may grow (notes/equality.md)"},
@@ -57,7 +56,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_MASK_TOKENS] = {"mask-tokens", "F", NULL, "0", 0, 0.9999, 1, NULL,
                           "gpt, gpt2: leave each target token out of the training loss with this probability"},
 
-    [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ..."},
+    [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ...",
+                    .title = "Length and batches"},
     [FLAG_EPOCHS] = {"epochs", "N", NULL, NULL, 1, 1e6, 1, NULL, "... this many times through the data"},
     [FLAG_BATCH_SIZE] = {"batch-size", "GLOBAL", NULL, NULL, 1, 1e9, 1, NULL,
                          "samples per step: all ranks and micro-batches together"},
@@ -72,7 +72,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "every rank draws its initial weights from seed, not from seed + rank"},
 
-    [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8"},
+    [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8",
+                        .title = "Update"},
     [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate"},
     [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
                           "cosine: down to a tenth at the last step"},
@@ -92,7 +93,8 @@ const Flag flags[FLAG_COUNT] = {
                          ")"},
 
     [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
-                        "train_cuda: several ranks may compute on one GPU (with --backend mpi)"},
+                        "train_cuda: several ranks may compute on one GPU (with --backend mpi)",
+                        .title = "Ranks and communication"},
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
                       "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
@@ -117,7 +119,8 @@ const Flag flags[FLAG_COUNT] = {
                    "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
 
     [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
-                     "compare with one process on whole batches; exact: every bit, on the ranks' shares"},
+                     "compare with one process on whole batches; exact: every bit, on the ranks' shares",
+                     .title = "Checks and files"},
     [FLAG_CHECK_EVERY] = {"check-every", "K", NULL, "0", 0, 1e9, 1, NULL,
                           "compare the ranks' weights every K steps (0: only at the end)"},
     [FLAG_EVAL_SAMPLES] = {"eval-samples", "N", NULL, NULL, 0, 1e9, 1, NULL,
@@ -136,26 +139,6 @@ const Flag flags[FLAG_COUNT] = {
                               "if the run hangs, write each rank's latest 32 collectives"},
     [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
 };
-
-const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer)
-{
-    const ModelDefaults *defaults = &model_defaults[model];
-    bool adamw = optimizer == OPTIMIZER_ADAMW;
-    switch (flag) {
-    case FLAG_STEPS: return defaults->steps;
-    case FLAG_EPOCHS: return defaults->epochs;
-    case FLAG_BATCH_SIZE: return defaults->batch_size;
-    case FLAG_OPTIMIZER: return defaults->optimizer;
-    case FLAG_LR_SCHEDULE: return defaults->lr_schedule;
-    case FLAG_WARMUP_STEPS: return defaults->warmup_steps;
-    case FLAG_CLIP_GRAD_NORM: return defaults->clip_grad_norm;
-    case FLAG_EVAL_SAMPLES: return defaults->eval_samples;
-    case FLAG_LR: return adamw ? defaults->adamw_lr : defaults->sgd_lr;
-    case FLAG_MOMENTUM: return adamw ? NULL : defaults->sgd_momentum;
-    case FLAG_WEIGHT_DECAY: return adamw ? defaults->adamw_weight_decay : defaults->sgd_weight_decay;
-    default: return NULL;
-    }
-}
 
 static const char *const stage_directories[] = {"stage1_naive", "stage2_bucketed", "stage3_overlap",
                                                 "stage4_accumulation", "stage5_sharded"};

@@ -30,7 +30,8 @@ typedef enum FlagId {
 } FlagId;
 _Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "Options has no room for so many flags");
 
-/* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. */
+/* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. The word "" stands
+ * for a value that is left out; it comes first. */
 typedef struct Choice {
     const char *name;
     int value;
@@ -46,6 +47,7 @@ typedef struct Flag {
     const char *feature;       /* completes "stage 1 (naive) has no ..."; NULL if stage is 1 */
     const char *help;
     bool per_rank;             /* ranks may differ in it; all other flags must be typed alike on all ranks */
+    const char *title;         /* --help: of the group that begins here; NULL: none does */
 } Flag;
 
 extern const Flag flags[FLAG_COUNT];
@@ -55,27 +57,17 @@ extern const Flag flags[FLAG_COUNT];
  * mean, times the number of samples or tokens in the global batch. fp16 ends at 65504. */
 #define LOSS_SCALE_FP16_ON_THE_WIRE "16"
 
-/* What --model determines besides the shape. Defaults are texts, read like the user's; NULL: none. */
-typedef struct ModelDefaults {
-    const char *model;
-    DatasetKind dataset;
-    const char *steps, *epochs; /* exactly one of them */
-    const char *batch_size, *optimizer, *lr_schedule, *warmup_steps, *clip_grad_norm, *eval_samples;
-    const char *sgd_lr, *sgd_momentum, *sgd_weight_decay; /* with --optimizer sgd */
-    const char *adamw_lr, *adamw_weight_decay;            /* with --optimizer adamw */
-} ModelDefaults;
+#define MODEL_COUNT 4 /* choices of --model; their values count them from 0 */
+#define MODEL_DEFAULT_COUNT 13
 
-#define MODEL_COUNT 4
-extern const ModelDefaults model_defaults[MODEL_COUNT]; /* indexed by the values of --model's choices */
+/* A default that depends on the model, and perhaps on the optimizer: a row of the table in --help. */
+typedef struct ModelDefault {
+    FlagId flag;
+    const char *optimizer; /* the default holds with this --optimizer only; NULL: with any */
+    const char *by_model[MODEL_COUNT]; /* texts, read like the user's; NULL: none */
+} ModelDefault;
 
-/* The default of a flag that depends on the model (index into model_defaults); NULL: it has none. Static memory. */
-const char *flag_model_default(FlagId flag, int model, OptimizerKind optimizer);
-
-/* The values by flag: what the user typed, else the default, else NULL. Texts are not owned. */
-typedef struct FlagValues {
-    const char *text[FLAG_COUNT];
-    bool given[FLAG_COUNT]; /* typed by the user */
-} FlagValues;
+extern const ModelDefault model_defaults[MODEL_DEFAULT_COUNT]; /* --optimizer comes before what depends on it */
 
 const char *stage_directory(int stage); /* "stage1_naive" */
 const char *stage_name(int stage);      /* "naive" */
@@ -84,7 +76,7 @@ const char *stage_name(int stage);      /* "naive" */
 void options_print_help(int stage);
 
 /* options_check.c: die()s if flags contradict each other, or if a file cannot be read or written. */
-void options_check_flags(const Options *options, const FlagValues *values, int stage);
+void options_check_flags(const Options *options, int stage);
 void options_check_files(const Options *options);
 
 #endif

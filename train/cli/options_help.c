@@ -7,23 +7,17 @@
 #include "base/check.h"
 #include "device/device.h"
 
-/* "--optimizer sgd|adamw" */
-static void write_usage(const Flag *flag, char *text, size_t size)
-{
-    size_t used = (size_t)snprintf(text, size, "--%s", flag->name);
-    if (flag->argument != NULL) {
-        snprintf(text + used, size - used, " %s", flag->argument);
-        return;
-    }
-    for (const Choice *one = flag->choices; one != NULL && one->name != NULL && used < size; one++)
-        used += (size_t)snprintf(text + used, size - used, "%c%s", one == flag->choices ? ' ' : '|', one->name);
-}
+#define HELP_COLUMN 34 /* where a flag's explanation begins */
 
+/* "  --optimizer sgd|adamw     adamw: betas ..." */
 static void print_flag(const Flag *flag)
 {
-    char usage[64];
-    write_usage(flag, usage, sizeof usage);
-    printf("  %-32s %s", usage, flag->help);
+    int width = printf("  --%s", flag->name);
+    if (flag->argument != NULL)
+        width += printf(" %s", flag->argument);
+    for (const Choice *one = flag->choices; flag->argument == NULL && one != NULL && one->name != NULL; one++)
+        width += printf("%c%s", one == flag->choices ? ' ' : '|', one->name);
+    printf("%*s %s", width < HELP_COLUMN ? HELP_COLUMN - width : 0, "", flag->help);
     if (flag->default_value != NULL)
         printf(" [%s]", flag->default_value);
     if (flag->per_rank)
@@ -33,38 +27,37 @@ static void print_flag(const Flag *flag)
 
 static void print_flags(int stage)
 {
-    static const struct {
-        FlagId first;
-        const char *title;
-    } groups[] = {{FLAG_MODEL, "Model and data"},
-                  {FLAG_STEPS, "Length and batches"},
-                  {FLAG_OPTIMIZER, "Update"},
-                  {FLAG_SHARE_GPU, "Ranks and communication"},
-                  {FLAG_VERIFY, "Checks and files"},
-                  {FLAG_COUNT, NULL}};
-    for (int id = 0, group = 0; id < FLAG_COUNT; id++) {
-        if (groups[group].first == (FlagId)id)
-            printf("\n%s:\n", groups[group++].title);
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        if (flags[id].title != NULL)
+            printf("\n%s:\n", flags[id].title);
         if (stage >= flags[id].stage)
             print_flag(&flags[id]);
     }
 }
 
-/* One line of the table of defaults by model. */
-static void print_default(const char *title, FlagId flag, OptimizerKind optimizer)
+/* A line for each flag: "sgd: --lr        0.02  ..." */
+static void print_model_defaults(void)
 {
-    printf("  %-24s", title);
-    for (int model = 0; model < MODEL_COUNT; model++) {
-        const char *text = flag_model_default(flag, model, optimizer);
-        printf(" %-12s", text != NULL ? text : "-");
-    }
+    printf("\nDefaults that depend on the model:\n  %-24s", "");
+    for (int model = 0; model < MODEL_COUNT; model++)
+        printf(" %-12s", flags[FLAG_MODEL].choices[model].name);
     putchar('\n');
+    for (int i = 0; i < MODEL_DEFAULT_COUNT; i++) {
+        const ModelDefault *row = &model_defaults[i];
+        char title[32];
+        snprintf(title, sizeof title, "%s%s--%s", row->optimizer != NULL ? row->optimizer : "",
+                 row->optimizer != NULL ? ": " : "", flags[row->flag].name);
+        printf("  %-24s", title);
+        for (int model = 0; model < MODEL_COUNT; model++)
+            printf(" %-12s", row->by_model[model] != NULL ? row->by_model[model] : "-");
+        putchar('\n');
+    }
 }
 
 static void print_shapes(void)
 {
     for (int model = 0; model < MODEL_COUNT; model++) {
-        const char *name = model_defaults[model].model;
+        const char *name = flags[FLAG_MODEL].choices[model].name;
         ModelSpec spec;
         CHECK(model_spec_by_name(name, &spec), "nn/ has no model named %s", name);
         if (spec.kind == MODEL_MLP)
@@ -86,25 +79,7 @@ void options_print_help(int stage)
            "last one counts.\n"
            "All ranks need the same flags, typed alike; those marked (per rank) may differ.\n");
     print_flags(stage);
-
-    printf("\nDefaults that depend on the model:\n  %-24s", "");
-    for (int model = 0; model < MODEL_COUNT; model++)
-        printf(" %-12s", model_defaults[model].model);
-    putchar('\n');
-    print_default("--steps", FLAG_STEPS, OPTIMIZER_SGD);
-    print_default("--epochs", FLAG_EPOCHS, OPTIMIZER_SGD);
-    print_default("--batch-size", FLAG_BATCH_SIZE, OPTIMIZER_SGD);
-    print_default("--optimizer", FLAG_OPTIMIZER, OPTIMIZER_SGD);
-    print_default("--lr-schedule", FLAG_LR_SCHEDULE, OPTIMIZER_SGD);
-    print_default("--warmup-steps", FLAG_WARMUP_STEPS, OPTIMIZER_SGD);
-    print_default("--clip-grad-norm", FLAG_CLIP_GRAD_NORM, OPTIMIZER_SGD);
-    print_default("--eval-samples", FLAG_EVAL_SAMPLES, OPTIMIZER_SGD);
-    print_default("sgd: --lr", FLAG_LR, OPTIMIZER_SGD);
-    print_default("sgd: --momentum", FLAG_MOMENTUM, OPTIMIZER_SGD);
-    print_default("sgd: --weight-decay", FLAG_WEIGHT_DECAY, OPTIMIZER_SGD);
-    print_default("adamw: --lr", FLAG_LR, OPTIMIZER_ADAMW);
-    print_default("adamw: --weight-decay", FLAG_WEIGHT_DECAY, OPTIMIZER_ADAMW);
-
+    print_model_defaults();
     printf("\nShapes:\n");
     print_shapes();
     printf("\nExit status: 0 done; 1 a failed check or a fault at run time; 2 wrong usage.\n");

@@ -78,7 +78,7 @@ void atomic_check_writable(const char *flag, const char *path)
     AtomicFile file;
     const char *problem = create_temporary(&file, path);
     if (problem != NULL)
-        die("%s %s: cannot be written: %s; give a file in a directory that exists and is yours to write to (a link "
+        die("--%s %s: cannot be written: %s; give a file in a directory that exists and is yours to write to (a link "
             "must lead to a file that exists)", flag, path, problem);
     fclose(file.stream);
     unlink(file.temporary);

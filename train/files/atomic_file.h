@@ -24,7 +24,7 @@ typedef struct AtomicFile {
     char temporary[PATH_MAX + 16]; /* the new file, beside it */
 } AtomicFile;
 
-/* If path cannot be written, die()s and names `flag` ("--save"). Call it before the training, not after hours of it; on
+/* If path cannot be written, die()s and names `flag` ("save"). Call it before the training, not after hours of it; on
  * every rank or on one. Leaves no file. */
 void atomic_check_writable(const char *flag, const char *path);
 

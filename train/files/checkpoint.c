@@ -18,7 +18,7 @@ _Static_assert(sizeof(long) == 8, "the optimizer's step counts are stored as int
 /* ---- the tensors of a checkpoint, in the order of the file ---- */
 
 typedef struct TensorTable {
-    SafetensorsEntry *entries; /* owned, with names; `memory` is not: device memory if float32, else host memory */
+    SafetensorsEntry *entries; /* owned; `memory` is not: device memory if float32, else host memory */
     int count;
 } TensorTable;
 
@@ -26,8 +26,7 @@ static void table_add(TensorTable *table, const char *prefix, const Parameter *p
 {
     SafetensorsEntry *entry = &table->entries[table->count++];
     *entry = (SafetensorsEntry){.dtype = dtype, .bytes = (int64_t)dtype_size(dtype), .memory = memory};
-    entry->name = alloc_or_fault(strlen(prefix) + strlen(parameter->name) + 1);
-    stpcpy(stpcpy(entry->name, prefix), parameter->name);
+    snprintf(entry->name, sizeof entry->name, "%s%s", prefix, parameter->name);
     if (dtype == DTYPE_F32) { /* else a single number, of shape [] */
         entry->ndim = parameter->tensor.ndim;
         memcpy(entry->shape, parameter->tensor.shape, sizeof entry->shape);
@@ -43,11 +42,11 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
             table_add(table, prefix, parameters->items[i], DTYPE_F32, states[i]);
 }
 
-/* The 8-byte step counts come first, so that every tensor lies at a multiple of its element's size. */
-/* state1, state2: whole. */
-static TensorTable table_create(const ParameterList *parameters, const Optimizer *optimizer, float **state1,
-                                float **state2)
+/* state1, state2: whole. The 8-byte step counts come first, so that every tensor lies at a multiple of its element's
+ * size. */
+static TensorTable table_create(const Optimizer *optimizer, float **state1, float **state2)
 {
+    const ParameterList *parameters = optimizer->parameters;
     TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};
     for (int i = 0; i < parameters->count; i++)
         table_add(&table, "optimizer.step.", parameters->items[i], DTYPE_I64, &optimizer->steps[i]);
@@ -57,13 +56,6 @@ static TensorTable table_create(const ParameterList *parameters, const Optimizer
     table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, state1);
     table_add_states(&table, "optimizer.v.", parameters, state2);
     return table;
-}
-
-static void table_free(TensorTable *table)
-{
-    for (int i = 0; i < table->count; i++)
-        free(table->entries[i].name);
-    free(table->entries);
 }
 
 /* Host memory for the largest tensor of the table. */
@@ -133,16 +125,15 @@ static void write_file(const char *path, const TensorTable *table, const Checkpo
     free(buffer);
 }
 
-void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
-                     const CheckpointState *state)
+void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
 {
     optimizer_allocate_state(optimizer);
     float **state1 = optimizer_whole(optimizer, optimizer->state1, path != NULL);
     float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
-        TensorTable table = table_create(parameters, optimizer, state1, state2);
+        TensorTable table = table_create(optimizer, state1, state2);
         write_file(path, &table, state);
-        table_free(&table);
+        free(table.entries);
     }
     optimizer_free_whole(optimizer, state1);
     optimizer_free_whole(optimizer, state2);
@@ -164,8 +155,8 @@ static double metadata_number(const SafetensorsFile *file, const char *key, doub
     char *end = NULL;
     double value = strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= low && value <= high))
-        die("%s: \"%s\" is \"%s\" in its __metadata__; a number from %g to %g is right", file->path, key,
-            safetensors_printable(text), low, high);
+        die("%s: \"%s\" is \"%.100s\" in its __metadata__; a number from %g to %g is right", file->path, key, text,
+            low, high);
     return value;
 }
 
@@ -183,8 +174,8 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
             continue;
         same_precision = same_precision && strcmp(ours->key, CHECKPOINT_PRECISION) != 0;
         if (!quiet)
-            advise("%s: was saved from a run with %s; this one has %s: the weights will not be the same to the bit",
-                   file->path, safetensors_printable(theirs), ours->words);
+            advise("%s: was saved from a run with %.128s; this one has %s: the weights will not be the same to the bit",
+                   file->path, theirs, ours->words);
     }
     if (same_precision) {
         state->loss_scale = (float)loss_scale;
@@ -199,8 +190,8 @@ static void check_origin(const SafetensorsFile *file, const CheckpointState *sta
             "another program has changed it; its weights can be used if the optimizer's state is left out", file->path);
     const char *model = metadata_text(file, "model");
     if (strcmp(model, state->model) != 0)
-        die("%s: was saved from a run with %s, this one has %s: the same numbers would mean something else", file->path,
-            safetensors_printable(model), state->model);
+        die("%s: was saved from a run with %.128s, this one has %s: the same numbers would mean something else",
+            file->path, model, state->model);
 }
 
 /* step: that of the checkpoint; no step count may be larger. */
@@ -218,14 +209,14 @@ static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *ent
     memcpy(entry->memory, &count, sizeof count);
 }
 
-void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state,
-                     bool quiet)
+void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state, bool quiet)
 {
+    ParameterList *parameters = optimizer->parameters;
     SafetensorsFile file;
     safetensors_open(&file, path);
     optimizer_allocate_state(optimizer);
-    TensorTable table = table_create(parameters, optimizer, optimizer->state1, optimizer->state2);
-    bool complete = safetensors_holds(&file, table.entries[0].name);
+    TensorTable table = table_create(optimizer, optimizer->state1, optimizer->state2);
+    bool complete = cJSON_GetObjectItemCaseSensitive(file.header, table.entries[0].name) != NULL;
     SafetensorsEntry *needed = complete ? table.entries : table.entries + parameters->count;
     int count = complete ? table.count : parameters->count;
     if (complete)
@@ -241,6 +232,6 @@ void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *opt
     parameters_changed(parameters);
     state->hash = file.hash;
     free(buffer);
-    table_free(&table);
+    free(table.entries);
     safetensors_close(&file);
 }

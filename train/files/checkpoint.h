@@ -41,17 +41,15 @@ typedef struct CheckpointState {
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Writes the checkpoint; the old file stays until the new one is complete. Call it on rank 0 alone, but if the
- * optimizer's state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights must be
- * whole there. Faults if the file cannot be written. */
-void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
-                     const CheckpointState *state);
+/* Writes the optimizer's parameters and state; the old file stays until the new one is complete. Call it on rank 0
+ * alone, but if the state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights
+ * must be whole there. Faults if the file cannot be written. */
+void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state);
 
-/* Reads parameters and optimizer state; call it on every rank. `state` must describe how this run would start. The file
- * sets its hash and, unless the file holds parameters only, its step, loss_scale and good_steps. Unless `quiet`, notes
- * name the settings that differ. die()s if the model or optimizer is another one, or if tensors are missing, unexpected
- * or of another shape. */
-void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state,
-                     bool quiet);
+/* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start.
+ * The file sets its hash and, unless the file holds parameters only, its step, loss_scale and good_steps. Unless
+ * `quiet`, notes name the settings that differ. die()s if the model or optimizer is another one, or if tensors are
+ * missing, unexpected or of another shape. */
+void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state, bool quiet);
 
 #endif

@@ -17,20 +17,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define CHECKSUM "checksum"
 #define NO_CHECKSUM "0000000000000000" /* takes its place while it is computed */
 
-const char *safetensors_printable(const char *text)
-{
-    static char buffers[2][136];
-    static int turn;
-    char *out = buffers[turn ^= 1];
-    size_t length = 0;
-    for (; text[length] != '\0' && length < sizeof buffers[0] - 4; length++) {
-        bool control = (unsigned char)text[length] < 0x20 || text[length] == 0x7f;
-        out[length] = control ? '?' : text[length];
-    }
-    strcpy(out + length, text[length] != '\0' ? "..." : "");
-    return out;
-}
-
 /* A tensor's entry in the header, without its offsets: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
 static cJSON *describe(const SafetensorsEntry *entry)
 {
@@ -72,9 +58,9 @@ static void check_sum(SafetensorsFile *file)
     file->hash = fnv1a(hash_of_data(file), file->text, (size_t)file->data_start - LENGTH_BYTES);
     format_checksum(file->hash, actual);
     if (stated != NULL && strcmp(stated, actual) != 0)
-        die("%s: its checksum is \"%s\", but its contents have \"%s\": the file is damaged; a program that changes "
+        die("%s: its checksum is \"%.100s\", but its contents have \"%s\": the file is damaged; a program that changes "
             "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
-            safetensors_printable(stated), actual);
+            stated, actual);
 }
 
 /* ---- reading ---- */
@@ -120,11 +106,6 @@ void safetensors_close(SafetensorsFile *file)
     free(file->text);
 }
 
-bool safetensors_holds(const SafetensorsFile *file, const char *name)
-{
-    return cJSON_GetObjectItemCaseSensitive(file->header, name) != NULL;
-}
-
 const char *safetensors_metadata(const SafetensorsFile *file, const char *key)
 {
     const cJSON *metadata = cJSON_GetObjectItemCaseSensitive(file->header, METADATA);
@@ -144,7 +125,7 @@ static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entr
     cJSON_Delete(found);
     cJSON_Delete(expected);
     if (strcmp(theirs, ours) != 0)
-        die("%s: tensor \"%s\" is %s, this run needs %s", file->path, entry->name, safetensors_printable(theirs), ours);
+        die("%s: tensor \"%s\" is %s, this run needs %s", file->path, entry->name, theirs, ours);
 }
 
 /* Returns the tensor's offset in bytes from the start of the data, which holds all of it. (A double is exact for every
@@ -173,23 +154,23 @@ static bool is_expected(const char *name, const SafetensorsEntry *entries, int c
     return strcmp(name, METADATA) == 0;
 }
 
-void safetensors_expect(SafetensorsFile *file, const SafetensorsEntry *entries, int count)
+void safetensors_expect(SafetensorsFile *file, SafetensorsEntry *entries, int count)
 {
-    int64_t *begins = alloc_or_fault((size_t)count * sizeof *begins), bytes = 0;
+    int64_t bytes = 0;
     const cJSON *item;
     for (int i = 0; i < count; i++) {
-        begins[i] = find_tensor(file, &entries[i]);
+        entries[i].begin = find_tensor(file, &entries[i]);
         bytes += entries[i].bytes;
         for (int j = 0; j < i; j++)
-            if (begins[i] < begins[j] + entries[j].bytes && begins[j] < begins[i] + entries[i].bytes)
+            if (entries[i].begin < entries[j].begin + entries[j].bytes &&
+                entries[j].begin < entries[i].begin + entries[i].bytes)
                 die("%s: tensors \"%s\" and \"%s\" overlap", file->path, entries[j].name, entries[i].name);
     }
-    free(begins);
     cJSON_ArrayForEach(item, file->header)
     {
         if (!is_expected(item->string, entries, count))
-            die("%s: holds tensor \"%s\", which this run does not have: was it saved from another model, or with other "
-                "settings of the optimizer?", file->path, safetensors_printable(item->string));
+            die("%s: holds tensor \"%.100s\", which this run does not have: was it saved from another model, or with "
+                "other settings of the optimizer?", file->path, item->string);
         if (item != cJSON_GetObjectItemCaseSensitive(file->header, item->string))
             die("%s: holds \"%s\" twice", file->path, item->string);
     }
@@ -201,8 +182,7 @@ void safetensors_expect(SafetensorsFile *file, const SafetensorsEntry *entries, 
 
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory)
 {
-    int64_t begin = find_tensor(file, entry);
-    if (fseeko(file->stream, file->data_start + begin, SEEK_SET) != 0 ||
+    if (fseeko(file->stream, file->data_start + entry->begin, SEEK_SET) != 0 ||
         fread(memory, 1, (size_t)entry->bytes, file->stream) != (size_t)entry->bytes)
         die("%s: tensor \"%s\" cannot be read: the file changed meanwhile, or the disk failed", file->path,
             entry->name);

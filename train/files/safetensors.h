@@ -21,18 +21,19 @@
 #include "train/files/atomic_file.h"
 
 typedef struct SafetensorsEntry {
-    char *name;
+    char name[96];
     DType dtype; /* DTYPE_F32 or DTYPE_I64 */
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
     int64_t bytes;
+    int64_t begin; /* reading: bytes from the start of the data; safetensors_expect() sets it */
     void *memory; /* the caller's memory for the numbers; not used here */
 } SafetensorsEntry;
 
 typedef struct SafetensorsFile {
     const char *path; /* not copied */
     FILE *stream;
-    cJSON *header;
+    cJSON *header; /* an object, by the tensors' names */
     char *text; /* the header as it stands in the file; owned */
     int64_t data_start; /* bytes from the start of the file */
     int64_t data_bytes;
@@ -43,12 +44,11 @@ typedef struct SafetensorsFile {
 void safetensors_open(SafetensorsFile *file, const char *path);
 void safetensors_close(SafetensorsFile *file);
 
-bool safetensors_holds(const SafetensorsFile *file, const char *name); /* the file has a tensor of this name */
 const char *safetensors_metadata(const SafetensorsFile *file, const char *key); /* NULL: none; owned by the file */
 
 /* die()s unless the file holds exactly these tensors, with these dtypes and shapes, and no two of them overlap. Then
  * reads the whole file once, and die()s if it has a checksum that does not fit its contents. */
-void safetensors_expect(SafetensorsFile *file, const SafetensorsEntry *entries, int count);
+void safetensors_expect(SafetensorsFile *file, SafetensorsEntry *entries, int count);
 /* Copies the numbers of one of these tensors to `memory` (host, entry->bytes). */
 void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry, void *memory);
 
@@ -56,9 +56,5 @@ void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry
  * strings, gets the checksum, and is freed here. data_hash: fnv1a() of the data. */
 void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
                               uint64_t data_hash);
-
-/* Returns text without control characters, and cut if it is long, because a message may show a file's text. The result
- * is valid until the second call after this one. */
-const char *safetensors_printable(const char *text);
 
 #endif

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/check.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "train/files/checkpoint.h"
 
@@ -103,13 +104,15 @@ static void add_settings(const Replica *replica, int world_size, CheckpointState
     char mask[32] = "";
     if (options->mask_tokens > 0)
         snprintf(mask, sizeof mask, " --mask-tokens %g", (double)options->mask_tokens);
+    const size_t list_bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
+    const uint64_t list_hash = list_bytes > 0 ? fnv1a(FNV1A_START, options->rank_samples, list_bytes) : 0;
     const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
     checkpoint_add_setting(state, "seed", "--seed %llu", (unsigned long long)options->seed);
     checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
     checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s%s", (long long)options->batch_size,
                            options->accumulate, options->drop_last ? " --drop-last" : "", mask);
     checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: no --rank-samples */
-                           options_rank_samples_fingerprint(options));
+                           (uint32_t)(list_hash >> 32));
     checkpoint_add_setting(state, "join", "%s", joins[options->join]);
     checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
                            options->tf32 ? " --tf32" : "");
@@ -145,7 +148,7 @@ static CheckpointState checkpoint_state(const Replica *replica, int world_size, 
 long replica_resume(Replica *replica, const char *path, int world_size)
 {
     CheckpointState state = checkpoint_state(replica, world_size, 0);
-    checkpoint_load(path, &replica->model.parameters, &replica->optimizer, &state, replica->resumes_quietly);
+    checkpoint_load(path, &replica->optimizer, &state, replica->resumes_quietly);
     replica->scaler.scale = state.loss_scale;
     replica->scaler.good_steps = state.good_steps;
     replica->resumed_hash = state.hash;
@@ -155,7 +158,7 @@ long replica_resume(Replica *replica, const char *path, int world_size)
 void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step)
 {
     CheckpointState state = checkpoint_state(replica, world_size, next_step);
-    checkpoint_save(rank == 0 ? path : NULL, &replica->model.parameters, &replica->optimizer, &state);
+    checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
 }
 
 const char *precision_name(DType precision)

@@ -75,8 +75,18 @@ static void print_gradients(const Options *options)
     printf("\n");
 }
 
+/* One line about the caps that were measured for the buckets. */
+static void print_bucket_caps(const BucketCaps *caps)
+{
+    const double all = caps->hidden + caps->exposed;
+    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
+           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / MEBIBYTE, (double)caps->others / MEBIBYTE,
+           100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
+           1e-9 * caps->link.bytes_per_second);
+}
+
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, long first_step)
+                  const Sampler *sampler, const BucketCaps *caps, long first_step)
 {
     if (pg_rank(pg) != 0)
         return;
@@ -104,18 +114,8 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
                options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
-    fflush(stdout);
-}
-
-void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps)
-{
-    const double all = caps->hidden + caps->exposed;
-    if (pg_rank(pg) != 0 || caps->buckets == 0)
-        return;
-    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
-           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / MEBIBYTE, (double)caps->others / MEBIBYTE,
-           100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
-           1e-9 * caps->link.bytes_per_second);
+    if (caps->buckets > 0)
+        print_bucket_caps(caps);
     fflush(stdout);
 }
 
@@ -174,14 +174,13 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
 
 /* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
  * allocates half its size. */
-static void add_memory(cJSON *summary, const Options *options, const Replica *replica, const Ddp *ddp,
-                       const RunRecord *record)
+static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
     const DdpMemory held = ddp_memory(ddp, parameters);
     /* Also counts their copy in 16 bits, if they are sent so, and the sums that stage 3 discards. */
     double gradients = (double)held.gradients + (double)record->communication.out_of_place;
-    if (options->ddp.grad_dtype != DTYPE_F32)
+    if (replica->options->ddp.grad_dtype != DTYPE_F32)
         gradients += (double)held.gradients / sizeof(float) * sizeof(uint16_t);
 
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
@@ -198,25 +197,25 @@ static void add_memory(cJSON *summary, const Options *options, const Replica *re
     summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
 }
 
-static void add_results(cJSON *summary, const Options *options, const Replica *replica, const Ddp *ddp,
-                        const Stats *stats, const RunRecord *record)
+static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
 {
-    bool gpt = options->model.kind == MODEL_GPT; /* its tokens are bytes */
-    double steps = (double)stats->count;
+    bool gpt = replica->options->model.kind == MODEL_GPT; /* its tokens are bytes */
+    const double steps = (double)record->stats.count;
+    const CommCounters *sent = &record->communication;
     char hash[24];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)parameters_hash(&replica->model.parameters));
     summary_add_number(summary, "steps", steps);
-    summary_add_number(summary, "steps_skipped", (double)record->steps_skipped);
-    summary_add_number(summary, "collectives_per_step", (double)record->communication.collectives / steps);
-    summary_add_number(summary, "bytes_per_step", (double)record->communication.bytes / steps);
-    summary_add_number(summary, "wire_bytes_per_step", (double)record->communication.wire_bytes / steps); /* a rank sends, in a ring */
+    summary_add_number(summary, "steps_skipped", (double)replica->scaler.skipped);
+    summary_add_number(summary, "collectives_per_step", (double)sent->collectives / steps);
+    summary_add_number(summary, "bytes_per_step", (double)sent->bytes / steps);
+    summary_add_number(summary, "wire_bytes_per_step", (double)sent->wire_bytes / steps); /* by a rank, in a ring */
     summary_add_number(summary, "first_loss", record->first_loss);
     summary_add_number(summary, "final_loss", record->final_loss);
     summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */
     summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
-    summary_add_times(summary, stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
-    add_memory(summary, options, replica, ddp, record);
+    summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
+    add_memory(summary, replica, ddp, record);
     summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
 }
 
@@ -238,7 +237,8 @@ static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
 {
     static const char *const keys[] = {"step_ms", "data_ms", "exposed_comm_ms"};
     enum { KEYS = sizeof keys / sizeof *keys };
-    const double own[KEYS] = {1e3 * stats_percentile(stats, PART_STEP, 50), 1e3 * stats_percentile(stats, PART_DATA, 50),
+    const double own[KEYS] = {1e3 * stats_percentile(stats, PART_STEP, 50),
+                              1e3 * stats_percentile(stats, PART_DATA, 50),
                               1e3 * stats_percentile(stats, PART_EXPOSED, 50)};
     double *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof own);
     pg_all_gather(pg, own, all, KEYS, DTYPE_F64, "times of each rank");
@@ -253,17 +253,17 @@ static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
     return ranks;
 }
 
-void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
-                const RunRecord *record)
+void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const RunRecord *record)
 {
-    cJSON *ranks = gather_rank_times(pg, stats);
+    const Options *options = replica->options;
+    cJSON *ranks = gather_rank_times(pg, &record->stats);
     if (pg_rank(pg) != 0) {
         cJSON_Delete(ranks);
         return;
     }
     cJSON *summary = cJSON_CreateObject();
     add_settings(summary, options, pg, replica, ddp);
-    add_results(summary, options, replica, ddp, stats, record);
+    add_results(summary, replica, ddp, record);
     add_verification(summary, options->verify, &record->verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
     summary_print(summary);

@@ -11,9 +11,9 @@
 
 /* What the training loop records for the summary. */
 typedef struct RunRecord {
+    Stats stats;            /* of this rank's steps */
     long first_step;        /* 0, or the step at which a resumed run began */
-    long steps_skipped;     /* number of steps skipped because a gradient was not finite */
-    CommCounters communication; /* of all steps */
+    CommCounters communication; /* until the end of the last step */
     int64_t global_samples; /* of the last step: all ranks, all micro-batches */
     int64_t all_samples;    /* of the batches of all steps */
     double first_loss, final_loss; /* means over a step's global batch, in nats (regression: squared error) */
@@ -26,16 +26,13 @@ typedef struct RunRecord {
 double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
 double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-/* Rank 0 prints what the run will train; the other ranks do nothing. */
+/* Rank 0 prints what the run will train, and why the buckets have their caps if those were measured (caps->buckets is
+ * not 0); the other ranks do nothing. */
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, long first_step);
-
-/* Rank 0 prints the caps that were chosen for the buckets, if they were, and why; the other ranks do nothing. */
-void report_bucket_caps(ProcessGroup *pg, const BucketCaps *caps);
+                  const Sampler *sampler, const BucketCaps *caps, long first_step);
 
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
-void report_end(const Options *options, ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const Stats *stats,
-                const RunRecord *record);
+void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const RunRecord *record);
 
 /* Call it on rank 0 when everything is printed: faults if stdout could not be written. */
 void report_check_stdout(void);

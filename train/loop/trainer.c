@@ -35,8 +35,6 @@ typedef struct Trainer {
     int64_t own_terms; /* of this rank's loss, in this step so far */
     Work *counting;    /* with --mask-tokens: the all-reduce of own_terms */
     Progress progress;
-    Stats stats;
-    CommCounters counted; /* at the end of the last step */
     RunRecord record;
     float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
 } Trainer;
@@ -99,17 +97,13 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     return loss_value;
 }
 
-/* A gradient was not finite, so the optimizer has left the weights unchanged. Counts the step, or ends the job. */
-static void skip_step(Trainer *trainer, long step)
+/* A gradient was not finite, and such steps are not skipped: ends the job. */
+static void end_job(Trainer *trainer, long step)
 {
-    LossScaler *scaler = &trainer->replica.scaler;
-    if (!scaler->skip_not_finite) {
-        ddp_gather_weights(trainer->ddp);
-        not_finite_name_rank(trainer->pg, &trainer->replica, scaler->not_finite, &trainer->train_set,
-                             loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
-                                          trainer->options->accumulate, step));
-    }
-    trainer->record.steps_skipped++;
+    ddp_gather_weights(trainer->ddp);
+    not_finite_name_rank(trainer->pg, &trainer->replica, &trainer->train_set,
+                         loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
+                                      trainer->options->accumulate, step));
 }
 
 static void begin_step(long step)
@@ -127,11 +121,11 @@ static void record_step(Trainer *trainer, StepTimes *times)
     const CommCounters comm = pg_counters(trainer->pg);
     device_range_end();
     device_timeline_end();
-    times->seconds[PART_COMM] = comm.in_flight - trainer->counted.in_flight;
-    times->seconds[PART_EXPOSED] = comm.exposed - trainer->counted.exposed;
-    trainer->counted = comm;
+    times->seconds[PART_COMM] = comm.in_flight - trainer->record.communication.in_flight;
+    times->seconds[PART_EXPOSED] = comm.exposed - trainer->record.communication.exposed;
+    trainer->record.communication = comm;
     trainer->record.all_samples += trainer->record.global_samples;
-    stats_add(&trainer->stats, times);
+    stats_add(&trainer->record.stats, times);
 }
 
 /* K micro-batches; then clip, optimizer step, zero gradients. Returns this rank's loss, summed over its samples. */
@@ -146,8 +140,8 @@ static double train_step(Trainer *trainer, long step)
         loss += train_micro_batch(trainer, k + 1 == K, &phases);
 
     phase_begin(&phases, PART_OPTIMIZER);
-    if (!replica_try_update(&trainer->replica, step))
-        skip_step(trainer, step);
+    if (!replica_try_update(&trainer->replica, step) && !trainer->replica.scaler.skip_not_finite)
+        end_job(trainer, step);
     phase_end(&phases, PART_OPTIMIZER);
     phase_end(&phases, PART_STEP);
     record_step(trainer, &phases.times);
@@ -208,15 +202,14 @@ static void run_steps(Trainer *trainer)
         ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
         progress_step(&trainer->progress, step, record->final_loss,
                       (double)(record->global_samples * trainer->replica.time),
-                      trainer->stats.last.seconds[PART_EXPOSED]);
+                      trainer->record.stats.last.seconds[PART_EXPOSED]);
         if (is_due(step, options->check_every))
             check_weights(trainer);
         if (!last && is_due(step, options->save_every))
             save(trainer, step + 1);
     }
-    record->communication = trainer->counted;
     pg_set_measuring(trainer->pg, false);
-    record->peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, for which stage 5 gathers everything */
+    record->peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers all in stage 5 */
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
@@ -225,23 +218,20 @@ static void run_steps(Trainer *trainer)
 
 /* ---- before and after ---- */
 
-static void open_datasets(Trainer *trainer)
+static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
 {
-    const Options *o = trainer->options;
+    const ModelSpec *model = &o->model;
     switch (o->dataset) {
     case DATASET_IMAGES:
-        dataset_open_images(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.mlp.inputs, o->model.mlp.outputs);
-        dataset_open_images(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.mlp.inputs, o->model.mlp.outputs);
+        dataset_open_images(dataset, o->data, split, model->mlp.inputs, model->mlp.outputs);
         break;
     case DATASET_TEXT:
-        dataset_open_text(&trainer->train_set, o->data, SPLIT_TRAIN, o->model.gpt.context, o->seed);
-        trainer->train_set.mask = o->mask_tokens;
-        dataset_open_text(&trainer->eval_set, o->data, SPLIT_EVAL, o->model.gpt.context, o->seed);
+        dataset_open_text(dataset, o->data, split, model->gpt.context, o->seed);
+        dataset->mask = split == SPLIT_TRAIN ? o->mask_tokens : 0;
         break;
     case DATASET_RANDOM:
-        dataset_open_random(&trainer->train_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs, o->seed);
-        dataset_open_random(&trainer->eval_set, RANDOM_SAMPLES, o->model.mlp.inputs, o->model.mlp.outputs,
-                            o->seed + 1);
+        dataset_open_random(dataset, RANDOM_SAMPLES, model->mlp.inputs, model->mlp.outputs,
+                            o->seed + (split == SPLIT_EVAL));
         break;
     }
 }
@@ -286,8 +276,8 @@ static void check_same_files(const Trainer *trainer)
                              "give every rank the same data and checkpoint");
 }
 
-/* Before DDP exists: measures a backward pass and the link, and chooses the buckets' caps by them. It is the second pass
- * that counts, because in the first all memory is new. Their gradients are thrown away. Collective. */
+/* Before DDP exists: measures a backward pass and the link, and chooses the buckets' caps by them. The second pass
+ * counts, because in the first all memory is new. Their gradients are thrown away. Collective. */
 static void choose_bucket_caps(Trainer *trainer, Options *options)
 {
     Replica *replica = &trainer->replica;
@@ -312,11 +302,13 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
 static void set_up(Trainer *trainer, Options *options)
 {
     int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
-    open_datasets(trainer);
+    open_dataset(&trainer->train_set, options, SPLIT_TRAIN);
+    open_dataset(&trainer->eval_set, options, SPLIT_EVAL);
     trainer->record.base_rss_mb = report_resident_mb();
     sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
-    sampler_set_rank_samples(&trainer->sampler, options_rank_samples(options));
+    if (options->rank_samples_count > 0)
+        sampler_set_rank_samples(&trainer->sampler, options->rank_samples);
     int64_t steps_per_epoch = sampler_steps_per_epoch(&trainer->sampler);
     if (steps_per_epoch == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
@@ -362,7 +354,7 @@ static void tear_down(Trainer *trainer)
     sampler_free(&trainer->sampler);
     dataset_close(&trainer->train_set);
     dataset_close(&trainer->eval_set);
-    stats_free(&trainer->stats);
+    stats_free(&trainer->record.stats);
     free(trainer->initial_weights);
 }
 
@@ -372,8 +364,8 @@ int train(Options *options, ProcessGroup *pg)
     RunRecord *record = &trainer.record;
     set_up(&trainer, options);
     keep_initial_weights(&trainer);
-    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
-    report_bucket_caps(pg, &trainer.caps);
+    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, &trainer.caps,
+                 record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
@@ -390,7 +382,7 @@ int train(Options *options, ProcessGroup *pg)
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
                                                trainer.initial_weights, record->first_step);
-    report_end(options, pg, &trainer.replica, trainer.ddp, &trainer.stats, record);
+    report_end(pg, &trainer.replica, trainer.ddp, record);
     if (options->generate > 0 && pg_rank(pg) == 0)
         generate_text(&trainer.replica, options->generate, options->seed);
     bool good = options->verify == VERIFY_NONE || record->verification.passed;

@@ -10,50 +10,52 @@
 #include "base/clock.h"
 #include "data/sampler.h"
 #include "device/device.h"
-#include "train/files/checkpoint.h"
 
 /* ---- the proof ---- */
 
 /* The one process that takes the place of all ranks. */
 typedef struct Reference {
-    const Options *options;
     const Dataset *dataset;
-    int world_size;
     Replica replica;
     Sampler sampler;
-    void *gradients;    /* memory of the parameters' gradients, for one shard; owned */
-    float **shard_sums; /* exact mode: for each parameter, the sum of the shards so far (device); owned */
-    int64_t *indices;   /* these three have room for a global batch (host); owned */
+    float *gradients;  /* of all parameters, for one shard (device); owned */
+    float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
+    int64_t elements;  /* of each of the two */
+    int64_t *indices;  /* these three have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
 
+/* The reference stands where the ranks stood before the first step. */
 static void reference_create(Reference *reference, const Options *options, const Dataset *dataset, int world_size,
-                             long total_steps)
+                             long total_steps, const float *initial)
 {
-    *reference = (Reference){.options = options, .dataset = dataset, .world_size = world_size};
+    *reference = (Reference){.dataset = dataset};
     replica_create(&reference->replica, options, options->seed, total_steps);
+    parameters_from_host(&reference->replica.model.parameters, initial);
+    reference->replica.resumes_quietly = true;
+    if (options->resume != NULL) /* the optimizer's state; the weights are the same as `initial` */
+        replica_resume(&reference->replica, options->resume, world_size);
     ParameterList *parameters = &reference->replica.model.parameters;
     reference->gradients = parameters_allocate_gradients(parameters);
+    reference->elements = (int64_t)(parameters_gradient_bytes(parameters) / sizeof(float));
     sampler_create(&reference->sampler, dataset->size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
-    sampler_set_rank_samples(&reference->sampler, options_rank_samples(options));
+    if (options->rank_samples_count > 0)
+        sampler_set_rank_samples(&reference->sampler, options->rank_samples);
     int64_t epoch = reference->sampler.length;
     size_t room = (size_t)(options->batch_size < epoch ? options->batch_size : epoch);
     reference->indices = alloc_or_fault(room * sizeof *reference->indices);
     reference->inputs = alloc_or_fault(room * dataset->input_bytes);
     reference->targets = alloc_or_fault(room * dataset->target_bytes);
-    reference->shard_sums = alloc_or_fault((size_t)parameters->count * sizeof *reference->shard_sums);
-    for (int i = 0; options->verify == VERIFY_EXACT && i < parameters->count; i++)
-        reference->shard_sums[i] = device_alloc((size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float));
+    if (options->verify == VERIFY_EXACT)
+        reference->sums = device_alloc(parameters_gradient_bytes(parameters));
 }
 
 static void reference_free(Reference *reference)
 {
-    for (int i = 0; i < reference->replica.model.parameters.count; i++)
-        device_free(reference->shard_sums[i]);
+    device_free(reference->sums);
     device_free(reference->gradients);
     sampler_free(&reference->sampler);
-    free(reference->shard_sums);
     free(reference->indices);
     free(reference->inputs);
     free(reference->targets);
@@ -70,64 +72,45 @@ static void add_gradient(Reference *reference, int64_t count)
     replica_backward(&reference->replica, loss);
 }
 
-/* note: minus-zero
- * Adds the shard that was just computed to the sum of the shards. The first shard is copied, because 0 + x is not
- * always x: -0 would become 0. A gradient that is sent in 16 bits is rounded before. */
-static void add_shard(Reference *reference, bool first)
-{
-    ParameterList *parameters = &reference->replica.model.parameters;
-    DType sent = reference->options->ddp.grad_dtype;
-    for (int i = 0; i < parameters->count; i++) {
-        Tensor *tensor = &parameters->items[i]->tensor;
-        int64_t count = tensor_count(tensor);
-        if (sent != DTYPE_F32)
-            device_round(tensor->grad, tensor->grad, sent, count);
-        if (first)
-            device_copy(reference->shard_sums[i], tensor->grad, (size_t)count * sizeof(float));
-        else
-            device_accumulate(reference->shard_sums[i], tensor->grad, count);
-    }
-}
-
 /* note: exact-reference
  * Computes what N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch;
  * then adds the shards in rank order, in float32. Leaves the sum in the parameters' gradients. If gradients are sent in
- * 16 bits, the sum is rounded, too, because it is sent back. */
+ * 16 bits, each shard is rounded, and then the sum, because it is sent back.
+ *
+ * note: minus-zero
+ * The first shard is copied to the sum of the shards, because 0 + x is not always x: -0 would become 0. */
 static void sharded_gradient(Reference *reference, int64_t step)
 {
-    ParameterList *parameters = &reference->replica.model.parameters;
-    int accumulate = reference->options->accumulate;
-    DType sent = reference->options->ddp.grad_dtype;
-    for (int rank = 0; rank < reference->world_size; rank++) {
-        parameters_zero_gradients(parameters);
+    const size_t bytes = (size_t)reference->elements * sizeof(float);
+    const int accumulate = reference->replica.options->accumulate;
+    const DType sent = reference->replica.options->ddp.grad_dtype;
+    for (int rank = 0; rank < reference->sampler.world_size; rank++) {
+        parameters_zero_gradients(&reference->replica.model.parameters);
         for (int k = 0; k < accumulate; k++)
             add_gradient(reference, sampler_indices(&reference->sampler, step, rank, k, accumulate,
                                                     reference->indices));
-        add_shard(reference, rank == 0);
+        device_round(reference->gradients, reference->gradients, sent, reference->elements);
+        if (rank == 0)
+            device_copy(reference->sums, reference->gradients, bytes);
+        else
+            device_accumulate(reference->sums, reference->gradients, reference->elements);
     }
-    for (int i = 0; i < parameters->count; i++) {
-        Tensor *tensor = &parameters->items[i]->tensor;
-        int64_t count = tensor_count(tensor);
-        device_copy(tensor->grad, reference->shard_sums[i], (size_t)count * sizeof(float));
-        if (sent != DTYPE_F32)
-            device_round(tensor->grad, tensor->grad, sent, count);
-    }
+    device_copy(reference->gradients, reference->sums, bytes);
+    device_round(reference->gradients, reference->gradients, sent, reference->elements);
 }
 
 static void reference_step(Reference *reference, long step)
 {
     Sampler *sampler = &reference->sampler;
-    ParameterList *parameters = &reference->replica.model.parameters;
     int64_t steps_per_epoch = sampler_steps_per_epoch(sampler), step_of_epoch = step % steps_per_epoch;
     sampler_set_epoch(sampler, (long)(step / steps_per_epoch));
     reference->replica.counted_terms = 0;
-    if (reference->options->verify == VERIFY_EXACT)
+    if (reference->replica.options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
     else
         add_gradient(reference, sampler_whole_batch(sampler, step_of_epoch, reference->indices));
     float scale = replica_gradient_scale(&reference->replica, sampler_global_count(sampler, step_of_epoch));
-    for (int i = 0; i < parameters->count; i++)
-        device_scale(parameters->items[i]->tensor.grad, scale, tensor_count(&parameters->items[i]->tensor));
+    device_scale(reference->gradients, scale, reference->elements);
     replica_update(&reference->replica, step);
 }
 
@@ -169,9 +152,10 @@ static void print_advice(const Options *options, const Verification *result)
                "rounding (notes/equality.md)\n");
 }
 
-static void compare(const Options *options, const ParameterList *trained, const ParameterList *expected, int world_size,
-                    Verification *result)
+static void compare(const Reference *reference, const ParameterList *trained, Verification *result)
 {
+    const Options *options = reference->replica.options;
+    const ParameterList *expected = &reference->replica.model.parameters;
     size_t total = (size_t)parameters_total(trained);
     float *got = alloc_or_fault(total * sizeof *got), *want = alloc_or_fault(total * sizeof *want);
     parameters_to_host(trained, got);
@@ -180,7 +164,7 @@ static void compare(const Options *options, const ParameterList *trained, const 
     result->tolerance = options->verify == VERIFY_EXACT            ? 0
                         : options->precision == DTYPE_F32 && !options->tf32 ? VERIFY_TOLERANCE
                                                                             : VERIFY_TOLERANCE_HALF;
-    printf("\nWeights of %d rank(s) against one process, %s:\n", world_size,
+    printf("\nWeights of %d rank(s) against one process, %s:\n", reference->sampler.world_size,
            options->verify == VERIFY_EXACT ? "every bit (the ranks' shares one after the other)" : "on whole batches");
     printf("  %-40s %12s   verdict\n", "parameter", "max |diff|");
     size_t offset = 0;
@@ -199,27 +183,18 @@ static void compare(const Options *options, const ParameterList *trained, const 
     free(want);
 }
 
-static void run_reference(const Options *options, const Dataset *dataset, Replica *trained, const float *initial,
-                          long first_step, int world_size, Verification *result)
-{
-    Reference reference;
-    reference_create(&reference, options, dataset, world_size, trained->total_steps);
-    parameters_from_host(&reference.replica.model.parameters, initial);
-    reference.replica.resumes_quietly = true;
-    if (options->resume != NULL) /* the optimizer's state; the weights are the same as `initial` */
-        replica_resume(&reference.replica, options->resume, world_size);
-    for (long step = first_step; step < trained->total_steps; step++)
-        reference_step(&reference, step);
-    compare(options, &trained->model.parameters, &reference.replica.model.parameters, world_size, result);
-    reference_free(&reference);
-}
-
 Verification verify_training(const Options *options, ProcessGroup *pg, const Dataset *dataset, Replica *trained,
                              const float *initial, long first_step)
 {
     Verification result = {0};
-    if (pg_rank(pg) == 0)
-        run_reference(options, dataset, trained, initial, first_step, pg_world_size(pg), &result);
+    if (pg_rank(pg) == 0) {
+        Reference reference;
+        reference_create(&reference, options, dataset, pg_world_size(pg), trained->total_steps, initial);
+        for (long step = first_step; step < trained->total_steps; step++)
+            reference_step(&reference, step);
+        compare(&reference, &trained->model.parameters, &result);
+        reference_free(&reference);
+    }
     pg_barrier_without_timeout(pg); /* the reference may train longer than --timeout */
     _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
     pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");
@@ -271,8 +246,7 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
     return found;
 }
 
-void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *parameter, const Dataset *dataset,
-                          Loader *again)
+void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dataset, Loader *again)
 {
     if (replica->options->mask_tokens > 0 && replica->counted_terms == 0)
         die("--mask-tokens: %g has masked every token of a step's global batch, and there is no mean of nothing: mask "
@@ -287,7 +261,7 @@ void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *p
                       "help%s", own->name, (long long)ranks, pg_world_size(pg), how_to_skip);
     else if (ranks == 0 && pg_rank(pg) == 0)
         job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
-                      "has not sent or not scaled what backward computed%s", parameter->name,
+                      "has not sent or not scaled what backward computed%s", replica->scaler.not_finite->name,
                       replica->options->ddp.grad_dtype == DTYPE_F32 ? "the sum over the ranks has overflowed"
                                                                     : "it does not fit into --grad-dtype's 16 bits",
                       how_to_skip);

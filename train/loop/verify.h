@@ -42,9 +42,8 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
  * but first gives the other ranks time to report the same: at least twice forward_seconds, this forward pass's time. */
 void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds);
 
-/* Call it when the step was skipped because `parameter`'s gradient was not finite after the all-reduce. The rank that
- * it comes from reports it, and the job ends (status 1). again: a loader that starts at this step. Collective. */
-_Noreturn void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Parameter *parameter,
-                                    const Dataset *dataset, Loader *again);
+/* Call it when the step was skipped because a gradient was not finite after the all-reduce. The rank that it comes from
+ * reports it, and the job ends (status 1). again: a loader that starts at this step. Collective. */
+_Noreturn void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dataset, Loader *again);
 
 #endif

@@ -18,10 +18,8 @@
 
 void progress_start(Progress *progress, long first_step, long steps, const char *unit)
 {
-    *progress = (Progress){.terminal = isatty(STDOUT_FILENO) == 1, .unit = unit};
-    progress->first_step = first_step;
-    progress->steps = steps;
-    progress->shown_at = now_seconds();
+    *progress = (Progress){.terminal = isatty(STDOUT_FILENO) == 1, .unit = unit, .first_step = first_step,
+                           .steps = steps, .shown_at = now_seconds()};
 }
 
 static bool line_is_due(const Progress *progress, long step, double now)
@@ -31,11 +29,9 @@ static bool line_is_due(const Progress *progress, long step, double now)
     double seconds = now - progress->shown_at;
     if (progress->terminal)
         return seconds >= TERMINAL_SECONDS;
-    /* Has the run passed a multiple of 1/20 since the last line? */
-    long steps = progress->steps - progress->first_step;
-    long mark = (step - progress->first_step + 1) * PLAIN_LINES / steps;
-    long shown_mark = (progress->shown_step - progress->first_step + 1) * PLAIN_LINES / steps;
-    return mark > shown_mark || seconds >= PLAIN_SECONDS;
+    /* Does this step reach a multiple of 1/20 of the run? */
+    long steps = progress->steps - progress->first_step, done = step - progress->first_step + 1;
+    return done * PLAIN_LINES / steps > (done - 1) * PLAIN_LINES / steps || seconds >= PLAIN_SECONDS;
 }
 
 /* "12 s", "3 min 20 s", "1 h 05 min"; "" after the first step, which gives no estimate, and after the last. */
@@ -70,7 +66,6 @@ static void show(Progress *progress, long step, double loss, double now)
     fflush(stdout);
     progress->line_open = progress->terminal;
     progress->shown_at = now;
-    progress->shown_step = step;
     progress->units = progress->exposed = 0;
 }
 
@@ -121,7 +116,7 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
     double step = median_ms(stats, PART_STEP), comm = median_ms(stats, PART_COMM);
     double exposed = median_ms(stats, PART_EXPOSED), per_second = samples / stats_mean(stats, PART_STEP);
     cJSON *steps = cJSON_AddObjectToObject(summary, "step_ms");
-    summary_add_number(steps, "first", 1e3 * stats_first(stats, PART_STEP));
+    summary_add_number(steps, "first", 1e3 * stats->first.seconds[PART_STEP]);
     summary_add_number(steps, "p50", step);
     summary_add_number(steps, "p95", 1e3 * stats_percentile(stats, PART_STEP, 95));
     summary_add_number(summary, "forward_ms", median_ms(stats, PART_FORWARD));
@@ -136,7 +131,7 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
     summary_add_number(summary, "comm_share", exposed / step); /* the part of a step spent waiting for it */
     cJSON *first = cJSON_AddObjectToObject(summary, "first_step_ms");
     for (int part = 0; part < STEP_PARTS; part++)
-        summary_add_number(first, names[part], 1e3 * stats_first(stats, part));
+        summary_add_number(first, names[part], 1e3 * stats->first.seconds[part]);
     summary_add_number(summary, "warmup_steps_excluded", (double)stats_warmup_steps(stats));
     summary_add_number(summary, "samples_per_s", per_second);
     summary_add_number(summary, "tokens_per_s", tokens > 0 ? tokens * per_second : NAN);

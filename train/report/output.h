@@ -9,8 +9,8 @@
 
 #include "train/report/stats.h"
 
-/* ---- steps: on a terminal, one line that is rewritten. Otherwise, lines for the first and the last step, and for every
- * 5 % of the run or every 10 seconds. ---- */
+/* ---- steps: on a terminal, one line that is rewritten. Otherwise, lines for the first and the last step, and for
+ * every 5 % of the run or every 10 seconds. ---- */
 
 typedef struct Progress {
     bool terminal;
@@ -19,7 +19,6 @@ typedef struct Progress {
     long first_step, steps; /* the run's first step (not 0 if it was resumed), and the step after its last one */
     double timed_from;     /* end of the first step, which takes longer: the estimate of the time left excludes it */
     double shown_at;       /* when a line was last shown */
-    long shown_step;
     /* Since a line was last shown: */
     double units, exposed;
 } Progress;

@@ -137,8 +137,7 @@ double stats_percentile(const Stats *stats, StepPart part, double percent)
     if (count > 0) {
         qsort(values, (size_t)count, sizeof *values, ascending);
         double place = percent / 100 * (double)(count - 1);
-        long below = (long)place;
-        long above = below + 1 < count ? below + 1 : below;
+        long below = (long)place, above = below + 1 < count ? below + 1 : below;
         result = values[below] + (place - (double)below) * (values[above] - values[below]);
     }
     free(values);
@@ -154,9 +153,4 @@ double stats_mean(const Stats *stats, StepPart part)
         sum += values[i];
     free(values);
     return count > 0 ? sum / (double)count : NAN;
-}
-
-double stats_first(const Stats *stats, StepPart part)
-{
-    return stats->count > 0 ? stats->first.seconds[part] : NAN;
 }

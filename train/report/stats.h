@@ -2,8 +2,8 @@
  *
  * Interface, per step: Phases phases = {0}; phase_begin(&phases, part) and phase_end(&phases, part) around each part;
  * stats_add(). After the last step the percentiles, then stats_free().
- * The first steps are warm-up (memory is used for the first time, connections are set up): only stats_first() includes
- * them.
+ * The first steps are warm-up (memory is used for the first time, connections are set up): percentiles and means leave
+ * them out.
  */
 #ifndef LOCKSTEP_TRAIN_STATS_H
 #define LOCKSTEP_TRAIN_STATS_H
@@ -60,9 +60,8 @@ void stats_free(Stats *stats);
 long stats_warmup_steps(const Stats *stats);
 
 /* The percentile of the part's seconds (percent: 0 to 100; 50 is the median), without warm-up, interpolated like
- * numpy.percentile. These three return NAN if nothing was measured. */
+ * numpy.percentile. Both return NAN if nothing was measured. */
 double stats_percentile(const Stats *stats, StepPart part, double percent);
-double stats_mean(const Stats *stats, StepPart part);  /* without warm-up */
-double stats_first(const Stats *stats, StepPart part); /* of the first step */
+double stats_mean(const Stats *stats, StepPart part);
 
 #endif
