@@ -69,7 +69,7 @@ class Runs:
         output_of([*before, *(self.launch if ranks > 1 else []), *command])
         run = json.loads(self.file.read_text())
         each = [{"own": rank["step_ms"] - rank["data_ms"] - rank["exposed_comm_ms"], "data": rank["data_ms"],
-                 "exposed": rank["exposed_comm_ms"]} for rank in run["ranks"]]
+                 "exposed": rank["exposed_comm_ms"], "forward": rank["forward_ms"]} for rank in run["ranks"]]
         return run, {"step": run["step_ms"]["p50"], "forward": run["forward_ms"], "backward": run["backward_ms"],
                      "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each,
                      "exposed": min(rank["exposed"] for rank in each)}  # the other ranks may wait for a slow one
@@ -105,11 +105,13 @@ def turns(runs, f, share, run):
     return planned
 
 
-def slowest_rank(rounds):
-    """The rank that computes longest, and how much longer than the median of the others: the least of the rounds."""
-    own = [[rank["own"] for rank in one["all"]["ranks"]] for one in rounds]
-    slow = max(range(len(own[0])), key=lambda rank: sum(times[rank] for times in own))
-    return {"rank": slow, "ratio": min(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in own)}
+def slowest_rank(rounds, stage):
+    """The rank that computes longest, and how much longer than the median of the others: the median of the rounds.
+    Forward tells it, because backward may share its core with messages; but in stage 5 forward waits for gathers."""
+    times = [[rank["forward" if stage < 5 else "own"] for rank in one["all"]["ranks"]] for one in rounds]
+    slow = max(range(len(times[0])), key=lambda rank: sum(t[rank] for t in times))
+    ratio = statistics.median(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in times)
+    return {"rank": slow, "ratio": ratio}
 
 
 def busy_seconds():
@@ -142,7 +144,7 @@ def measure(runs):
     while len(rounds) < FEWEST_ROUNDS or len(rounds) < MOST_ROUNDS and time.monotonic() < until:
         rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
     f |= {name: min((one[name] for one in rounds), key=lambda run: run["step"]) for name in planned}
-    f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds)}
+    f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds, run["stage"])}
     tiny = f.pop("tiny")["ranks"]
     f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
     measure_communication(runs, run, f)
@@ -164,14 +166,14 @@ def of_the_cores(f):
 
 
 def of_computing(f):
-    every, share, own = f["all"], f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
-    kernel, slow = f.get("best_kernel", f["share"])["ranks"][0]["own"], f["slowest"]["rank"]
-    rest = statistics.median(own[:slow] + own[slow + 1:])
+    every, share, slow, ratio = f["all"], f["share"]["ranks"][0]["own"], f["slowest"]["rank"], f["slowest"]["ratio"]
+    kernel = f.get("best_kernel", f["share"])["ranks"][0]["own"]
     if share > APART * kernel:
         yield "kernel", share - kernel, (f"one rank computes {share:.3g} ms with OPENBLAS_CORETYPE={f['coretype']}, "
                                          f"{kernel:.3g} without"), "unset OPENBLAS_CORETYPE"
-    if f["slowest"]["ratio"] > APART:
-        yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
+    if ratio > APART:
+        yield "slow rank", every["ranks"][slow]["own"] * (1 - 1 / ratio), (
+            f"rank {slow} computes for {ratio:.2f} times as long as the others, and they wait"), (
             "top, on its host: what else runs there; the rank's nice value")
     if f["fixed"] > SMALL * share:
         yield "small model", max(min(f["fixed"], every["step"]), every["step"] - share - every["exposed"]), (
