@@ -3,10 +3,10 @@
     scripts/diagnose.sh [--json] [--ranks 2] [--program build/stage3_overlap/train] [--launch mpiexec] -- FLAG...
 
 FLAGs: those of the slow run. --launch: what starts its ranks, e.g. "mpiexec -bind-to core:2"; "-n N" and the program
-follow. Short runs take turns, in three to eight rounds; of each, the fastest counts, because whatever disturbs a run
-makes it slower. Under a minute, if a step takes half a second. --figures FILE: no runs, decides again from what --json
-printed. Exit status: 0 it has named a suspect, or there is none; 1 a run failed; 2 wrong usage; 3 it cannot tell,
-because it found none while other programs used the cores.
+follow. Short runs take turns, in three to eight rounds; the median run of each kind counts. Under a minute, if a step
+takes half a second. --figures FILE: no runs, decides again from what --json printed. Exit status: 0 it has named a
+suspect, or there is none; 1 a run failed; 2 wrong usage; 3 it cannot tell, because it found none while other programs
+used the cores.
 """
 import argparse
 import json
@@ -94,8 +94,8 @@ class Runs:
 
 def turns(runs, f, share, run):
     """The runs that take turns: name: (ranks, more flags, keywords). Beside the first four, remedies are tried."""
-    planned = {"one": (1, [], {}), "share": (1, share, {}), "all": (runs.ranks, [], {}),
-               "tiny": (runs.ranks, TINY_MODEL[run["model"][:3]], {"flags": without(runs.flags, ["--wire"])})}
+    tiny = (runs.ranks, TINY_MODEL[run["model"][:3]], {"flags": without(runs.flags, ["--wire"])})
+    planned = {"one": (1, [], {}), "tiny": tiny, "share": (1, share, {}), "all": (runs.ranks, [], {})}
     if f["threads"] > 1 and runs.ranks * f["threads"] > f["cores_of_ranks"]:
         planned["fewer_threads"] = (runs.ranks, ["--threads", str(f["fewer"])], {})
     if without(runs.flags, BUCKET_FLAGS) != runs.flags:
@@ -103,6 +103,11 @@ def turns(runs, f, share, run):
     if f["coretype"]:
         planned["best_kernel"] = (1, share, {"before": ["env", "-u", "OPENBLAS_CORETYPE"]})
     return planned
+
+
+def median_run(runs):
+    """Not the fastest: threads that share a core are lucky at times, and that is no reason to keep them."""
+    return sorted(runs, key=lambda run: run["step"])[(len(runs) - 1) // 2]
 
 
 def slowest_rank(rounds, stage):
@@ -143,7 +148,7 @@ def measure(runs):
     planned, rounds, until = turns(runs, f, share, run), [], time.monotonic() + SECONDS_OF_ROUNDS
     while len(rounds) < FEWEST_ROUNDS or len(rounds) < MOST_ROUNDS and time.monotonic() < until:
         rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
-    f |= {name: min((one[name] for one in rounds), key=lambda run: run["step"]) for name in planned}
+    f |= {name: median_run([one[name] for one in rounds]) for name in planned}
     f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds, run["stage"])}
     tiny = f.pop("tiny")["ranks"]
     f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
@@ -215,7 +220,7 @@ def show(f, found, no_answer):
     alone = ", ".join(f"{int(size) / 1e6:.0f} MB {ms:.3g}" for size, ms in f["alone"].items()) or "too slow"
     if no_answer:
         print(no_answer)
-    print(f"the fastest of {f['rounds']} runs, in ms; {f['ranks']} ranks, {f['cores']} core(s)\n"
+    print(f"medians of {f['rounds']} runs, in ms; {f['ranks']} ranks, {f['cores']} core(s)\n"
           f"  forward, a rank's share   {share['forward']:10.3g}\n"
           f"  + backward                {share['forward'] + share['backward']:10.3g}\n"
           f"  loading alone, at most    {f['loading']:10.3g}\n"
