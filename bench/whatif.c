@@ -71,26 +71,25 @@ typedef struct Settings {
 
 /* ---- the command line ---- */
 
-static double parse_number(const char *flag, const char *text, double low, double high)
+static double parse_number(const char *flag, const char *text, double low, double high, bool whole)
 {
     char *end = NULL;
     double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !(value >= low && value <= high))
-        die("%s: %s is not a number from %g to %g", flag, text, low, high);
+    if (end == text || *end != '\0' || !(value >= low && value <= high) || (whole && value != floor(value)))
+        die("%s: '%s' is not a %snumber from %g to %g", flag, text, whole ? "whole " : "", low, high);
     return value;
 }
 
-static int parse_list(const char *flag, char *list, double low, double high, double *values)
+/* A word between two commas may be empty: then it is refused. */
+static int parse_list(const char *flag, char *list, double low, double high, bool whole, double *values)
 {
     int count = 0;
-    for (char *text = strtok(list, ","); text != NULL; text = strtok(NULL, ",")) {
+    for (char *text; (text = strsep(&list, ",")) != NULL; count++) {
         if (count == MOST_LISTED)
             die("%s: %d values at most", flag, MOST_LISTED);
-        const bool automatic = low <= 0 && strcmp(text, "auto") == 0;
-        values[count++] = automatic ? AUTO : parse_number(flag, text, low, high);
+        const bool automatic = !whole && strcmp(text, "auto") == 0;
+        values[count] = automatic ? AUTO : parse_number(flag, text, low, high, whole);
     }
-    if (count == 0)
-        die("%s: give at least one value", flag);
     return count;
 }
 
@@ -100,10 +99,10 @@ static Link parse_link(const char *flag, char *text)
         if (strcmp(presets[i].name, text) == 0)
             return presets[i].link;
     char *comma = strchr(text, ',');
-    if (comma == NULL)
-        die("%s: %s is neither GBPS,US nor a name that --help lists", flag, text);
+    if (comma == NULL || strchr(comma + 1, ',') != NULL)
+        die("%s: '%s' is neither two numbers, such as 10,20, nor a name that --help lists", flag, text);
     *comma = '\0';
-    return (Link){parse_number(flag, text, 1e-6, 1e6), parse_number(flag, comma + 1, 0, 1e7)};
+    return (Link){parse_number(flag, text, 1e-6, 1e6, false), parse_number(flag, comma + 1, 0, 1e7, false)};
 }
 
 static void print_help(void)
@@ -118,24 +117,24 @@ static void print_help(void)
 static void set_option(Settings *settings, int letter, char *value)
 {
     switch (letter) {
-    case 'r': settings->rank_count = parse_list("--ranks", value, 1, 65536, settings->ranks); break;
-    case 'b': settings->cap_count = parse_list("--caps", value, 0, 1e6, settings->caps); break;
-    case 'k': settings->accumulate = (int)parse_number("--accumulate", value, 1, 1024); break;
-    case 's': settings->stage = (int)parse_number("--stage", value, 1, 4); break;
-    case 'd': settings->slowdown = parse_number("--slowdown", value, 0, 0.9); break;
-    case 'c': settings->cores = parse_number("--cores", value, 1, 65536); break;
+    case 'r': settings->rank_count = parse_list("--ranks N,N,...", value, 1, 65536, true, settings->ranks); break;
+    case 'b': settings->cap_count = parse_list("--caps auto,MIB,...", value, 0, 1e6, false, settings->caps); break;
+    case 'k': settings->accumulate = (int)parse_number("--accumulate", value, 1, 1024, true); break;
+    case 's': settings->stage = (int)parse_number("--stage", value, 1, 4, true); break;
+    case 'd': settings->slowdown = parse_number("--slowdown", value, 0, 0.9, false); break;
+    case 'c': settings->cores = parse_number("--cores", value, 1, 65536, false); break;
     case 'p': settings->pairwise = true; break;
     case 'j': settings->json = true; break;
     case 'R': settings->only_recording = true; break;
     case 'l':
-        settings->link = parse_link("--link", value);
+        settings->link = parse_link("--link GBPS,US", value);
         settings->link_given = true;
         break;
     case 'e': settings->emulated = true; break;
     case 'L':
         settings->recorded_link_given = true;
         if (strcmp(value, "none") != 0)
-            settings->recorded_link = parse_link("--recorded-link", value);
+            settings->recorded_link = parse_link("--recorded-link GBPS,US", value);
         break;
     default: print_help(); exit(letter == 'h' ? 0 : 2);
     }

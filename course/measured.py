@@ -75,21 +75,43 @@ RULES = [
      for level in (1, 2, 3)]
 
 
+def is_number(text):
+    try:
+        return 0 <= float(text) < ENDLESS
+    except ValueError:
+        return False
+
+
+def mistake(answers, key, value):
+    """What is wrong with a line, or None. It belongs to the exercise that was begun last."""
+    exercise = next(reversed(answers), None)
+    if key == "exercise":
+        twice = f"exercise {value} is given twice" if value in map(str, answers) else None
+        return twice if value in map(str, FIGURES) else "expected 'exercise: 1' (to 7)"
+    if exercise is None:
+        return "expected 'exercise: 1' (to 7) before it"
+    names = [*FIGURES[exercise], "why"]
+    if key not in names:
+        return f"exercise {exercise} has no '{key}'; it has {', '.join(names)}"
+    if key in answers[exercise]:
+        return f"{key} is given twice in exercise {exercise}"
+    return None if key == "why" or is_number(value) else "expected a number without a unit, such as 12.5"
+
+
 def read(path):
     """The answers by exercise: their figures, and "why"."""
-    answers, answer = {}, None
+    answers = {}
     for number, line in enumerate(open(path, encoding="utf-8"), 1):
         key, _, value = (part.strip() for part in line.partition(":"))
-        try:
-            if key == "exercise" and int(value) in FIGURES:
-                answer = answers.setdefault(int(value), {})
-            elif key and not key.startswith("#"):
-                answer[key] = value if key == "why" else float(value)
-                if key != "why" and not 0 <= answer[key] < ENDLESS:
-                    raise ValueError
-        except (TypeError, ValueError):
-            raise ValueError(f"line {number}, '{line.strip()[:60]}': expected 'exercise: 1' (to 7), then lines "
-                             "'name: number' (12.5, without a unit) and one line 'why: ...'") from None
+        if not key or key.startswith("#"):
+            continue
+        wrong = mistake(answers, key, value)
+        if wrong:
+            raise ValueError(f"line {number}, '{line.strip()[:60]}': {wrong}")
+        if key == "exercise":
+            answer = answers[int(value)] = {}
+        else:
+            answer[key] = value if key == "why" else float(value)
     if not answers:
         raise ValueError("no line begins an exercise: expected 'exercise: 1' (to 7)")
     return answers

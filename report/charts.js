@@ -52,9 +52,9 @@ function responsive(place, draw) {
 
 /* ---- axes ---- */
 
-/* Round numbers from `begin` to `end`, about `most` of them. */
-function ticks(begin, end, most) {
-    const rough = (end - begin) / most, power = 10 ** Math.floor(Math.log10(rough));
+/* Round numbers from `begin` to `end`, about `most` of them, and at least `apart` apart. */
+function ticks(begin, end, most, apart = 0) {
+    const rough = Math.max((end - begin) / most, apart), power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
     const found = [];
     for (let k = Math.ceil(begin / step); k * step <= end * 1.0001; k++) found.push(+(k * step).toPrecision(12));
@@ -70,11 +70,11 @@ const block = (x, y, width, height, colour, title) =>
 
 /* Lines from the top to `height` at round values, with their numbers below. left, right: where begin and end lie. */
 function valueAxis(begin, end, left, right, height, unit) {
-    return ticks(begin, end, Math.max(3, Math.floor((right - left) / 110))).flatMap(value => {
+    return ticks(begin, end, Math.max(3, Math.floor((right - left) / 80))).flatMap(value => {
         const x = left + (value - begin) / (end - begin) * (right - left), last = x > right - 24 && value > begin;
         const anchor = value === 0 ? "start" : last ? "end" : "middle";
         return [line(x, 0, x, height + 4, { class: "grid" }),
-            text(last ? right : x, height + 18, anchor, value === 0 ? `0 ${unit}` : String(value), "soft")];
+            text(last ? right : x, height + 18, anchor, value === 0 ? `0 ${unit}` : String(value), "soft tick x")];
     });
 }
 
@@ -116,8 +116,9 @@ function barChart(place, label, unit, rows) {
 
 /* ---- lines ---- */
 
-/* An axis: where a value lies between two pixels, and where there are grid lines. base: of a logarithmic one. */
-function makeAxis(values, [from, to], base, most) {
+/* An axis: where a value lies between two pixels, and where there are grid lines. base: of a logarithmic one; apart:
+ * the least distance of the grid lines of a linear one. */
+function makeAxis(values, [from, to], base, most, apart) {
     const log = base !== undefined, end = Math.max(...values), least = Math.min(...values);
     const begin = log ? base ** Math.floor(Math.log(least) / Math.log(base) + 0.001) : least;
     const share = value => log ? Math.log(value / begin) / Math.log(end / begin) : (value - begin) / (end - begin || 1);
@@ -125,7 +126,7 @@ function makeAxis(values, [from, to], base, most) {
     for (let value = begin; log && value <= end * 1.0001; value *= base) powers.push(+value.toPrecision(12));
     const every = Math.ceil(powers.length / most);
     return { place: value => from + share(value) * (to - from),
-        grid: log ? powers.filter((_, i) => i % every === 0) : ticks(begin, end, most) };
+        grid: log ? powers.filter((_, i) => i % every === 0) : ticks(begin, end, most, apart) };
 }
 
 const brief = value => value >= 0.01 || value === 0 ? String(+value.toPrecision(4)) : value.toExponential(0);
@@ -139,22 +140,23 @@ function drawSeries(one, x, y) {
         svg("title", {}, `${one.name}: ${brief(a)}, ${b.toPrecision(6)}`)))];
 }
 
-/* options: {title, xTitle, xBase, yBase (of logarithmic axes), least (of a linear y), limit: {value, text}, mark: a
- * point}; series: {name, colour (a number), points: [[x, y]], dash, width}. A logarithmic axis leaves out what is 0. */
+/* What x counts is whole. options: {title, xTitle, xBase, yBase (of logarithmic axes), least (of a linear y), limit:
+ * {value, text}, mark: a point}; series: {name, colour (a number), points: [[x, y]], dash, width}. A logarithmic axis
+ * leaves out what is 0. */
 function lineChart(width, options, series) {
     const left = 52, right = width - 20, top = 30, bottom = 240, { limit, mark } = options;
     const positive = ([a, b]) => (!options.xBase || a > 0) && (!options.yBase || b > 0);
     const kept = series.map(one => ({ ...one, points: one.points.filter(positive) }));
     const every = axis => kept.flatMap(one => one.points.map(point => point[axis]));
     const ys = [...every(1), ...(limit ? [2 * limit.value] : []), ...(options.least ?? [])];
-    const x = makeAxis(every(0), [left, right], options.xBase, width > 420 ? 11 : 6);
+    const x = makeAxis(every(0), [left, right], options.xBase, width > 420 ? 11 : 6, 1);
     const y = makeAxis(ys, [bottom, top], options.yBase, 6);
     const out = [text(0, 14, "start", options.title, "strong"),
         text((left + width) / 2, bottom + 36, "middle", options.xTitle, "soft")];
     for (const value of y.grid)
         out.push(line(left, y.place(value), right, y.place(value), { class: "grid" }),
-            text(left - 6, y.place(value) + 4, "end", brief(value), "soft"));
-    for (const value of x.grid) out.push(text(x.place(value), bottom + 18, "middle", brief(value), "soft"));
+            text(left - 6, y.place(value) + 4, "end", brief(value), "soft tick y"));
+    for (const value of x.grid) out.push(text(x.place(value), bottom + 18, "middle", brief(value), "soft tick x"));
     if (limit) {
         const height = y.place(limit.value);
         out.push(line(left, height, right, height, { stroke: "var(--limit)", "stroke-width": 2 }),

@@ -4,8 +4,9 @@
 /* ---- step time ---- */
 
 function drawSplit() {
-    legend("split-legend", [["computing", "computing"], ["waiting for communication: exposed", "exposed"],
-        ["communication at the same time: hidden", "hidden"]]);
+    legend("split-legend", [["computing: all of the step that is not waiting", "computing"],
+        ["exposed: training waits for communication", "exposed"],
+        ["hidden: communication while training computes, so it adds nothing to the step", "hidden"]]);
     const hidden = s => Math.max(0, s.comm_ms - s.exposed_comm_ms);
     const rows = data.runs.map(({ label, summary: s }) => ({
         label, note: `${shown(s.step_ms.p50, 0)} ms`,
@@ -13,9 +14,10 @@ function drawSplit() {
             { name: "exposed communication", colour: "exposed", value: s.exposed_comm_ms }],
         under: { name: "hidden communication", colour: "hidden", value: hidden(s) } }));
     barChart("split-chart", "Step time of each run, divided into computing and waiting", "ms", rows);
-    const head = ["run", "step", "computing", "exposed", "hidden", "communication", "hidden %", "forward", "backward",
-        "optimizer", "collectives of a step", "MB that a rank sends"];
-    const caption = "Medians in milliseconds. Computing is the step without the exposed communication.";
+    const head = ["run", "step", "computing", "exposed", "hidden", "communication", "hidden, % of communication",
+        "forward", "backward", "optimizer", "collectives of a step", "MB that a rank sends"];
+    const caption = "Medians in milliseconds. Computing is the step without the exposed communication. In stage 5, " +
+        "forward and backward contain waits for gathers, so they may be longer than computing.";
     at("split-table").append(table(caption, head,
         data.runs.map(({ label, summary: s }, i) => [label, s.step_ms.p50, rows[i].parts[0].value, s.exposed_comm_ms,
             hidden(s), s.comm_ms, s.hidden_fraction == null ? null : 100 * s.hidden_fraction, s.forward_ms,

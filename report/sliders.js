@@ -87,7 +87,7 @@ function efficiencies() {
 
 function drawEfficiency(width) {
     const series = efficiencies(), own = series[setting.stage - 1].points.find(([count]) => count === setting.ranks);
-    return [lineChart(width, { title: "Efficiency in percent: step of one rank / step", xTitle: "ranks", xBase: 2,
+    return [lineChart(width, { title: "Efficiency: step of one rank / this step, %", xTitle: "ranks", xBase: 2,
         least: [0, 100], mark: own }, series)];
 }
 
@@ -107,8 +107,8 @@ function showAnswer() {
     at("whatif-answer").replaceChildren(table("The simulated step", ["", "this setting", "with the best buckets"], [
         ["step, ms", ms(answer.step), ms(best.step)], ["computing, ms", ms(answer.compute), ms(best.compute)],
         ["exposed: waiting for communication or slower ranks, ms", ms(answer.exposed), ms(best.exposed)],
-        ["hidden communication, ms", ms(answer.hidden), ms(best.hidden)],
-        ["efficiency, %", 100 * answer.efficiency, 100 * best.efficiency],
+        ["hidden: communication while the rank computes, ms", ms(answer.hidden), ms(best.hidden)],
+        ["efficiency: step of one rank / this step, %", 100 * answer.efficiency, 100 * best.efficiency],
         ["buckets", String(answer.buckets), String(best.buckets)],
         ["first bucket, MiB", answer.firstCap / MEBIBYTE, best.firstCap / MEBIBYTE],
         ["other buckets, MiB", answer.cap / MEBIBYTE, best.cap / MEBIBYTE]], 3));
@@ -183,6 +183,8 @@ async function startSliders() {
         "simulator, the same one that bench/whatif runs. Each rank computes as much as the recorded one did. Stages " +
         "3 and 4 differ only with several micro-batches. Stage 5 is not simulated."),
         compareWithRecorded(), html("div", { class: "sliders" }, ...SLIDERS.map(makeSlider)), makeCheckbox(),
+        html("p", {}, "Hidden communication adds nothing to the step. An efficiency of 100 % means that more ranks " +
+            "make no step longer, so that N ranks train on N times as much in the same time."),
         html("ul", { class: "legend", id: "whatif-lanes" }), html("div", { class: "chart", id: "whatif-simulated" }),
         html("div", { class: "pair" }, html("div", { class: "scroll", id: "whatif-answer", "aria-live": "polite" }),
             html("div", {}, html("ul", { class: "legend", id: "whatif-legend" }),

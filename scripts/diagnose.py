@@ -3,8 +3,10 @@
     scripts/diagnose.sh [--json] [--ranks 2] [--program build/stage3_overlap/train] [--launch mpiexec] -- FLAG...
 
 FLAGs: those of the slow run. --launch: what starts its ranks, e.g. "mpiexec -bind-to core:2"; "-n N" and the program
-follow. Runs take turns, in up to three rounds; medians are compared. Under a minute, if a step takes half a second.
---figures FILE: no runs, decides again from what --json printed. Exit status: as in diagnose.sh.
+follow. Short runs take turns, in three to eight rounds; the median run of each kind counts. Under a minute, if a step
+takes half a second. --figures FILE: no runs, decides again from what --json printed. Exit status: 0 it has named a
+suspect, or there is none; 1 a run failed; 2 wrong usage; 3 it cannot tell, because it found none while other programs
+used the cores.
 """
 import argparse
 import json
@@ -21,13 +23,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 # All that decides: ratios of times that were measured in turns.
-WORTH = 0.15  # the part of the step that a suspect costs at least; medians of equal runs differ by less
+WORTH = 0.15  # the part of the step that a suspect costs at least (equal runs differ by less); of the cores, for others
 APART = 1.3   # of two times that are equal without the cause; those of two sound ranks differed by up to 1.15
 SMALL = 0.2   # a step with next to nothing to compute, to a rank's computing: no rank saves this; or to its loading
 SAME = 0.5    # a part's time alone, to how long a step waits for it: if it is shorter, the wait has another cause
 
 MESSAGES = 4000000, 40000000, 200000000  # bytes
-SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 1, 4
+SECONDS_OF_ROUNDS, SECONDS_OF_RUN, SECONDS_OF_MESSAGE = 30, 0.6, 4
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 8
+CANNOT_TELL = 3  # exit status
 BUCKET_FLAGS = ["--bucket-cap-mb", "--first-bucket-mb"]
 OUR_FLAGS = ["--steps", "--epochs", "--eval-samples", "--json", "--trace", "--save", "--save-every", "--resume",
              "--verify", "--generate", "--check-every", "--flight-recorder"]
@@ -65,7 +69,7 @@ class Runs:
         output_of([*before, *(self.launch if ranks > 1 else []), *command])
         run = json.loads(self.file.read_text())
         each = [{"own": rank["step_ms"] - rank["data_ms"] - rank["exposed_comm_ms"], "data": rank["data_ms"],
-                 "exposed": rank["exposed_comm_ms"]} for rank in run["ranks"]]
+                 "exposed": rank["exposed_comm_ms"], "forward": rank["forward_ms"]} for rank in run["ranks"]]
         return run, {"step": run["step_ms"]["p50"], "forward": run["forward_ms"], "backward": run["backward_ms"],
                      "comm": run["comm_ms"], "buckets": run["buckets"], "ranks": each,
                      "exposed": min(rank["exposed"] for rank in each)}  # the other ranks may wait for a slow one
@@ -88,9 +92,10 @@ class Runs:
                 sum({host: int(count) for host, count, *_ in ranks}.values()))
 
 
-def turns(runs, f, share):
-    """The runs that take turns: name: (ranks, more flags, keywords). Beside the first three, remedies are tried."""
-    planned = {"one": (1, [], {}), "share": (1, share, {}), "all": (runs.ranks, [], {})}
+def turns(runs, f, share, run):
+    """The runs that take turns: name: (ranks, more flags, keywords). Beside the first four, remedies are tried."""
+    tiny = (runs.ranks, TINY_MODEL[run["model"][:3]], {"flags": without(runs.flags, ["--wire"])})
+    planned = {"one": (1, [], {}), "tiny": tiny, "share": (1, share, {}), "all": (runs.ranks, [], {})}
     if f["threads"] > 1 and runs.ranks * f["threads"] > f["cores_of_ranks"]:
         planned["fewer_threads"] = (runs.ranks, ["--threads", str(f["fewer"])], {})
     if without(runs.flags, BUCKET_FLAGS) != runs.flags:
@@ -100,20 +105,18 @@ def turns(runs, f, share):
     return planned
 
 
-def medians(rounds):
-    """Of dictionaries and lists of one form, the median of each number."""
-    if isinstance(rounds[0], dict):
-        return {key: medians([one[key] for one in rounds]) for key in rounds[0]}
-    if isinstance(rounds[0], list):
-        return [medians(several) for several in zip(*rounds)]
-    return statistics.median(rounds)
+def median_run(runs):
+    """Not the fastest: threads that share a core are lucky at times, and that is no reason to keep them."""
+    return sorted(runs, key=lambda run: run["step"])[(len(runs) - 1) // 2]
 
 
-def slowest_rank(rounds):
-    """The rank that computes longest, and how much longer than the median of the others: the least of the rounds."""
-    own = [[rank["own"] for rank in one["all"]["ranks"]] for one in rounds]
-    slow = max(range(len(own[0])), key=lambda rank: sum(times[rank] for times in own))
-    return {"rank": slow, "ratio": min(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in own)}
+def slowest_rank(rounds, stage):
+    """The rank that computes longest, and how much longer than the median of the others: the median of the rounds.
+    Forward tells it, because backward may share its core with messages; but in stage 5 forward waits for gathers."""
+    times = [[rank["forward" if stage < 5 else "own"] for rank in one["all"]["ranks"]] for one in rounds]
+    slow = max(range(len(times[0])), key=lambda rank: sum(t[rank] for t in times))
+    ratio = statistics.median(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in times)
+    return {"rank": slow, "ratio": ratio}
 
 
 def busy_seconds():
@@ -141,12 +144,13 @@ def measure(runs):
          "fewer": max(1, cores_of_ranks // runs.ranks), "coretype": os.environ.get("OPENBLAS_CORETYPE"),
          "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["wire"]}
     share = ["--batch-size", str(-(-int(run["global_batch"]) // runs.ranks))]
-    runs.steps = min(max(int(1e3 * SECONDS_OF_RUN / first["step"]), 5), 200)
-    planned, rounds = turns(runs, f, share), []
-    while not rounds or len(rounds) < 3 and time.monotonic() - begin < SECONDS_OF_ROUNDS:
+    runs.steps = min(max(int(1e3 * SECONDS_OF_RUN / first["step"]), 3), 1000)
+    planned, rounds, until = turns(runs, f, share, run), [], time.monotonic() + SECONDS_OF_ROUNDS
+    while len(rounds) < FEWEST_ROUNDS or len(rounds) < MOST_ROUNDS and time.monotonic() < until:
         rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
-    f |= medians(rounds) | {"rounds": len(rounds), "slowest": slowest_rank(rounds)}
-    tiny = runs.train(runs.ranks, *TINY_MODEL[run["model"][:3]], flags=without(runs.flags, ["--wire"]))[1]["ranks"]
+    f |= {name: median_run([one[name] for one in rounds]) for name in planned}
+    f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds, run["stage"])}
+    tiny = f.pop("tiny")["ranks"]
     f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
     measure_communication(runs, run, f)
     return f | {"others": (busy_seconds() - busy) / (time.monotonic() - begin)}  # cores that other programs used
@@ -167,14 +171,14 @@ def of_the_cores(f):
 
 
 def of_computing(f):
-    every, share, own = f["all"], f["share"]["ranks"][0]["own"], [rank["own"] for rank in f["all"]["ranks"]]
-    kernel, slow = f.get("best_kernel", f["share"])["ranks"][0]["own"], f["slowest"]["rank"]
-    rest = statistics.median(own[:slow] + own[slow + 1:])
+    every, share, slow, ratio = f["all"], f["share"]["ranks"][0]["own"], f["slowest"]["rank"], f["slowest"]["ratio"]
+    kernel = f.get("best_kernel", f["share"])["ranks"][0]["own"]
     if share > APART * kernel:
         yield "kernel", share - kernel, (f"one rank computes {share:.3g} ms with OPENBLAS_CORETYPE={f['coretype']}, "
                                          f"{kernel:.3g} without"), "unset OPENBLAS_CORETYPE"
-    if f["slowest"]["ratio"] > APART:
-        yield "slow rank", own[slow] - rest, f"rank {slow} computes {own[slow]:.3g} ms, others {rest:.3g}, and wait", (
+    if ratio > APART:
+        yield "slow rank", every["ranks"][slow]["own"] * (1 - 1 / ratio), (
+            f"rank {slow} computes for {ratio:.2f} times as long as the others, and they wait"), (
             "top, on its host: what else runs there; the rank's nice value")
     if f["fixed"] > SMALL * share:
         yield "small model", max(min(f["fixed"], every["step"]), every["step"] - share - every["exposed"]), (
@@ -204,10 +208,19 @@ def suspects(f):
     return sorted((one for one in found if one["part_of_step"] > WORTH), key=lambda one: -one["part_of_step"])
 
 
-def show(f, found):
+def cannot_tell(f, found):
+    """Why there is no answer, or None: other programs hide causes, and slow down sound runs."""
+    used = f["others"] / f["cores"]
+    return None if found or used <= WORTH else (
+        f"cannot tell: other programs used the cores ({100 * used:.0f} %); run it again when they have ended")
+
+
+def show(f, found, no_answer):
     one, all_ranks, share = f["one"]["step"], f["all"]["step"], f["share"]
     alone = ", ".join(f"{int(size) / 1e6:.0f} MB {ms:.3g}" for size, ms in f["alone"].items()) or "too slow"
-    print(f"medians of {f['rounds']} round(s), in ms; {f['ranks']} ranks, {f['cores']} core(s)\n"
+    if no_answer:
+        print(no_answer)
+    print(f"medians of {f['rounds']} runs, in ms; {f['ranks']} ranks, {f['cores']} core(s)\n"
           f"  forward, a rank's share   {share['forward']:10.3g}\n"
           f"  + backward                {share['forward'] + share['backward']:10.3g}\n"
           f"  loading alone, at most    {f['loading']:10.3g}\n"
@@ -217,34 +230,46 @@ def show(f, found):
     for number, rank in enumerate(f["all"]["ranks"]):
         print(f"    rank {number}: {rank['own']:.3g} of its own, waits {rank['data']:.3g} for its loader, "
               f"{rank['exposed']:.3g} for messages and other ranks")
-    if f["others"] > WORTH * f["cores"]:
+    if found and f["others"] > WORTH * f["cores"]:
         print(f"Other programs used {f['others']:.1f} of {f['cores']} cores meanwhile: measure again without them.")
     for number, suspect in enumerate(found):
         print(f"{'then' if number else 'first suspect'}: {suspect['name']}, {100 * suspect['part_of_step']:.0f} % of a "
               f"step: {suspect['why']}\n    try: {suspect['try']}")
-    if not found:
+    if not found and not no_answer:
         print("first suspect: nothing")
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="diagnose.sh", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse_arguments(words):
+    """Ours stand before the first --, and the flags of the slow run after it."""
+    parser = argparse.ArgumentParser(prog="diagnose.sh", description=__doc__, usage=argparse.SUPPRESS,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--program", default=str(ROOT / "build/stage3_overlap/train"))
     parser.add_argument("--launch", default="mpiexec")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--figures", type=argparse.FileType())
-    parser.add_argument("flags", nargs="*")
-    arguments = parser.parse_args()
+    end = words.index("--") if "--" in words else len(words)
+    arguments, misplaced = parser.parse_known_args(words[:end])
+    arguments.flags = words[end + 1:]
+    if misplaced:
+        parser.error(f"{misplaced[0]} is no flag of this script; those of the slow run come after --, as in: "
+                     f"scripts/diagnose.sh -- {shlex.join(misplaced + arguments.flags)}")
     if arguments.ranks < 2:
         parser.error("--ranks: give at least 2")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments(sys.argv[1:])
     with tempfile.TemporaryDirectory() as directory:
         figures = json.load(arguments.figures)["figures"] if arguments.figures else measure(Runs(arguments, directory))
     found = suspects(figures)
+    no_answer = cannot_tell(figures, found)
     if arguments.json:
-        print(json.dumps({"suspects": found, "figures": figures}, indent=1))
+        print(json.dumps({"cannot_tell": no_answer, "suspects": found, "figures": figures}, indent=1))
     else:
-        show(figures, found)
+        show(figures, found, no_answer)
+    sys.exit(CANNOT_TELL if no_answer else 0)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 # usage: scripts/diagnose.sh [--ranks N] [...] -- FLAG...   the flags of the slow run; --help says more (diagnose.py)
 #        scripts/diagnose.sh --flight-recorder FILE         FILE: that of `train --flight-recorder FILE`
 # Exit status 0: it has measured, or found the place. 1: a run failed, or the file shows no place. 2: wrong usage.
+# 3: it cannot tell, because other programs used the cores.
 set -u
 [ "${1-}" = --flight-recorder ] || exec python3 "$(dirname "$0")/diagnose.py" "$@"
 [ $# -eq 2 ] || { sed -n '4,5s/^# //p' "$0" >&2; exit 2; }

@@ -165,14 +165,22 @@ wrong 2 speed_up 2.62           # more than N times as fast
 wrong 1 step_ms none 'missing: step_ms'
 wrong 1 why because 'missing: a sentence'
 wrong 5 in_flight_ms 0
-printf 'exercise: 8\n' >"$scratch/answers"
-status 2 "$measured" "$scratch/answers"
-printf 'ranks: 2\n' >"$scratch/answers"
-status 2 "$measured" "$scratch/answers"
-printf 'exercise: 1\nranks: two\n' >"$scratch/answers"
-status 2 "$measured" "$scratch/answers"
-printf 'exercise: 1\nranks: -2\n' >"$scratch/answers"
-status 2 "$measured" "$scratch/answers"
+# refused TEXT LINE...: a file of these lines is refused, in one line that says TEXT.
+refused() {
+    printf '%s\n' "${@:2}" >"$scratch/answers"
+    status 2 "$measured" "$scratch/answers"
+    grep -q "^measured: error: $1" "$scratch/out" || fail "measured.py, lines ${*:2}: $(cat "$scratch/out")"
+}
+refused "line 1, 'exercise: 8': expected 'exercise: 1' (to 7)" 'exercise: 8'
+refused "line 1, 'ranks: 2': expected 'exercise: 1' (to 7) before it" 'ranks: 2'
+refused "line 2, 'ranks: two': expected a number without a unit" 'exercise: 1' 'ranks: two'
+refused "line 2, 'ranks: -2': expected a number" 'exercise: 1' 'ranks: -2'
+refused "line 2, 'all_reduce: 6': exercise 1 has no 'all_reduce'; it has ranks, " 'exercise: 1' 'all_reduce: 6'
+refused "line 2, 'batch': exercise 1 has no 'batch'" 'exercise: 1' batch
+refused "line 4, 'ranks: 3': ranks is given twice in exercise 1" 'exercise: 1' 'ranks: 2' '# a remark' 'ranks: 3'
+refused "line 3, 'why: b': why is given twice" 'exercise: 2' 'why: a' 'why: b'
+refused "line 3, 'exercise: 1': exercise 1 is given twice" 'exercise: 1' 'exercise: 2' 'exercise: 1'
+refused "no line begins an exercise" '# a remark'
 status 2 "$measured" "$scratch/none"
 status 2 "$measured"
 

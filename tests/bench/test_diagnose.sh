@@ -15,13 +15,21 @@ fail() {
     echo "FAIL: $*"
 }
 
-# names CAUSE FILE: the cause is the first suspect, in both forms of the output.
+# names CAUSE FILE: the cause is the first suspect, in both forms of the output; the exit status is 0.
 names() {
     local said shown
     said=$("$diagnose" --json --figures "$2" | jq -r '.suspects[0].name // "nothing" | gsub(" "; "-")')
-    shown=$("$diagnose" --figures "$2" | sed -n 's/^first suspect: \([^,]*\).*/\1/p')
+    "$diagnose" --figures "$2" >"$scratch/out" || fail "$(basename "$2"): it does not exit with 0"
+    shown=$(sed -n 's/^first suspect: \([^,]*\).*/\1/p' "$scratch/out")
     [ "$said" = "$1" ] || fail "$(basename "$2"): it names $said, not $1"
     [ "${shown// /-}" = "$said" ] || fail "$(basename "$2"): it prints $shown, but --json says $said"
+}
+
+# prints STATUS TEXT ARGUMENT...: this exit status, and this text is the first line.
+prints() {
+    "$diagnose" "${@:3}" >"$scratch/out" 2>&1
+    local status=$?
+    [ "$status $(head -n 1 "$scratch/out")" = "$1 $2" ] || fail "${*:3}: status $status: $(cat "$scratch/out")"
 }
 
 # near CAUSE JQ: $x is just below a threshold of diagnose.py, so that nothing is named; then just above it.
@@ -51,6 +59,24 @@ jq '.figures |= (.all.step as $s | .link = $s | .all.exposed = 0.2 * $s | .all.r
     .loading = $s)' "$here/diagnose_figures/nothing.json" >"$scratch/two.json"
 [ "$("$diagnose" --json --figures "$scratch/two.json" | jq -c '.suspects | map(.name)')" = '["loader","link"]' ] ||
     fail "a loader that costs 40 % of the step does not come before a link that costs 20 %"
+
+# Other programs: 14 % of the cores do not matter. 16 %: it cannot tell, unless there is a suspect.
+jq '.figures.others = 0.28' "$here/diagnose_figures/nothing.json" >"$scratch/few.json"
+jq '.figures.others = 0.32' "$here/diagnose_figures/nothing.json" >"$scratch/others.json"
+jq '.figures.others = 0.32' "$here/diagnose_figures/link.json" >"$scratch/link.json"
+names nothing "$scratch/few.json"
+names link "$scratch/link.json"
+cannot="cannot tell: other programs used the cores (16 %); run it again when they have ended"
+prints 3 "$cannot" --figures "$scratch/others.json"
+! grep -q 'nothing\|^Other' "$scratch/out" || fail "it cannot tell, and says more: $(cat "$scratch/out")"
+"$diagnose" --json --figures "$scratch/others.json" >"$scratch/out"
+[ $? -eq 3 ] && [ "$(jq -r .cannot_tell "$scratch/out")" = "$cannot" ] || fail "--json: $(head -n 2 "$scratch/out")"
+"$diagnose" --help | tr -s ' \n' ' ' | grep -q '3 it cannot tell' || fail "--help does not say status 3"
+
+# The flags of the slow run stand after --.
+others="is no flag of this script; those of the slow run come after --, as in: scripts/diagnose.sh --"
+prints 2 "diagnose.sh: error: --model $others --model gpt --threads 2" --model gpt --threads 2
+prints 2 "diagnose.sh: error: --wire $others --wire 1,50 --threads 2" --ranks 3 --wire 1,50 -- --threads 2
 
 "$diagnose" --program "$(command -v false)" >"$scratch/out" 2>&1
 [ $? -eq 1 ] && grep -q '^diagnose: this failed: .*false' "$scratch/out" || fail "a run that fails: $(cat "$scratch/out")"

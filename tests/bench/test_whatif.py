@@ -96,8 +96,21 @@ def test_reading(program, directory):
     expect("and 0.5 ms to wake a thread", row["step_ms"], 61 * 1.2 + 9 + 2 + 50 + 0.5, 1e-3)
     refused(program, "--recorded-link", one, two, "--link", "1,50")
     refused(program, "shows no link", one)
-    refused(program, "neither GBPS,US nor a name", one, "--link", "fast")
-    refused(program, "not a number", one, "--link", "1,50", "--ranks", "0")
+    number, whole = "is not a number from", "is not a whole number from"
+    for flag, value, words in (
+            ("--link", "fast", "--link GBPS,US: 'fast' is neither two numbers, such as 10,20, nor a name"),
+            ("--link", "1,2,3", "'1,2,3' is neither"), ("--link", "1,", f"'' {number} 0 to 1e+07"),
+            ("--link", ",5", f"--link GBPS,US: '' {number} 1e-06 to 1e+06"),
+            ("--recorded-link", "1,x", f"--recorded-link GBPS,US: 'x' {number} 0 to"),
+            ("--ranks", "0", f"--ranks N,N,...: '0' {whole} 1 to 65536"), ("--ranks", "2.5", f"'2.5' {whole}"),
+            ("--ranks", "8,,4", f"'' {whole}"), ("--ranks", "8,", f"'' {whole}"),
+            ("--ranks", "auto", f"'auto' {whole}"),
+            ("--caps", "1,,2", f"--caps auto,MIB,...: '' {number} 0 to 1e+06"), ("--caps", "", f"'' {number}"),
+            ("--caps", "auto,-1", f"'-1' {number}"), ("--caps", "nan", f"'nan' {number}"),
+            ("--accumulate", "1.5", f"--accumulate: '1.5' {whole} 1 to 1024"),
+            ("--accumulate", "2,4", f"'2,4' {whole}"),
+            ("--stage", "2.5", f"--stage: '2.5' {whole} 1 to 4")):
+        refused(program, words, one, "--link", "1,50", flag, value)
     refused(program, "cannot be read", os.path.join(directory, "none"))
     with open(late, "w") as file:
         json.dump([e for e in json.load(open(one)) if "all_reduce" not in e["name"]], file)

@@ -8,6 +8,15 @@ addEventListener("unhandledrejection", event => robotErrors.push(String(event.re
 const rowsOf = place => [...place.querySelectorAll("tbody tr")]
     .map(row => [...row.children].map(cell => cell.textContent));
 
+/* The numbers of the axes of all charts: which axis, text, and the edges of its box: left, top, right, bottom. */
+function ticksShown() {
+    return [...document.querySelectorAll(".chart > svg .tick")].map(label => {
+        const { x, y, width, height } = label.getBBox(), axis = label.classList.contains("x") ? "x" : "y";
+        const chart = label.closest(".chart > svg").getAttribute("aria-label");
+        return [`${axis} of ${chart}`, label.textContent, [x, y, x + width, y + height]];
+    });
+}
+
 function press(key) {
     at("lanes-chart").dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
     return rowsOf(at("lanes-event"))[0];
@@ -18,9 +27,9 @@ function pressKeys() {
     const first = press("ArrowRight"), right = press("ArrowRight"), down = press("ArrowDown");
     press("+");
     press("+");
-    const zoomed = length();
+    const zoomed = length(), zoomedTicks = ticksShown();
     press("0");
-    return { first, right, down, whole, zoomed, again: length() };
+    return { first, right, down, whole, zoomed, again: length(), zoomedTicks };
 }
 
 /* One answer for each position of each slider, the others at positions that differ from time to time. */
@@ -47,7 +56,7 @@ async function lookAtPage() {
     const tables = Object.fromEntries(["split", "losses", "memory"].map(name => [name, rowsOf(at(`${name}-table`))]));
     const lanes = [...document.querySelectorAll("#lanes-table table")]
         .map(one => ({ caption: one.caption.textContent, rows: rowsOf(one) }));
-    return { tables, lanes, keys: pressKeys(), answers: moveSliders(),
+    return { tables, lanes, ticks: ticksShown(), keys: pressKeys(), answers: moveSliders(),
         whatif: at("whatif-body").textContent, runs: data.runs.map(({ name, label }) => ({ name, label })),
         overflow: document.documentElement.scrollWidth - innerWidth };
 }

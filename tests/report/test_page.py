@@ -133,6 +133,31 @@ def check_keys(keys):
     check(keys["again"] == keys["whole"], "0 did not show the whole step")
 
 
+def is_round(numbers):
+    """Multiples of 1, 2 or 5 times a power of ten, with equal steps; or powers of one base."""
+    step = numbers[1] - numbers[0]
+    if all(abs(b - a - step) < 1e-6 * step for a, b in zip(numbers, numbers[1:])):
+        return f"{step:.9e}"[:11] in ("1.000000000", "2.000000000", "5.000000000") and all(
+            abs(number / step - round(number / step)) < 1e-6 for number in numbers)
+    return all(abs(b / a - numbers[1] / numbers[0]) < 1e-6 * b / a for a, b in zip(numbers, numbers[1:]))
+
+
+def check_ticks(shown, width):
+    """The numbers of each axis are round, and no two of them touch each other."""
+    axes = {}
+    for axis, text, box in shown:
+        axes.setdefault(axis, []).append((float(text.split()[0]), box))
+    check(len(axes) >= 8, f"at {width} pixels there are only the axes {list(axes)}")
+    for axis, ticks in axes.items():
+        numbers = [number for number, _ in ticks]
+        check(len(numbers) >= 2 and is_round(numbers), f"at {width} pixels, {axis}: {numbers} are not round")
+        check("Loss" not in axis or axis[0] == "y" or all(number % 1 == 0 for number in numbers),
+              f"{axis}: {numbers} are no whole steps")
+        for (one, a), (other, b) in zip(ticks, ticks[1:]):
+            apart = max(b[0] - a[2], a[0] - b[2], b[1] - a[3], a[1] - b[3])
+            check(apart >= 2, f"at {width} pixels, {axis}: {one} and {other} are {apart:.1f} pixels apart")
+
+
 def check_sliders(answers, whatif, directory):
     """Each answer that the page shows, and what the command that it shows prints."""
     for answer in answers:
@@ -146,7 +171,8 @@ def check_sliders(answers, whatif, directory):
                           ("other buckets, MiB", "bucket_cap_mb")):
             if key != "bucket_cap_mb" or expected["stage"] > 1:  # stage 1 has no buckets
                 same(rows[name], expected[key], 0 if key == "buckets" else 3, f"{name} of {what}")
-        same(rows["efficiency, %"], 100 * expected["efficiency"], 3, f"efficiency of {what}")
+        efficiency = rows["efficiency: step of one rank / this step, %"]
+        same(efficiency, 100 * expected["efficiency"], 3, f"efficiency of {what}")
     check(len({answer["command"] for answer in answers}) >= 40, "the sliders asked too few different questions")
     print(f"{len(answers)} positions of the sliders compared with bench/whatif")
 
@@ -168,6 +194,8 @@ def main():
     for width in (1600, 390):
         found = show_page(work, browser, width)
         check(found["overflow"] <= 0, f"at {width} pixels the page is {found['overflow']} pixels too wide")
+        check_ticks(found["ticks"], width)
+        check_ticks(found["keys"]["zoomedTicks"], width)
     check_summaries(found["runs"], found["tables"], directory)
     check_losses(found["tables"]["losses"], directory)
     check_lanes(found["lanes"], found["runs"], directory)

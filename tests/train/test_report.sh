@@ -73,7 +73,8 @@ steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_has
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
     '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' \
     '(.weights_hash | length) == 16' '.ranks | length == 2 and all(.step_ms > .data_ms + .exposed_comm_ms)' \
-    '.ranks[0] == {step_ms: .step_ms.p50, data_ms, exposed_comm_ms}'
+    '.ranks[0] == {step_ms: .step_ms.p50, forward_ms, data_ms, exposed_comm_ms}' \
+    'all(.ranks[]; .forward_ms > 0 and .forward_ms < .step_ms)'
 
 [ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
 echo "the description of a run is right"

@@ -85,8 +85,6 @@ def check_collectives(collectives, summary):
                    (args["waited"] > 0 or args["waited_from"] >= done - 0.004), f"the wait ended too early: {c}")
     waited = [c for c in collectives if "waited" in c["args"]]
     expect({c["args"]["step"] for c in waited} == set(range(STEPS)), "a step waits for no collective")
-    of_steps = [c["args"]["step"] for c in waited if c["name"].startswith("all_gather")]
-    expect(len({of_steps.count(step) for step in range(1, STEPS)}) == 1, f"steps differ in their gathers: {of_steps}")
     total = sum(c["args"]["bytes"] for c in waited)
     wire = sum(c["args"]["bytes"] * WIRE_STEPS[c["name"].split()[0]] * (RANKS - 1) // RANKS for c in waited)
     expect((len(waited), total, wire) == tuple(round(STEPS * summary[key]) for key in
@@ -185,8 +183,6 @@ def check_run(launcher, build, directory, flags, scratch):
     ids = [e["id"] for e in trace if e["ph"] == "s"]
     expect(len(ids) == len(set(ids)), "an arrow of one rank has the id of another rank's")
     expect(calls[0] == calls[1], "the ranks' collectives differ")
-    times = [{e["ts"] for e in trace if e["pid"] == rank and "ts" in e} for rank in range(RANKS)]
-    expect(times[0] != times[1], "both ranks have the same times: is each rank's own timeline gathered?")
 
 
 if len(sys.argv) < 3:

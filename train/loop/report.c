@@ -235,11 +235,12 @@ static void add_verification(cJSON *summary, VerifyMode mode, const Verification
 /* How each rank's step divides: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
 static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
 {
-    static const char *const keys[] = {"step_ms", "data_ms", "exposed_comm_ms"};
+    static const char *const keys[] = {"step_ms", "forward_ms", "data_ms", "exposed_comm_ms"};
+    static const StepPart parts[] = {PART_STEP, PART_FORWARD, PART_DATA, PART_EXPOSED};
     enum { KEYS = sizeof keys / sizeof *keys };
-    const double own[KEYS] = {1e3 * stats_percentile(stats, PART_STEP, 50),
-                              1e3 * stats_percentile(stats, PART_DATA, 50),
-                              1e3 * stats_percentile(stats, PART_EXPOSED, 50)};
+    double own[KEYS];
+    for (int key = 0; key < KEYS; key++)
+        own[key] = 1e3 * stats_percentile(stats, parts[key], 50);
     double *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof own);
     pg_all_gather(pg, own, all, KEYS, DTYPE_F64, "times of each rank");
     cJSON *ranks = cJSON_CreateArray();
