@@ -76,6 +76,16 @@ declare -A job=() # SLOT NAME of each grader that runs, by its process
 trap 'rm -rf "$scratch"' EXIT
 trap '[ ${#job[@]} -eq 0 ] || { kill "${!job[@]}"; wait; }; exit 1' INT TERM
 
+# on_own_cores SLOT: prints the command that starts a job on its share of the cores, if each job gets one. So ranks that
+# wait for each other give way to each other, not to another job's.
+mapfile -t cores < <(
+    taskset -cp $$ 2>/dev/null | sed 's/.*: //' | tr , '\n' | awk -F - '{ for (i = $1; i <= $NF; i++) print i }'
+)
+on_own_cores() {
+    local share=$((${#cores[@]} / jobs)) IFS=,
+    [ "$jobs" -eq 1 ] || [ $share -eq 0 ] || echo "taskset -c ${cores[*]:($1 - 1) * share:share}"
+}
+
 # A file that was put there after grading began is another submission, whatever time it was modified.
 is_graded() { # NAME
     [ -s "$out/$1.json" ] && [ -z "$(find "${file[$1]}" -cnewer "$out/$1.json")" ]
@@ -88,7 +98,7 @@ start() { # NAME SLOT
         cp "$out/$1.json" "$scratch/$2.json"
         options+=(--line "$line")
     fi
-    GRADE_CACHE=${GRADE_CACHE:-$scratch}/$2 "$here/grade.sh" "$stage" "${file[$1]}" "${options[@]}" \
+    GRADE_CACHE=${GRADE_CACHE:-$scratch}/$2 $(on_own_cores "$2") "$here/grade.sh" "$stage" "${file[$1]}" "${options[@]}" \
         >"$scratch/$2.txt" 2>&1 </dev/null &
     job[$!]="$2 $1"
 }

@@ -68,6 +68,7 @@ cat >"$scratch/course/grade.sh" <<'END'
 mkdir "$GRADE_CACHE" || exit 1
 trap 'echo ended >>"$GRADED"; exit 1' TERM
 echo "$2 ${5-}" >>"$GRADED"
+echo "${GRADE_CACHE##*/} $(taskset -cp $$ 2>/dev/null | sed 's/.*: //')" >>"$GRADED.cores"
 read -r points <"$2"
 [ "$points" != 51 ] || touch "$2" # the student hands in again, just now
 [ "$points" = hangs ] && { sleep 60 & wait; }
@@ -97,6 +98,10 @@ is 'name,points,late_days,points_after,remark
 "mallory x",50,0,50,"not on the roster"
 "zoe",0,0,0,"nothing handed in"' grades.csv "$(cat "$out/grades.csv")"
 is 5 "graded submissions" "$(wc -l <"$GRADED")"
+if [ "$(nproc)" -ge 2 ] && command -v taskset >/dev/null; then # each job on its own cores
+    is 2 "jobs" "$(sort -u "$GRADED.cores" | wc -l)"
+    is 2 "sets of cores" "$(sort -u "$GRADED.cores" | sed 's/^[^ ]* //' | sort -u | wc -l)"
+fi
 is "table of $in/ada.c" ada.txt "$(cat "$out/ada.txt")"
 
 status 0 grade_all --jobs 2
