@@ -91,9 +91,16 @@ def test_reading(program, directory):
     [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--stage", "1", "--link", "0.8,0",
                     "--recorded-link", "1,5000")
     expect("another link, and 2 ms for each call", row["step_ms"], 61 * 1.2 + 9 + 4 * 2 + 50, 1e-3)
-    [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--caps", "9", "--link", "0.8,0",
-                    "--recorded-link", "1,5000")
-    expect("and 0.5 ms to wake a thread", row["step_ms"], 61 * 1.2 + 9 + 2 + 50 + 0.5, 1e-3)
+    # Two buckets, of 3 and 2 MB. The first is queued at 20 * 1.2, and scaled while the second is in flight.
+    both = [one, two, "--ranks", "2", "--cores", "2", "--link", "0.8,0", "--recorded-link", "1,5000"]
+    [row] = answers(program, *both, "--caps", "1")
+    expect("and 0.5 ms to wake a thread", row["step_ms"], 24 + (24 + 0.5 + 2 + 30 + 2 + 20) + 4 * 2 / 5 + 5 + 1.2, 1e-3)
+    # Step by step, at the speed of each step of the run of two ranks: 0.9, 1 and 1.1 of what it is at the median.
+    steps = answers(program, *both, "--caps", "1", "--against", two)
+    for step, slow, took in zip(steps, (0.9, 1, 1.1, 0.9, 1), (89.9, 93.5, 100.7, 89.9, 93.5), strict=True):
+        expect("the step's forward pass", step["forward_ms"], 24 * slow, 1e-3)
+        expect("the step", step["measured_ms"], took, 1e-3)
+        expect("predicted for its speed", step["predicted_ms"], (24 + 24 + 1.6 + 5 + 1.2) * slow + 54.5, 1e-3)
     refused(program, "--recorded-link", one, two, "--link", "1,50")
     refused(program, "shows no link", one)
     refused(program, "neither GBPS,US nor a name", one, "--link", "fast")
