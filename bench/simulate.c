@@ -190,7 +190,7 @@ static void wait_and_scale(int flight, const Plan *bucket, bool last)
         compute(recorded[RECORDED_SCALING] * bucket->bytes / all_bytes, asked[ASK_MEMORY_CROWDING]);
 }
 
-/* Stages 3 and 4 launch a bucket when it is ready. While no other thread is awake, training that waits carries it out. */
+/* Stages 3 and 4 launch a bucket when it is ready. If training waits before the thread is awake, it takes its place. */
 static void backward(bool overlaps)
 {
     const double begin = now, faster = larger(1 - late / recorded[RECORDED_BACKWARD], 0);

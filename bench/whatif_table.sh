@@ -91,7 +91,8 @@ train() {
     # A step of several micro-batches takes longer: half as many are enough.
     "${launcher[@]}" "build/${directories[$stage]}/train" --model gpt --eval-samples 1 \
         --steps $((accumulate == 1 ? steps : steps / 2)) --batch-size $((batch * ranks * accumulate)) \
-        "${flags[@]}" --trace "$work/$name.trace" --json "$work/json" >"$work/out" 2>&1 </dev/null || { cat "$work/out" >&2 && exit 1; }
+        "${flags[@]}" --trace "$work/$name.trace" --json "$work/json" >"$work/out" 2>&1 </dev/null ||
+        { cat "$work/out" >&2 && exit 1; }
     mv "$work/json" "$work/$name.json"
 }
 

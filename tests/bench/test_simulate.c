@@ -252,6 +252,8 @@ static void test_wake(void **state)
     expect_ms("the first bucket starts", answer_collectives()[1], 20 + 11);
     ask(2, 2, 1, 0, 0);
     expect_step("the training thread need not wake", 70 + 48, 48);
+    ask(3, 2, 1, 9 * MB, 9 * MB);
+    expect_step("nor if it waits at once", 70 + 42, 42);
     /* In flight 12-24, with half the speed: at 24 backward has made 18, so it ends at 46. Then 46-58,
      * because the training thread, which waits, is awake. */
     recording()[RECORDED_GRADIENTS] = 2;
