@@ -210,7 +210,7 @@ static void fill_machine(const Recorded *alone, const Recorded *several, double 
         fprintf(stderr, "whatif: warning: %s: a rank's forward pass takes %.0f %% of that of %s: has each rank as many "
                         "samples in both runs? (--batch-size is that of all ranks)\n", several->path, 100 * longer,
                 alone->path);
-    const double taken = several->backward - longer * alone->backward;
+    const double taken = trace_taken(several, alone->backward / alone->forward);
     const double carried = several->overlapped * ring_share(several->ranks);
     q[ASK_CROWDING] = crowding(several->forward, alone->forward, several->ranks, cores);
     q[ASK_MEMORY_CROWDING] = crowding(several->optimizer, alone->optimizer, several->ranks, cores);
@@ -254,9 +254,9 @@ static void print_head(const Settings *settings)
 {
     const double *q = question();
     printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, %.0f us for each call;\n"
-           "%.0f us to wake a thread; ",
+           "%.0f us to wake a thread, %.0f us for the first bucket; ",
            settings->stage, settings->accumulate, 8e-9 * q[ASK_BANDWIDTH], 1e6 * q[ASK_LATENCY],
-           1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE]);
+           1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE], 1e6 * q[ASK_FIRST_WAKE]);
     printf("an all-reduce takes %.2f ms of computing for each MB; ranks differ by %.1f %%", 1e9 * q[ASK_BYTE_PROCESSOR],
            100 * recording()[RECORDED_SPREAD]);
     if (q[ASK_CORES] > 0)

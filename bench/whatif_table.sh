@@ -9,7 +9,8 @@
 # two predictions, because many a machine has fast and slow seconds (a virtual one has neighbours):
 #   best round    the step as the fitted runs tell it, and the shortest median step of a round
 #   at its speed  each step is predicted for the speed that its ranks' forward passes show (whatif --against); medians
-#                 over all steps of all rounds, also of the error
+#                 over the steps of all rounds, also of the error. A step is left out if its forward passes took more than
+#                 1.6 times as long as one rank's in the best round: something else had the processor
 #
 #   --batch B     samples of a micro-batch of one rank
 #   --only REGEX  rows whose text matches
@@ -29,7 +30,7 @@ while [ $# -gt 0 ]; do
         --only) only=${2:?} ;;
         --keep) work=${2:?} ;;
         --hosts) hosts=yes && shift && continue ;;
-        *) sed -n '2,20s/^# \{0,1\}//p' "$0" && exit 2 ;;
+        *) sed -n '2,21s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done
@@ -122,6 +123,7 @@ ask() {
 }
 
 error='def error: 100 * (.predicted_ms / .measured_ms - 1);'
+fastest=$(jq -s 'map(.forward_ms) | min' "$work"/one.*.json)
 median='def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;'
 read -r _ one <<<"$(best one)"
 read -r _ two <<<"$(best two)"
@@ -138,7 +140,7 @@ while read -r -a row; do
     ask "${row[@]}" | jq -c "{predicted_ms: .step_ms, measured_ms: $measured}" >"$work/best"
     for trace in "$work/$name".*.trace; do
         ask "${row[@]}" --against "$trace"
-    done >"$work/steps"
+    done | jq -c "select(.forward_ms < 1.6 * $fastest * ([1, ${row[1]} / $(nproc)] | max))" >"$work/steps"
     # shellcheck disable=SC2046 # six numbers
     printf '%5s %5s %8s %5s %13s   | %9.1f %9.1f %+7.1f%% | %9.1f %9.1f %+7.1f%%\n' "${row[@]}" $(
         jq -r "$error \"\(.predicted_ms) \(.measured_ms) \(error)\"" "$work/best"

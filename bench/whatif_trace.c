@@ -308,15 +308,16 @@ static void keep_steps(Recorded *recorded, const Step *steps, int per_rank)
     recorded->step_count = per_rank;
     recorded->steps = alloc_or_fault((size_t)per_rank * sizeof *recorded->steps);
     for (int i = 0; i < per_rank; i++) {
-        double seconds = 0, forward = 0, most = 0;
+        double seconds = 0, forward = 0, backward = 0, most = 0;
         for (int r = 0; r < recorded->ranks; r++) {
             const Step *step = &steps[r * per_rank + i];
             seconds += step->seconds / recorded->ranks;
             forward += step->parts[FORWARD] / recorded->ranks;
+            backward += step->parts[BACKWARD] / recorded->ranks;
             most = fmax(most, step->parts[FORWARD]);
         }
         const double spread = recorded->ranks > 1 ? (most / forward - 1) / largest_of_ranks(recorded->ranks) : 0;
-        recorded->steps[i] = (RecordedStep){seconds, forward, spread};
+        recorded->steps[i] = (RecordedStep){seconds, forward, backward, spread};
     }
 }
 
@@ -347,6 +348,16 @@ Recorded trace_read(const char *path)
     free(steps);
     free(events);
     return recorded;
+}
+
+double trace_taken(const Recorded *recorded, double forward_passes)
+{
+    double *taken = alloc_or_fault((size_t)(recorded->step_count + 1) * sizeof *taken);
+    for (int i = 0; i < recorded->step_count; i++)
+        taken[i] = recorded->steps[i].backward - forward_passes * recorded->steps[i].forward;
+    const double middle = median(taken, recorded->step_count);
+    free(taken);
+    return middle;
 }
 
 void trace_free(Recorded *recorded)

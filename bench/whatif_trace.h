@@ -4,7 +4,8 @@
 
 /* One step. Seconds; means over the ranks. */
 typedef struct RecordedStep {
-    double seconds, forward; /* from the first forward pass to the optimizer's end; forward: of a micro-batch */
+    double seconds; /* from the first forward pass to the optimizer's end */
+    double forward, backward; /* of a micro-batch */
     double spread;           /* of the ranks' forward passes, as below */
 } RecordedStep;
 
@@ -29,6 +30,10 @@ typedef struct Recorded {
 /* Ends the program if the file is no such trace. */
 Recorded trace_read(const char *path);
 void trace_free(Recorded *recorded);
+
+/* Seconds by which backward takes longer than so many forward passes of the same step. Step by step, because a machine
+ * may be faster in one step than in the next. */
+double trace_taken(const Recorded *recorded, double forward_passes);
 
 /* The middle one of count values, which it sorts; 0 if count is 0. */
 double median(double *values, int count);
