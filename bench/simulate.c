@@ -21,6 +21,11 @@ static double larger(double x, double y)
     return x > y ? x : y;
 }
 
+static double smaller(double x, double y)
+{
+    return x < y ? x : y;
+}
+
 /* Also of what is no number: then it is the least. */
 static int whole(double x, int least, int most)
 {
@@ -100,10 +105,10 @@ static double link_seconds(double bytes)
     return latencies * asked[ASK_LATENCY] + carried;
 }
 
-/* By how much the slowest rank's computing is longer than the mean rank's, as a share of it. With an emulated link, the
- * distance of two ranks is a random walk between -allowed and +allowed. If `allowed` is much longer than the walk's
- * steps, the walk meets its ends rarely: the ranks then wait for (steps squared / 4 allowed). Between this and 0: a
- * smooth line. */
+/* Where each rank has a core: by how much the slowest rank's computing is longer than the mean rank's, as a share of
+ * it. With an emulated link, the distance of two ranks is a random walk between -allowed and +allowed. If `allowed` is
+ * much longer than the walk's steps, the walk meets its ends rarely: the ranks then wait for (steps squared / 4
+ * allowed). Between this and 0: a smooth line. */
 static double slowest_behind(double computing_seconds, double allowed)
 {
     const double distance = 1.4142 * recorded[RECORDED_SPREAD] * computing_seconds;
@@ -117,6 +122,7 @@ static double now;       /* of the training thread, from the beginning of the st
 static double computing; /* of it, without waiting */
 static double in_flight; /* all all-reduces together */
 static double behind;    /* the slowest rank computes this many times as long as the mean rank */
+static double late;      /* ranks share cores: so much longer forward takes on the slowest rank, and backward shorter */
 
 typedef struct Flight {
     double start, done, speed; /* speed: of computing while it is in flight; 1 as always */
@@ -184,17 +190,18 @@ static void wait_and_scale(int flight, const Plan *bucket, bool last)
         compute(recorded[RECORDED_SCALING] * bucket->bytes / all_bytes, asked[ASK_MEMORY_CROWDING]);
 }
 
-/* Stages 3 and 4 launch a bucket when it is ready. */
+/* Stages 3 and 4 launch a bucket when it is ready. If training waits before the thread is awake, it takes its place. */
 static void backward(bool overlaps)
 {
-    const double begin = now;
+    const double begin = now, faster = larger(1 - late / recorded[RECORDED_BACKWARD], 0);
     double progress = 0;
     for (int b = 0; overlaps && b < bucket_count; b++) {
-        compute(buckets[b].ready - progress, asked[ASK_CROWDING]);
+        compute(faster * (buckets[b].ready - progress), asked[ASK_CROWDING]);
         progress = buckets[b].ready;
-        launch(&buckets[b], ranks > 1 ? asked[ASK_WAKE] * crowded(asked[ASK_CROWDING]) : 0);
+        const double wake = smaller(asked[b == 0 ? ASK_FIRST_WAKE : ASK_WAKE], recorded[RECORDED_BACKWARD] - progress);
+        launch(&buckets[b], ranks > 1 ? wake * crowded(asked[ASK_CROWDING]) : 0);
     }
-    compute(larger(recorded[RECORDED_BACKWARD] - progress, 0), asked[ASK_CROWDING]);
+    compute(faster * larger(recorded[RECORDED_BACKWARD] - progress, 0), asked[ASK_CROWDING]);
     draw_phase(1, begin);
 }
 
@@ -214,7 +221,7 @@ static void micro_batch(int stage, bool last)
     const bool synchronises = stage < 4 || last;
     const double begin = now;
     launched = landed = 0;
-    compute(recorded[RECORDED_FORWARD], asked[ASK_CROWDING]);
+    compute(recorded[RECORDED_FORWARD] + late, asked[ASK_CROWDING]);
     draw_phase(0, begin);
     backward(synchronises && stage >= 3);
     if (synchronises)
@@ -238,7 +245,11 @@ void simulate(void)
         answers[i] = 0;
     plan_buckets(stage == 1 ? 0 : asked[ASK_FIRST_CAP], stage == 1 ? 0 : asked[ASK_CAP]);
     const Plan *last = &buckets[stage == 1 || bucket_count == 0 ? 0 : bucket_count - 1];
-    behind = 1 + slowest_behind(alone(accumulate) * crowded(asked[ASK_CROWDING]), link_seconds(last->bytes));
+    const bool share_cores = asked[ASK_CORES] >= 1 && ranks > asked[ASK_CORES];
+    late = share_cores ? recorded[RECORDED_SPREAD] * largest_of_ranks(ranks) * recorded[RECORDED_FORWARD] : 0;
+    behind = 1;
+    if (!share_cores)
+        behind += slowest_behind(alone(accumulate) * crowded(asked[ASK_CROWDING]), link_seconds(last->bytes));
     for (int k = 0; k < accumulate; k++)
         micro_batch(stage, k + 1 == accumulate);
     const double begin = now;

@@ -12,7 +12,7 @@
  *     view(x.recording_bytes(), n).set([...]);                  // n gradients, in the order that buckets are filled
  *     view(x.recording_ready(), n).set([...]);
  *     view(x.recording(), 7).set([n, forward, backward, scaling, optimizer, left, 0]);
- *     const q = view(x.question(), 18), a = view(x.answer(), 9);
+ *     const q = view(x.question(), 19), a = view(x.answer(), 9);
  *     q.fill(0);  q[0] = 3;  q[1] = 8;  q[2] = 1;  q[3] = q[4] = 25 * 2 ** 20;  q[5] = 50e-6;  q[6] = 125e6;
  *     x.simulate();
  *     console.log(a[0], a[3], a[5]);                            // step, exposed, efficiency
@@ -70,6 +70,7 @@ typedef enum Question {
     ASK_MEMORY_CROWDING,  /* the same for scaling and the optimizer, which wait for memory; both need ASK_CORES */
     ASK_WAKE,             /* stages 3 and 4: until a queued all-reduce starts, if none is under way: to wake a thread */
     ASK_EMULATED,         /* 1: the link is train's --wire, over which ranks wait less for each other: see below */
+    ASK_FIRST_WAKE,       /* as ASK_WAKE, for the first all-reduce of a backward pass: the thread has slept for long */
     QUESTION_COUNT
 } Question;
 
@@ -78,6 +79,9 @@ double *question(void); /* QUESTION_COUNT numbers */
 /* Over a real link an all-reduce begins when the last rank is there. --wire emulates the link's time from the moment
  * when the rank itself is there. So a rank may be behind by as much as the last all-reduce takes, before others wait.
  * What it is behind in one step it may catch up in the next. */
+
+/* Ranks that share cores take turns, and not evenly. Whoever is late in forward has the cores more for itself in
+ * backward, so only its first gradients are late. */
 
 /* ---- the answer ---- */
 

@@ -28,6 +28,8 @@ static const char usage[] =
     "  --recorded-link L  the --wire of the recorded run of several ranks, or 'none'; needed with --link\n"
     "  --emulated         the link is train's --wire, over which ranks wait less for each other\n"
     "  --json             one JSON object per line\n"
+    "  --against RUN      the trace of the run that is asked for: predicts each of its steps, for the speed of its\n"
+    "                     ranks in this step, which their forward passes tell; one JSON object per step\n"
     "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
 
 typedef struct Link {
@@ -67,6 +69,7 @@ typedef struct Settings {
     bool link_given, recorded_link_given, emulated, pairwise, json, only_recording;
     Link link, recorded_link;
     double cores, slowdown;
+    const char *against; /* or NULL */
 } Settings;
 
 /* ---- the command line ---- */
@@ -131,6 +134,7 @@ static void set_option(Settings *settings, int letter, char *value)
         settings->link_given = true;
         break;
     case 'e': settings->emulated = true; break;
+    case 'a': settings->against = value; break;
     case 'L':
         settings->recorded_link_given = true;
         if (strcmp(value, "none") != 0)
@@ -148,7 +152,7 @@ static Settings parse_options(int argc, char **argv)
         {"stage", required_argument, NULL, 's'},      {"pairwise", no_argument, NULL, 'p'},
         {"slowdown", required_argument, NULL, 'd'},   {"cores", required_argument, NULL, 'c'},
         {"recorded-link", required_argument, NULL, 'L'}, {"json", no_argument, NULL, 'j'},
-        {"emulated", no_argument, NULL, 'e'},
+        {"emulated", no_argument, NULL, 'e'},         {"against", required_argument, NULL, 'a'},
         {"recording", no_argument, NULL, 'R'},        {"help", no_argument, NULL, 'h'}, {0}};
     Settings settings = {.ranks = {2, 8, 64, 1024}, .rank_count = 4, .caps = {AUTO, 0, 1, 5, 25}, .cap_count = 5,
                          .stage = 3, .accumulate = 1};
@@ -196,7 +200,7 @@ static double crowding(double several, double alone, int ranks, double cores)
  * all-reduces take away. The latter is what backward, which they overlap, takes longer than forward does. */
 static void fill_machine(const Recorded *alone, const Recorded *several, double cores)
 {
-    double *q = question(), bytes = 0;
+    double *q = question();
     q[ASK_CORES] = cores;
     if (!(cores >= 1) || several->ranks == alone->ranks)
         return;
@@ -205,13 +209,12 @@ static void fill_machine(const Recorded *alone, const Recorded *several, double 
         fprintf(stderr, "whatif: warning: %s: a rank's forward pass takes %.0f %% of that of %s: has each rank as many "
                         "samples in both runs? (--batch-size is that of all ranks)\n", several->path, 100 * longer,
                 alone->path);
-    const double taken = several->backward - longer * alone->backward;
+    const double taken = trace_taken(several, alone->backward / alone->forward);
+    const double carried = several->overlapped * ring_share(several->ranks);
     q[ASK_CROWDING] = crowding(several->forward, alone->forward, several->ranks, cores);
     q[ASK_MEMORY_CROWDING] = crowding(several->optimizer, alone->optimizer, several->ranks, cores);
-    for (int g = 0; g < several->gradients; g++)
-        bytes += several->bytes[g] * ring_share(several->ranks);
-    if (bytes > 0)
-        q[ASK_BYTE_PROCESSOR] = fmax(taken, 0) / bytes / longer;
+    if (carried > 0)
+        q[ASK_BYTE_PROCESSOR] = fmax(taken, 0) / carried / longer;
 }
 
 /* The link that was asked for, and what an all-reduce costs besides. Or the recorded link. What was measured on crowded
@@ -223,6 +226,7 @@ static void fill_link(const Recorded *alone, const Recorded *several, const Sett
     const double longer = crowded ? several->forward / alone->forward : 1;
     const double latencies = 2 * (several->ranks - 1), share = ring_share(several->ranks);
     q[ASK_WAKE] = several->wake / longer;
+    q[ASK_FIRST_WAKE] = several->first_wake / longer;
     q[ASK_EMULATED] = settings->emulated;
     q[ASK_LATENCY] = 1e-6 * settings->link.us;
     q[ASK_BANDWIDTH] = 1e9 / 8 * settings->link.gbps;
@@ -249,9 +253,9 @@ static void print_head(const Settings *settings)
 {
     const double *q = question();
     printf("stage %d, %d micro-batch(es) per step; link: %.4g Gbit/s, %.4g us per message, %.0f us for each call;\n"
-           "%.0f us to wake a thread; ",
+           "%.0f us to wake a thread, %.0f us for the first bucket; ",
            settings->stage, settings->accumulate, 8e-9 * q[ASK_BANDWIDTH], 1e6 * q[ASK_LATENCY],
-           1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE]);
+           1e6 * q[ASK_CALL_SECONDS], 1e6 * q[ASK_WAKE], 1e6 * q[ASK_FIRST_WAKE]);
     printf("an all-reduce takes %.2f ms of computing for each MB; ranks differ by %.1f %%", 1e9 * q[ASK_BYTE_PROCESSOR],
            100 * recording()[RECORDED_SPREAD]);
     if (q[ASK_CORES] > 0)
@@ -315,6 +319,37 @@ static void answer_all(const Settings *settings)
         }
 }
 
+/* ---- a run that was recorded, step by step ---- */
+
+/* From now on all computing takes so many times as long. */
+static void change_speed(double times)
+{
+    const int gradients = (int)recording()[RECORDED_GRADIENTS];
+    for (int part = RECORDED_FORWARD; part <= RECORDED_LEFT; part++)
+        recording()[part] *= times;
+    for (int g = 0; g < gradients; g++)
+        recording_ready()[g] *= times;
+}
+
+static void answer_against(const Settings *settings, const Recorded *alone)
+{
+    Recorded run = trace_read(settings->against);
+    double *q = question();
+    q[ASK_RANKS] = run.ranks;
+    q[ASK_FIRST_CAP] = q[ASK_CAP] = fmax(settings->caps[0], 0) * MIB;
+    for (int i = 0; i < run.step_count; i++) {
+        const RecordedStep *step = &run.steps[i];
+        fill_recording(alone, 0);
+        simulate();
+        change_speed(step->forward / answer_phases()[2]); /* when the first forward pass ended */
+        recording()[RECORDED_SPREAD] = step->spread;
+        simulate();
+        printf("{\"predicted_ms\": %.17g, \"measured_ms\": %.17g, \"forward_ms\": %.17g}\n",
+               1e3 * answer()[ANSWER_STEP], 1e3 * step->seconds, 1e3 * step->forward);
+    }
+    trace_free(&run);
+}
+
 int main(int argc, char **argv)
 {
     job_set_program("whatif");
@@ -339,6 +374,8 @@ int main(int argc, char **argv)
     fill_link(alone, several, &settings);
     if (settings.only_recording) {
         print_recording();
+    } else if (settings.against != NULL) {
+        answer_against(&settings, alone);
     } else {
         if (!settings.json)
             print_head(&settings);

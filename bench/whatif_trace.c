@@ -29,6 +29,7 @@ typedef struct Step {
     const Event *events; /* by start; not owned */
     double parts[KINDS]; /* seconds */
     double computing;    /* all its micro-batches */
+    double seconds;      /* from the first forward pass to the optimizer's end */
     const Event *last_backward;
 } Step;
 
@@ -153,6 +154,7 @@ static void take_apart(Step *step, const Step *before)
     if (micro_batches == 0 || step->last_backward == NULL || optimizer == NULL)
         return; /* the step is not whole: no last_backward, or no optimizer */
     step->computing = step->parts[FORWARD] + step->parts[BACKWARD];
+    step->seconds = optimizer->end - step->events[0].start;
     step->parts[FORWARD] /= micro_batches;
     step->parts[BACKWARD] /= micro_batches;
     step->parts[SCALING] = optimizer->start - step->last_backward->end;
@@ -232,19 +234,32 @@ static void read_gradients(Recorded *recorded, const Step *steps, int count, dou
     }
 }
 
-static double median_wake(const Step *steps, int count, double *values)
+/* A part of an all-reduce's time carries the same part of its bytes. */
+static double median_overlapped(const Step *steps, int count, double *values)
+{
+    for (int i = 0; i < count; i++) {
+        const Event *backward = steps[i].last_backward;
+        values[i] = 0;
+        for (const Event *e = steps[i].events; e < steps[i].events + steps[i].count; e++)
+            if (e->kind == ALL_REDUCE && e->end > e->start)
+                values[i] += e->bytes * overlap(e, backward->start, backward->end) / (e->end - e->start);
+    }
+    return median(values, count);
+}
+
+/* The first one's is mostly short, and in some steps as long as a scheduler's time slice: hence the mean. */
+static void read_wakes(Recorded *recorded, const Step *steps, int count, double *values)
 {
     int n = 0;
     for (int i = 0; i < count; i++) {
-        double done = -INFINITY;
-        const Event *e;
-        for (int k = 0; n < count && (e = nth_all_reduce(&steps[i], k, true)) != NULL; k++) {
-            if (done < e->queued - AT_ONCE)
+        const Event *e = nth_all_reduce(&steps[i], 0, true), *before = e;
+        if (e != NULL)
+            recorded->first_wake += (e->start - e->queued) / count;
+        for (int k = 1; n < count && (e = nth_all_reduce(&steps[i], k, true)) != NULL; k++, before = e)
+            if (before->end < e->queued - AT_ONCE)
                 values[n++] = e->start - e->queued;
-            done = e->end;
-        }
     }
-    return median(values, n);
+    recorded->wake = median(values, n);
 }
 
 /* An all-reduce is counted from the moment when the last rank is there: that rank has the shortest time. */
@@ -288,6 +303,24 @@ static double find_spread(const Step *steps, int per_rank, int ranks, double *va
     return median(values, per_rank) / largest_of_ranks(ranks);
 }
 
+static void keep_steps(Recorded *recorded, const Step *steps, int per_rank)
+{
+    recorded->step_count = per_rank;
+    recorded->steps = alloc_or_fault((size_t)per_rank * sizeof *recorded->steps);
+    for (int i = 0; i < per_rank; i++) {
+        double seconds = 0, forward = 0, backward = 0, most = 0;
+        for (int r = 0; r < recorded->ranks; r++) {
+            const Step *step = &steps[r * per_rank + i];
+            seconds += step->seconds / recorded->ranks;
+            forward += step->parts[FORWARD] / recorded->ranks;
+            backward += step->parts[BACKWARD] / recorded->ranks;
+            most = fmax(most, step->parts[FORWARD]);
+        }
+        const double spread = recorded->ranks > 1 ? (most / forward - 1) / largest_of_ranks(recorded->ranks) : 0;
+        recorded->steps[i] = (RecordedStep){seconds, forward, backward, spread};
+    }
+}
+
 Recorded trace_read(const char *path)
 {
     Recorded recorded = {.path = path};
@@ -303,7 +336,10 @@ Recorded trace_read(const char *path)
     recorded.optimizer = median_part(steps, count, OPTIMIZER, values);
     recorded.left = median_part(steps, count, LEFT, values);
     read_gradients(&recorded, steps, count, values);
-    recorded.wake = median_wake(steps, count, values);
+    recorded.overlapped = median_overlapped(steps, count, values);
+    read_wakes(&recorded, steps, count, values);
+    if (count % recorded.ranks == 0)
+        keep_steps(&recorded, steps, count / recorded.ranks);
     if (recorded.ranks > 1 && count % recorded.ranks == 0) {
         recorded.spread = find_spread(steps, count / recorded.ranks, recorded.ranks, values);
         fit_link(&recorded, steps, count / recorded.ranks, values);
@@ -314,8 +350,19 @@ Recorded trace_read(const char *path)
     return recorded;
 }
 
+double trace_taken(const Recorded *recorded, double forward_passes)
+{
+    double *taken = alloc_or_fault((size_t)(recorded->step_count + 1) * sizeof *taken);
+    for (int i = 0; i < recorded->step_count; i++)
+        taken[i] = recorded->steps[i].backward - forward_passes * recorded->steps[i].forward;
+    const double middle = median(taken, recorded->step_count);
+    free(taken);
+    return middle;
+}
+
 void trace_free(Recorded *recorded)
 {
     free(recorded->bytes);
     free(recorded->ready);
+    free(recorded->steps);
 }

@@ -2,6 +2,13 @@
 #ifndef LOCKSTEP_BENCH_WHATIF_TRACE_H
 #define LOCKSTEP_BENCH_WHATIF_TRACE_H
 
+/* One step. Seconds; means over the ranks. */
+typedef struct RecordedStep {
+    double seconds; /* from the first forward pass to the optimizer's end */
+    double forward, backward; /* of a micro-batch */
+    double spread;           /* of the ranks' forward passes, as below */
+} RecordedStep;
+
 /* Seconds and bytes. Of the first steps, which are slower, 3 are left out, or half if there are fewer than 6. */
 typedef struct Recorded {
     const char *path;
@@ -13,12 +20,20 @@ typedef struct Recorded {
     int gradients;             /* or buckets: each all-reduce that was queued during backward */
     double *bytes, *ready;     /* of each; ready: after backward's beginning; owned */
     double alpha, beta;        /* an all-reduce takes alpha + beta * bytes once all ranks are there; 0 of one rank */
-    double wake;               /* from queueing an all-reduce to its beginning, if none is under way */
+    double overlapped;         /* bytes of all-reduces that were carried during backward, of a step */
+    double first_wake, wake;   /* from queueing an all-reduce to its beginning, if none is under way: the mean of the
+                                * first one of each backward pass, the median of the others */
+    RecordedStep *steps;       /* owned */
+    int step_count;
 } Recorded;
 
 /* Ends the program if the file is no such trace. */
 Recorded trace_read(const char *path);
 void trace_free(Recorded *recorded);
+
+/* Seconds by which backward takes longer than so many forward passes of the same step. Step by step, because a machine
+ * may be faster in one step than in the next. */
+double trace_taken(const Recorded *recorded, double forward_passes);
 
 /* The middle one of count values, which it sorts; 0 if count is 0. */
 double median(double *values, int count);

@@ -56,7 +56,7 @@ static int record(void **state)
 static void test_one_rank(void **state)
 {
     (void)state;
-    question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = 9 * MS;
+    question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = question()[ASK_FIRST_WAKE] = 9 * MS;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 1, 1, 0, 0);
         expect_step("one rank has nothing to wait for", 70, 0);
@@ -208,6 +208,19 @@ static void test_cores(void **state)
     assert_true(fabs(answer()[ANSWER_EFFICIENCY] - 70 / (2 * (61 * 1.3 + 9 * 1.6))) < 1e-12);
 }
 
+/* Two ranks on one core, so all computing takes twice as long. The late rank's forward takes 20 + 4, its backward 36:
+ * a gradient that is ready after 10 of 40 is so after 9 of 36. */
+static void test_late(void **state)
+{
+    (void)state;
+    question()[ASK_CORES] = 1;
+    recording()[RECORDED_SPREAD] = 0.2 / 0.5642;
+    ask(3, 2, 1, 0, 0);
+    expect_ms("the first gradient of the late rank", answer_collectives()[0], 2 * (24 + 9));
+    ask(2, 2, 1, 9 * MB, 9 * MB);
+    expect_step("its backward ends in time", 2 * 70 + 42, 42);
+}
+
 /* ---- what communication costs besides ---- */
 
 /* Two gradients, ready at 10 and 40. The first one is in flight 10-22, in which backward makes 6 of its 12 ms: it ends
@@ -233,19 +246,28 @@ static void test_slowdown(void **state)
 static void test_wake(void **state)
 {
     (void)state;
-    question()[ASK_WAKE] = 1 * MS;
+    question()[ASK_FIRST_WAKE] = 1 * MS;
     ask(3, 2, 1, 0, 0);
     expect_step("a thread wakes once", 20 + 60 + 5 + 1, 16);
     expect_ms("the first bucket starts", answer_collectives()[1], 20 + 11);
     ask(2, 2, 1, 0, 0);
     expect_step("the training thread need not wake", 70 + 48, 48);
-    /* In flight 12-24, with half the speed: at 24 backward has made 18, so it ends at 46. Then 48-60. */
+    ask(3, 2, 1, 9 * MB, 9 * MB);
+    expect_step("nor if it waits at once", 70 + 42, 42);
+    /* In flight 12-24, with half the speed: at 24 backward has made 18, so it ends at 46. Then 46-58,
+     * because the training thread, which waits, is awake. */
     recording()[RECORDED_GRADIENTS] = 2;
     recording_ready()[1] = 40 * MS;
-    question()[ASK_WAKE] = 2 * MS;
+    question()[ASK_FIRST_WAKE] = 2 * MS;
     question()[ASK_SLOWDOWN] = 0.5;
     ask(3, 2, 1, 0, 0);
-    expect_step("computing is slower in flight only", 20 + 62 + 5 + 1, 12);
+    expect_step("computing is slower in flight only", 20 + 60 + 5 + 1, 8);
+    /* Gradients are ready at 10 and 26: 12-24, with backward at 18 of 40; at 32 it is at 26, and the thread sleeps. */
+    recording_ready()[1] = 26 * MS;
+    question()[ASK_WAKE] = 3 * MS;
+    ask(3, 2, 1, 0, 0);
+    expect_ms("the second bucket is queued", answer_collectives()[4], 20 + 32);
+    expect_ms("and starts when the thread is awake", answer_collectives()[5], 20 + 35);
 }
 
 /* Over an emulated link, ranks wait less for each other the longer the last all-reduce takes. That is the one of the
@@ -341,7 +363,7 @@ int main(void)
         cmocka_unit_test_setup(test_cores, record),         cmocka_unit_test_setup(test_slowdown, record),
         cmocka_unit_test_setup(test_longer_one, record),    cmocka_unit_test_setup(test_best_caps, record),
         cmocka_unit_test_setup(test_wake, record),          cmocka_unit_test_setup(test_emulated, record),
-        cmocka_unit_test_setup(test_odd_questions, record),
+        cmocka_unit_test_setup(test_odd_questions, record), cmocka_unit_test_setup(test_late, record),
     };
     return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
 }

@@ -19,10 +19,10 @@ def event(name, rank, row, start, duration, step, **args):
             "args": {"step": step, **{key: value for key, value in args.items()}}}
 
 
-def step_events(rank, step, at, crowded, link):
+def step_events(rank, step, at, crowded, link, taken):
     """Forward 20, backward 40, (scaling 4, optimizer 5) and left 1; crowded: how many times as long the first two take.
-    link: the all-reduces' ms, which follow one another; they begin 0.5 after they are queued."""
-    forward, backward, done = 20 * crowded, 40 * crowded, 0
+    link: the all-reduces' ms, which follow one another; they begin 0.5 after they are queued. taken: of backward."""
+    forward, backward, done = 20 * crowded, 40 * crowded + taken, 0
     out = [event("forward", rank, 0, at, forward, step)]
     begin = at + forward
     for bucket, ready in enumerate(READY):
@@ -37,13 +37,13 @@ def step_events(rank, step, at, crowded, link):
     return out, optimizer + 6
 
 
-def write_trace(path, ranks, crowded, link):
+def write_trace(path, ranks, crowded, link, taken=0):
     events = [{"name": "clock_alignment", "ph": "M", "pid": 0, "args": {"error_us": 0}}]
     for rank in range(ranks):
         at = 100
         for step in range(8):
             slow = 1.5 if step < 3 else crowded * (1 + 0.1 * (step % 3 - 1))  # the median is `crowded`
-            more, at = step_events(rank, step, at, slow, link)
+            more, at = step_events(rank, step, at, slow, link, taken)
             events += more
     with open(path, "w") as file:
         json.dump(events, file)
@@ -91,9 +91,29 @@ def test_reading(program, directory):
     [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--stage", "1", "--link", "0.8,0",
                     "--recorded-link", "1,5000")
     expect("another link, and 2 ms for each call", row["step_ms"], 61 * 1.2 + 9 + 4 * 2 + 50, 1e-3)
-    [row] = answers(program, one, two, "--ranks", "2", "--cores", "2", "--caps", "9", "--link", "0.8,0",
-                    "--recorded-link", "1,5000")
-    expect("and 0.5 ms to wake a thread", row["step_ms"], 61 * 1.2 + 9 + 2 + 50 + 0.5, 1e-3)
+    # Two buckets, of 3 and 2 MB. The first is queued at 20 * 1.2, and scaled while the second is in flight.
+    both = [one, two, "--ranks", "2", "--cores", "2", "--link", "0.8,0", "--recorded-link", "1,5000"]
+    [row] = answers(program, *both, "--caps", "1")
+    expect("and 0.5 ms to wake a thread", row["step_ms"], 24 + (24 + 0.5 + 2 + 30 + 2 + 20) + 4 * 2 / 5 + 5 + 1.2, 1e-3)
+    # Step by step, at the speed of each step of the run of two ranks: 0.9, 1 and 1.1 of what it is at the median.
+    steps = answers(program, *both, "--caps", "1", "--against", two)
+    for step, slow, took in zip(steps, (0.9, 1, 1.1, 0.9, 1), (89.9, 93.5, 100.7, 89.9, 93.5), strict=True):
+        expect("the step's forward pass", step["forward_ms"], 24 * slow, 1e-3)
+        expect("the step", step["measured_ms"], took, 1e-3)
+        expect("predicted for its speed", step["predicted_ms"], (24 + 24 + 1.6 + 5 + 1.2) * slow + 54.5, 1e-3)
+    # The forward passes of rank 1 take 1.2 times as long. The other rank waits for it.
+    events = json.load(open(two))
+    for e in events:
+        if e["pid"] == 1 and e["name"] == "forward":
+            e["dur"] *= 1.2
+    with open(late, "w") as file:
+        json.dump(events, file)
+    steps = answers(program, *both, "--caps", "1", "--against", late)
+    expect("predicted for the slowest rank", steps[1]["predicted_ms"], (24 + 24 + 1.6 + 5 + 1.2) * 1.2 + 54.5, 1e-3)
+    # Backward takes 6 more. During it 4 MB are carried, and 5.5 of the 12 ms of another 1 MB.
+    write_trace(two, 2, 1.2, 12, 6)
+    recorded = json.loads(whatif(program, *both, "--recording")[1])
+    expect("computing that a MB takes", 1e3 * MB * recorded["question"][11], 6 / (4 + 5.5 / 12) / 1.2, 1e-3)
     refused(program, "--recorded-link", one, two, "--link", "1,50")
     refused(program, "shows no link", one)
     number, whole = "is not a number from", "is not a whole number from"
