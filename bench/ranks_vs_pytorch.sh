@@ -35,13 +35,25 @@ lockstep() {
     [ "$1" = gpt ] || flags="$flags --momentum 0"
     # shellcheck disable=SC2086 # lists of words
     mpiexec -n 2 "$build"/stage"$5"_*/train --model "$1" --batch-size "$2" $flags --steps $(($3 + 3)) --eval-samples 2 \
-        ${6:-} --json "$results/$1.stage $5${6:+, $6}.$4" >"$results/log" 2>&1 || { cat "$results/log" >&2; exit 1; }
+        ${6:-} --json "$results/$1.stage $5${6:+, $6}.$4" >"$results/log" 2>&1 || failed "stage $5 ${6:-} with $1"
 }
 
-# pytorch MODEL BATCH STEPS ROUND HOW
+# pytorch MODEL BATCH STEPS ROUND HOW. Gloo's start fails once in some hundred times ("terminate called without an
+# active exception"), so that a run that failed is tried once more, and says so.
 pytorch() {
-    "$python" bench/torch_step.py --model "$1" --batch-size $(($2 / 2)) --steps "$3" --ranks 2 --with "$5" \
-        >"$results/$1.PyTorch $5.$4" 2>"$results/log" || { cat "$results/log" >&2; exit 1; }
+    local try
+    for try in 1 2; do
+        "$python" bench/torch_step.py --model "$1" --batch-size $(($2 / 2)) --steps "$3" --ranks 2 --with "$5" \
+            >"$results/$1.PyTorch $5.$4" 2>"$results/log" && return
+        echo "ranks_vs_pytorch.sh: PyTorch $5 with $1 failed in round $4, attempt $try of 2" >&2
+    done
+    failed "PyTorch $5 with $1"
+}
+
+failed() {
+    cat "$results/log" >&2
+    echo "ranks_vs_pytorch.sh: $1 failed; its output is above, and there is no table" >&2
+    exit 1
 }
 
 awk -v cores="$(nproc --all)" '$1 > cores / 2 {

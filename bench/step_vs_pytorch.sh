@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Step time of lockstep and of PyTorch on this machine: one rank, one thread, float32.
+# Step time of lockstep and of PyTorch, eager and compiled, on this machine: one rank, one thread, float32.
 #
 #   bench/step_vs_pytorch.sh [--rounds N] [--build DIR] [--python PYTHON]
 #
-# mlp: 784-512-512-10, batch 256, SGD. gpt: 4 layers, width 256, context 128, batch 16, AdamW. The two programs run in
-# turns, round by round, so that the machine's noise affects both alike; a round's result is the median of its steps.
+# mlp: 784-512-512-10, batch 256, SGD. gpt: 4 layers, width 256, context 128, batch 16, AdamW. The programs run in
+# turns, round by round, so that the machine's noise affects all alike; a round's result is the median of its steps.
 # The table shows the median, minimum and maximum over the rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -39,7 +39,8 @@ one_round() {
     # shellcheck disable=SC2086 # flags are two words
     "$train" --model "$1" --batch-size "$2" --optimizer "$3" $flags --steps $(($4 + 3)) --threads 1 --eval-samples 1 \
         --json "$results/$1.lockstep.$5" > "$results/log" 2>&1 || { cat "$results/log" >&2; exit 1; }
-    "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" > "$results/$1.pytorch.$5"
+    "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" > "$results/$1.eager.$5"
+    "$python" bench/torch_step.py --model "$1" --batch-size "$2" --steps "$4" --compile > "$results/$1.compiled.$5"
 }
 
 awk -v cores="$(nproc --all)" '$1 > cores / 2 {
@@ -56,16 +57,20 @@ import glob, json, statistics, sys
 def load(model, program):
     return [json.load(open(path)) for path in sorted(glob.glob(f"{sys.argv[1]}/{model}.{program}.*"))]
 
-torch = load("gpt", "pytorch")[0]["torch"]
-print(f"milliseconds, one rank, one thread; PyTorch {torch}; median over rounds of a round's median [min .. max]")
+torch = load("gpt", "eager")[0]["torch"]
+print(f"milliseconds, one rank, one thread; PyTorch {torch}; median over rounds of a round's median [min .. max];")
+print("the ratio is lockstep's time to PyTorch's, the median over rounds")
 for model in ("mlp", "gpt"):
-    ours, theirs = load(model, "lockstep"), load(model, "pytorch")
-    print(f"{model}: {ours[0]['parameters']} parameters (PyTorch: {theirs[0]['parameters']}), {len(ours)} rounds")
+    ours = load(model, "lockstep")
+    print(f"{model}: {ours[0]['parameters']} parameters, {len(ours)} rounds")
     parts = [("step", lambda run: run["step_ms"]["p50"])]
     parts += [(name, lambda run, name=name: run[name + "_ms"]) for name in ("forward", "backward", "optimizer")]
     for name, part in parts:
-        a, b = [part(run) for run in ours], [part(run) for run in theirs]
         show = lambda v: f"{statistics.median(v):8.2f} [{min(v):8.2f} .. {max(v):8.2f}]"
-        ratio = statistics.median(y / x for x, y in zip(a, b))
-        print(f"  {name:10} lockstep {show(a)}   PyTorch {show(b)}   PyTorch / lockstep {ratio:.2f}")
+        line = f"  {name:10} lockstep {show([part(run) for run in ours])}"
+        for mode in ("eager", "compiled"):
+            theirs = load(model, mode)
+            ratio = statistics.median(part(x) / part(y) for x, y in zip(ours, theirs))
+            line += f"   {mode} {show([part(run) for run in theirs])} ratio {ratio:.2f}"
+        print(line)
 PYTHON
