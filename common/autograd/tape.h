@@ -9,7 +9,8 @@
  * after its LAST contribution. For a weight that is used twice (GPT's tied embedding) that is once, after the
  * second. DDP listens to this event; the tape itself knows nothing of DDP.
  * Two more events are for weights and gradients that are not always in memory (stage 5): parameters-needed, right
- * before an operation reads weights, forward or backward; and gradient-needed, before a gradient's first contribution.
+ * before an operation reads weights, forward or backward; and gradient-needed, before a contribution to a parameter's
+ * gradient that has no memory.
  *
  * All activations, their gradients and the nodes belong to the tape and live until the next tape_begin().
  */
@@ -78,8 +79,8 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
 
 /* Where a backward function writes its contribution to the tensor's gradient. values is NULL if the tensor needs none.
  * An activation's gradient gets its memory here at the first contribution, which is stored with = (device.h). A
- * parameter's gradient already has memory, zeroed before each step, so all contributions are added. Each call must be
- * followed by exactly one contribution, in call order, because two inputs may be one tensor. */
+ * parameter's gradient is zeroed before, so all contributions are added; if it has no memory, gradient-needed provides
+ * it. Each call must be followed by exactly one contribution, in call order, because two inputs may be one tensor. */
 Gradient tape_gradient(Tape *tape, Tensor *tensor);
 /* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has
  * another version of this function. */

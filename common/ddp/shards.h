@@ -1,11 +1,11 @@
 /* shards.h: buckets of parameters that are cut into one shard per rank. For stage 5.
  *
- * A bucket holds the weights of its parameters side by side, and their gradients in the same places. Its length is a
- * multiple of the number of ranks, and rank r owns the r-th part of it: its shard. Parameters begin at multiples of
- * SQUARES_BLOCK elements, and so do shards. So a shard may begin in the middle of a parameter, but never in the middle
- * of a block of which device_sum_of_squares() makes one number.
+ * A bucket holds the weights of its parameters side by side, and their gradients in the same places. Rank r of N owns
+ * the r-th of N equal parts of it: its shard. Parameters begin at multiples of SQUARES_BLOCK elements, and so do
+ * shards. So a shard may begin in the middle of a parameter, but never in the middle of a block of which
+ * device_sum_of_squares() makes one number.
  *
- *   bucket of 2 ranks:   | c_fc.weight ................... | c_fc.bias .. | (padding) |
+ *   bucket of 2 ranks:   | c_fc.bias .. | c_fc.weight ................... | (padding) |
  *                        | shard of rank 0 ........ | shard of rank 1 ............... |
  *
  * Interface: shards_create() takes the weights over, shards_free() gives them back. In between, `zero` decides what is
