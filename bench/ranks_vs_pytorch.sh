@@ -38,8 +38,8 @@ lockstep() {
         ${6:-} --json "$results/$1.stage $5${6:+, $6}.$4" >"$results/log" 2>&1 || failed "stage $5 ${6:-} with $1"
 }
 
-# pytorch MODEL BATCH STEPS ROUND HOW. Gloo's start fails once in some hundred times ("terminate called without an
-# active exception"), so that a run that failed is tried once more, and says so.
+# pytorch MODEL BATCH STEPS ROUND HOW. At times a PyTorch process dies ("terminate called without an active
+# exception"). So a run that failed is tried once more, and the script says so.
 pytorch() {
     local try
     for try in 1 2; do

@@ -20,14 +20,15 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 [ -x "$build/stage5_sharded/train" ] ||
-    { echo "sharded_over_link.sh: $build/stage5_sharded/train is missing: build first, or give --build DIR" >&2; exit 2; }
+    { echo "sharded_over_link.sh: $build/stage5_sharded/train is missing: build, or give --build DIR" >&2; exit 2; }
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 
 for ((round = 0; round < rounds; round++)); do
     for level in 0 1 2 3; do
-        if [ $level = 0 ]; then program=stage4_accumulation/train; else program="stage5_sharded/train --zero $level"; fi
+        program="stage5_sharded/train --zero $level"
+        [ $level -gt 0 ] || program=stage4_accumulation/train
         # shellcheck disable=SC2086 # lists of words
         $launch -n 2 "$build"/$program --model gpt --batch-size 16 --steps 25 --eval-samples 2 --bucket-cap-mb 1 \
             --wire "$wire" --json "$results/$level.$round" >"$results/log" 2>&1 || { cat "$results/log" >&2; exit 1; }
@@ -42,5 +43,6 @@ jq --null-input --raw-output '
     | (map(select(.level == 0).ms)) as $stage4
     | group_by(.level)[]
     | (if .[0].level == 0 then "stage 4         " else "stage 5 --zero \(.[0].level)" end)
-      + "  step \(map(.ms) | spread(1)) ms   of stage 4'"'"'s \([map(.ms), $stage4] | transpose | map(.[0] / .[1]) | spread(3))"
+      + "  step \(map(.ms) | spread(1)) ms"
+      + "   to stage 4 \([map(.ms), $stage4] | transpose | map(.[0] / .[1]) | spread(3))"
       + "   hidden \(map(.hidden) | spread(1)) %"' "$results"/[0-9].*

@@ -117,7 +117,7 @@ static void parameters_needed(void *listener, Parameter *const *parameters, int 
 }
 
 /* Starts the bucket's reduce-scatter, in grad_dtype. The sum is written over this rank's part of what is sent, or, from
- * level 2 on in float32, directly to the shard. Until finish() all three buffers belong to the communication. */
+ * level 2 on in float32, directly to the shard. Until finish() both buffers belong to the communication. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */

@@ -8,9 +8,8 @@
  * While backward runs, the tape raises the gradient-ready event: once per parameter and backward pass, right
  * after its LAST contribution. For a weight that is used twice (GPT's tied embedding) that is once, after the
  * second. DDP listens to this event; the tape itself knows nothing of DDP.
- * Two more events are for weights and gradients that are not always in memory (stage 5): parameters-needed, right
- * before an operation reads weights, forward or backward; and gradient-needed, before a contribution to a parameter's
- * gradient that has no memory.
+ * Two more events are for what is not always in memory (stage 5): parameters-needed, right before an operation reads
+ * weights, forward or backward; and gradient-needed, before a contribution to a parameter's gradient without memory.
  *
  * All activations, their gradients and the nodes belong to the tape and live until the next tape_begin().
  */

@@ -1,9 +1,8 @@
 /* shards.h: buckets of parameters that are cut into one shard per rank. For stage 5.
  *
  * A bucket holds the weights of its parameters side by side, and their gradients in the same places. Rank r of N owns
- * the r-th of N equal parts of it: its shard. Parameters begin at multiples of SQUARES_BLOCK elements, and so do
- * shards. So a shard may begin in the middle of a parameter, but never in the middle of a block of which
- * device_sum_of_squares() makes one number.
+ * the r-th of N equal parts: its shard. Parameters and shards begin at multiples of SQUARES_BLOCK elements. So a shard
+ * may begin in the middle of a parameter, but not of a block of which device_sum_of_squares() makes one number.
  *
  *   bucket of 2 ranks:   | c_fc.bias .. | c_fc.weight ................... | (padding) |
  *                        | shard of rank 0 ........ | shard of rank 1 ............... |

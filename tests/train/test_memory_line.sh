@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The summary's memory: its parts explain the peak to within 15 %, also with more buffers beside the gradients: a 16-bit
-# copy that is sent, or the sums that stage 3 discards under --accumulate.
+# copy that is sent, or the sums that stage 3 discards under --accumulate; and with less, in stage 5.
 #
 # usage: test_memory_line.sh BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 set -u
@@ -34,7 +34,7 @@ explained()
     }
     jq -e '(.memory | add) / .peak_rss_mb | . >= 0.85 and . <= 1.05' "$scratch/json" >/dev/null ||
         fail "the parts are $(jq '100 * (.memory | add) / .peak_rss_mb | round' "$scratch/json") % of the peak, not 85" \
-            "to 105 %: is there memory that memory_use() in train/loop/report.c does not count?"
+            "to 105 %: is there memory that add_memory() in train/loop/report.c does not count?"
     jq -e ".memory.gradients_mb / .memory.weights_mb | $3" "$scratch/json" >/dev/null ||
         fail "gradients / weights is $(jq '.memory.gradients_mb / .memory.weights_mb' "$scratch/json"), not $3"
 }

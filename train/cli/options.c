@@ -66,7 +66,7 @@ static bool read_words(Options *options, int argc, char **argv, int stage)
         options->text[id] = takes_value ? value_of(flag, word, next) : "";
         options->given[id] = true;
         if (options->text[id] == next)
-            i++; /* the value was a word of its own */
+            i++; /* the next word was the value */
     }
     return true;
 }

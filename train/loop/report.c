@@ -178,8 +178,8 @@ static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, c
 {
     const ParameterList *parameters = &replica->model.parameters;
     const DdpMemory held = ddp_memory(ddp, parameters);
-    /* Also counts their copy in 16 bits, if they are sent so, and the sums that stage 3 discards. (Stage 5 copies a bucket
-     * only while it is sent.) */
+    /* Also counts the sums that stage 3 discards, and the copy in 16 bits, if they are sent so. (In stage 5 that is there
+     * only while a bucket is sent.) */
     double gradients = (double)held.gradients + (double)record->communication.out_of_place;
     if (replica->options->ddp.grad_dtype != DTYPE_F32 && ddp_stage_number != 5)
         gradients += (double)held.gradients / sizeof(float) * sizeof(uint16_t);
