@@ -110,7 +110,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
                               "the same for the first bucket alone (if only one of the two is given: 25, 1)"},
     [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
-                              "after step 1, fill buckets in the order in which gradients became ready"},
+                              "stages 3, 4: after step 1, fill buckets in the order in which gradients became ready"},
     [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,
                                      "search for unused parameters", "allow parameters that a step does not use"},
     [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, precisions, "fp32", 0, 0, 4, "gradients in half precision",
