@@ -18,17 +18,15 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
     (void)state, (void)key, (void)format;
 }
 
-void checkpoint_save(const char *path, const ParameterList *parameters, Optimizer *optimizer,
-                     const CheckpointState *state)
+void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
 {
-    (void)path, (void)parameters, (void)optimizer, (void)state;
+    (void)path, (void)optimizer, (void)state;
     refuse("--save");
 }
 
-void checkpoint_load(const char *path, ParameterList *parameters, Optimizer *optimizer, CheckpointState *state,
-                     bool quiet)
+void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state, bool quiet)
 {
-    (void)path, (void)parameters, (void)optimizer, (void)state, (void)quiet;
+    (void)path, (void)optimizer, (void)state, (void)quiet;
     refuse("--resume");
 }
 
