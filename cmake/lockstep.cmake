@@ -26,6 +26,16 @@ pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
+# ---- products with 16-bit operands: emulated, or by oneDNN if asked for ----
+option(LOCKSTEP_ONEDNN "bf16 products by oneDNN 2 (package libdnnl-dev), if the processor has AVX512-BF16" OFF)
+set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/common/device/device_cpu_rounded.c)
+set(LOCKSTEP_ROUNDED_LIBRARY "")
+if(LOCKSTEP_ONEDNN)
+    find_package(dnnl 2.6 REQUIRED) # oneDNN 3 has other calls
+    set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/onednn/rounded_onednn.c)
+    set(LOCKSTEP_ROUNDED_LIBRARY DNNL::dnnl)
+endif()
+
 # ---- flags ----
 add_library(lockstep_flags INTERFACE)
 target_compile_features(lockstep_flags INTERFACE c_std_11)

@@ -22,6 +22,8 @@
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 extern char *openblas_get_corename(void) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
+/* oneDNN's threads are those of OpenMP. NULL if the program is linked to neither. */
+extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 static char description[128] = "cpu";
 
@@ -73,10 +75,12 @@ void device_init(int local_rank, int threads)
     }
     check_blas_has_memory(threads);
     openblas_set_num_threads(threads);
+    if (omp_set_num_threads != NULL)
+        omp_set_num_threads(threads);
     char version[32] = "";
     sscanf(openblas_get_config(), "OpenBLAS %31s", version);
-    snprintf(description, sizeof description, "cpu, OpenBLAS %s %s kernels, %d thread%s", version,
-             openblas_get_corename(), threads, plural);
+    snprintf(description, sizeof description, "cpu, OpenBLAS %s %s kernels, %d thread%s%s", version,
+             openblas_get_corename(), threads, plural, rounded_products_by());
 }
 
 void device_init_thread(void)
@@ -326,25 +330,11 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
     }
 }
 
-/* ---- rounded numbers ---- */
-
-size_t device_rounded_bytes(DType precision, int64_t n)
-{
-    (void)precision; /* emulated: a float for every precision */
-    return (size_t)n * sizeof(float);
-}
-
-void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n)
-{
-    device_round(rounded, x, precision, n);
-}
-
 /* ---- linear ---- */
 
 void device_linear_forward(float *out, const void *x, const void *weight, const float *bias, int64_t rows,
                            int64_t n_in, int64_t n_out, DType precision)
 {
-    (void)precision; /* x and weight are rounded already */
     /* Each row starts with the bias, and the product is added to it: that saves a second pass over out. */
     for (int64_t row = 0; row < rows && n_out > 0; row++) {
         if (bias != NULL)
@@ -352,21 +342,18 @@ void device_linear_forward(float *out, const void *x, const void *weight, const 
         else
             memset(out + row * n_out, 0, (size_t)n_out * sizeof *out);
     }
-    matmul(out, n_out, 1, x, n_in, CblasNoTrans, weight, n_in, CblasTrans, 1, rows, n_out, n_in);
+    rounded_product(out, x, false, weight, true, true, rows, n_out, n_in, precision);
 }
 
 void device_linear_backward(Gradient dx, Gradient dweight, Gradient dbias, const void *dout, const void *x,
                             const void *weight, int64_t rows, int64_t n_in, int64_t n_out, DType precision)
 {
-    (void)precision;
     /* forward: out (rows, n_out) = x weight^T + bias, so dx = dout weight, dweight = dout^T x, dbias = sum of rows */
     if (dx.values != NULL)
-        matmul(dx.values, n_in, 1, dout, n_out, CblasNoTrans, weight, n_in, CblasNoTrans, dx.add ? 1 : 0, rows, n_in,
-               n_out);
+        rounded_product(dx.values, dout, false, weight, false, dx.add, rows, n_in, n_out, precision);
     if (dweight.values != NULL)
-        matmul(dweight.values, n_in, 1, dout, n_out, CblasTrans, x, n_in, CblasNoTrans, dweight.add ? 1 : 0, n_out,
-               n_in, rows);
+        rounded_product(dweight.values, dout, true, x, false, dweight.add, n_out, n_in, rows, precision);
     clear_if_first(dbias, n_out);
     for (int64_t row = 0; row < rows && dbias.values != NULL; row++)
-        device_accumulate(dbias.values, (const float *)dout + row * n_out, n_out);
+        rounded_accumulate(dbias.values, dout, row * n_out, precision, n_out);
 }

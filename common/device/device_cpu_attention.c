@@ -22,7 +22,8 @@ typedef struct Head {
     int64_t width;
 } Head;
 
-/* Floats for rounded copies: q, k, v, dout of one head, and the probabilities of one block. */
+/* Floats for rounded copies: q, k, v, dout of one head (in forward: out, not yet rounded), and the probabilities of one
+ * block. */
 static int64_t rounded_size(int64_t T, int64_t C, int heads)
 {
     return 4 * T * (C / heads) + BLOCK_ROWS * T;
@@ -76,8 +77,8 @@ static void causal_softmax_row(float *row, int64_t t, int64_t T)
     memset(row + seen, 0, (size_t)(T - seen) * sizeof *row);
 }
 
-/* out (T, width; stride C) of one head; fills p (T, T). */
-static void head_forward(float *out, float *p, float *rounded_p, const Head *head, int64_t T, int64_t C,
+/* out (T, width; stride out_stride) of one head; fills p (T, T). */
+static void head_forward(float *out, int64_t out_stride, float *p, float *rounded_p, const Head *head, int64_t T,
                          DType precision)
 {
     const float scale = 1 / sqrtf((float)head->width);
@@ -90,8 +91,8 @@ static void head_forward(float *out, float *p, float *rounded_p, const Head *hea
         for (int64_t t = first; t < end; t++)
             causal_softmax_row(p + t * T, t, T);
         const float *factor = round_rows(rounded_p, T, block, T, rows, end, precision);
-        matmul(out + first * C, C, 1, factor, T, CblasNoTrans, head->v, head->stride, CblasNoTrans, 0, rows,
-               head->width, end);
+        matmul(out + first * out_stride, out_stride, 1, factor, T, CblasNoTrans, head->v, head->stride, CblasNoTrans, 0,
+               rows, head->width, end);
     }
 }
 
@@ -100,14 +101,21 @@ void device_attention_forward(void *out, float *saved, const float *qkv, int64_t
 {
     const int64_t width = C / heads;
     float *workspace = saved + B * heads * T * T;
-    float *rounded_p = workspace + 4 * T * width;
+    float *head_out = workspace + 3 * T * width, *rounded_p = head_out + T * width;
     for (int64_t b = 0; b < B; b++)
         for (int h = 0; h < heads; h++) {
             const Head head = head_of(workspace, qkv + b * T * 3 * C, T, C, heads, h, precision);
             float *p = saved + (b * heads + h) * T * T;
-            head_forward((float *)out + b * T * C + h * width, p, rounded_p, &head, T, C, precision);
+            const int64_t first = b * T * C + h * width; /* where the head's first row begins in out */
+            if (precision == DTYPE_F32) {
+                head_forward((float *)out + first, C, p, rounded_p, &head, T, precision);
+                continue;
+            }
+            head_forward(head_out, width, p, rounded_p, &head, T, precision);
+            for (int64_t t = 0; t < T; t++)
+                device_store_rounded((char *)out + device_rounded_bytes(precision, first + t * C),
+                                     head_out + t * width, precision, width);
         }
-    device_round(out, out, precision, B * T * C);
 }
 
 /* From the gradient of row t of p (in dp) to the gradient of its scores (in dp, too). */

@@ -124,4 +124,16 @@ static inline void matmul(float *c, int64_t c_stride, float alpha, const float *
                 (int)b_stride, beta, c, (int)c_stride);
 }
 
+/* ---- products of rounded numbers: device_cpu_rounded.c, or another file that is linked in its place ----
+ * That file also has device_rounded_bytes() and device_store_rounded(), and so chooses how they are stored. */
+
+/* c (m, n) = a b, or c += a b if `add`. a (m, k) and b (k, n) are rounded to `precision` and stored row by row;
+ * transposed: what is stored is the transpose. */
+void rounded_product(float *c, const void *a, bool a_transposed, const void *b, bool b_transposed, bool add, int64_t m,
+                     int64_t n, int64_t k, DType precision);
+/* sum += the n rounded numbers from number `first` on. */
+void rounded_accumulate(float *sum, const void *rounded, int64_t first, DType precision, int64_t n);
+/* For device_description(): "" if the products are emulated, else a comma and the library that computes them. */
+const char *rounded_products_by(void);
+
 #endif

@@ -113,6 +113,18 @@ static float *copy_to_host(const void *device, int64_t count)
     return host;
 }
 
+float *numbers_of_tensor(const Tensor *tensor)
+{
+    const int64_t count = tensor_count(tensor);
+    if (tensor->dtype == DTYPE_F32 || device_rounded_bytes(tensor->dtype, 1) == sizeof(float))
+        return copy_to_host(tensor->data, count);
+    float *numbers = device_alloc((size_t)count * sizeof *numbers);
+    device_from_half(numbers, tensor->data, tensor->dtype, count);
+    float *host = copy_to_host(numbers, count);
+    device_free(numbers);
+    return host;
+}
+
 static void *copy_to_device(Tape *tape, const void *host, int64_t count)
 {
     void *device = tape_floats(tape, count);
@@ -151,7 +163,7 @@ Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, 
     Tensor *second = uses == 2 ? problem->apply(problem, &tape, operand, fixed) : NULL;
     tape_backward(&tape, project(&tape, out, second, direction_copy), 1.0f);
 
-    Result result = {.out = copy_to_host(out->data, problem->outputs)}; /* on the CPU, floats also as an operand */
+    Result result = {.out = numbers_of_tensor(out)};
     for (int k = 0; k < problem->operands; k++)
         if (operand[k]->grad != NULL)
             result.gradient[k] = copy_to_host(operand[k]->grad, operand_count(problem, k));

@@ -62,6 +62,9 @@ int32_t *draw_indices(int64_t count, uint64_t limit);
 Result run(const Problem *problem, const Draw *drawn, unsigned needs, int uses, int shift);
 void result_free(Result *result);
 
+/* The numbers of a tensor on the host, whatever format the device keeps them in; free() them. */
+float *numbers_of_tensor(const Tensor *tensor);
+
 int64_t operand_count(const Problem *problem, int k);
 
 /* "linear 5x7: gradient of operand 1"; without the number if k < 0. Valid until the next call. */

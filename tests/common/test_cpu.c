@@ -66,11 +66,12 @@ static void test_threads_and_description(void **state)
         skip();
     strcpy(kernels, "SomeCore");
     for (int threads = 2; threads >= 1; threads--) {
-        char rest[40] = "", expected[40];
+        char rest[100] = "", expected[100];
         device_init(0, threads);
         assert_int_equal(openblas_get_num_threads(), threads);
-        sscanf(device_description(), "cpu, OpenBLAS %*[0-9]%*[^ ] %39[^\n]", rest); /* after the version */
-        snprintf(expected, sizeof expected, "SomeCore kernels, %d thread%s", threads, threads == 2 ? "s" : "");
+        sscanf(device_description(), "cpu, OpenBLAS %*[0-9]%*[^ ] %99[^\n]", rest); /* after the version */
+        snprintf(expected, sizeof expected, "SomeCore kernels, %d thread%s%s", threads, threads == 2 ? "s" : "",
+                 rounded_products_by());
         assert_string_equal(rest, expected);
     }
 }

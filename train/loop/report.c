@@ -103,7 +103,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
         print_own_data(options, sampler);
     if (options->precision != DTYPE_F32)
         printf("precision: operands of matrix products rounded to %s%s, sums in float32\n",
-               dtype_name(options->precision), strcmp(device_name(), "cpu") == 0 ? " (emulated)" : "");
+               dtype_name(options->precision), device_rounded_bytes(options->precision, 1) > 2 ? " (emulated)" : "");
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.grad_dtype != DTYPE_F32)
