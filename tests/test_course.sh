@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; what
-# only a starter has compiles without warnings and holds no solution; points name cases that exist; wrong usage is
-# reported. With --grade, in minutes: a starter gets no points, the stage's own ddp.c gets all, classical mistakes lie
-# between and are named. With --mistakes, in an hour: all mistakes of tests/mutants that are in ddp.c alone lose points,
-# by a message that names them. (test_course_hostile.sh has submissions that mean harm.)
+# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
+# starter's ddp.c compiles without warnings and holds no solution, and stage 1's starter, which lacks most, links; points
+# name cases that exist; wrong usage is reported. With --grade, in minutes: a starter gets no points, the stage's own
+# ddp.c gets all, classical mistakes lie between and are named. With --mistakes, in an hour: all mistakes of
+# tests/mutants that are in ddp.c alone lose points, by a message that names them. (test_course_hostile.sh has
+# submissions that mean harm.)
 #
 # usage: test_course.sh ROOT [--grade | --mistakes] [PATTERN]
 #   PATTERN   grade only what it matches, for example stage3, 'stage[12] ddp' or wait-missing
@@ -35,12 +36,9 @@ status() {
 
 # ---- starters ----
 
-compiles() { # STARTER STAGE: ddp.c, and what takes the place of files that were left out
-    local file
-    for file in "$1/$2/ddp.c" "$1/common/left_out.c"; do
-        [ ! -e "$file" ] || status 0 mpicc -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion \
-            -Wno-sign-conversion -Werror -I "$1/common" -I "$1" -c "$file" -o "$scratch/file.o" || return
-    done
+compiles() { # STARTER STAGE
+    status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+        -I "$1/common" -c "$1/$2/ddp.c" -o "$scratch/ddp.o"
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
@@ -128,6 +126,10 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done
+
+# The starter of stage 1 links without the files that left_out.c replaces.
+status 0 cmake -S "$scratch/stage1_naive" -B "$scratch/linked" -DCMAKE_BUILD_TYPE=Debug &&
+    status 0 cmake --build "$scratch/linked" --parallel 2 --target train
 
 # A variant compiles. So does the stage's own ddp.c, if it is rewritten as well, but not as it is.
 variant=$scratch/variant
