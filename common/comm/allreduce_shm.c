@@ -29,7 +29,7 @@ static void exchange_small(ProcessGroup *pg, const Collective *c, size_t bytes, 
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->mailboxes[rank]->small[slot] + offset;
     memcpy(pg->shared->mailboxes[pg->rank]->small[slot], c->send, bytes);
-    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
+    shared_announce_and_meet(pg, c, (Announcement){0});
 }
 
 /* receive = the sum of all ranks' parts. */
@@ -45,8 +45,7 @@ static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const Sh
     size_t mine = offset + chunk_start(c->count, pg->world_size, pg->rank) * dtype_size(c->dtype);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->totals[rank] = window->parts[rank] + mine;
-    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype, .window = window->number,
-                                                   .offset = offset});
+    shared_announce_and_meet(pg, c, (Announcement){.window = window->number, .offset = offset});
     combine_parts(pg->shared->totals, pg->world_size, pg->shared->parts, pg->world_size,
                   chunk_count(c->count, pg->world_size, pg->rank), c->dtype, c->op);
     shared_meet(pg, c); /* every chunk is done, and no rank touches this rank's buffer any more */
@@ -78,7 +77,7 @@ static void reduce_piece(ProcessGroup *pg, const Collective *c)
 static void all_reduce_staged(ProcessGroup *pg, const Collective *c)
 {
     size_t most = MAILBOX_STAGING / dtype_size(c->dtype);
-    shared_announce_and_meet(pg, c, (Announcement){.count = c->count, .dtype = c->dtype});
+    shared_announce_and_meet(pg, c, (Announcement){0});
     for (size_t start = 0; start < c->count; start += most) {
         const Collective piece = segment_of(c, start, most);
         reduce_piece(pg, &piece);
@@ -111,7 +110,7 @@ void all_reduce_shm(ProcessGroup *pg, const Collective *c)
 static bool announce_sends(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
     const SharedWindow *window = shared_window_of(pg->shared, pg->rank, c->send, bytes);
-    Announcement mine = {.count = c->count, .dtype = c->dtype};
+    Announcement mine = {0};
     if (window != NULL) {
         mine.window = window->number;
         mine.offset = (size_t)((const unsigned char *)c->send - window->parts[pg->rank]);

@@ -76,8 +76,7 @@ static void run_blocking(ProcessGroup *pg, Collective collective)
     collective.queued = now_seconds();
     worker_drain(pg);
     collective.sequence = pg->sequence++;
-    group_carry_out(pg, &collective);
-    group_add_exposed(pg, &collective, collective.queued);
+    group_add_exposed(pg, &collective, collective.queued, group_carry_out(pg, &collective));
 }
 
 void pg_barrier(ProcessGroup *pg)

@@ -56,11 +56,12 @@ void group_tell_closing(ProcessGroup *pg);
 
 /* ---- work.c ---- */
 
-/* The training thread has waited for this collective until now: counts the time as exposed, and tells observers. */
-void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from);
+/* The training thread has waited for this collective: counts the time as exposed, and tells observers. */
+void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until);
 
-/* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. */
-void group_carry_out(ProcessGroup *pg, const Collective *collective);
+/* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. Returns when it
+ * ended. */
+double group_carry_out(ProcessGroup *pg, const Collective *collective);
 
 void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
 /* Faults if a work has not been given to work_wait(), because the communication thread may still use its buffers.

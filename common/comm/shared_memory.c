@@ -37,7 +37,9 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
 {
     SharedMemory *shared = pg->shared;
     int slot = (int)(shared->calls++ % 2);
-    mine.operation = collective->operation;
+    mine.operation = (uint8_t)collective->operation;
+    mine.dtype = (uint8_t)collective->dtype;
+    mine.count = collective->count;
     shared->mailboxes[pg->rank]->announced[slot] = mine;
     shared_meet(pg, collective);
     for (int rank = 0; rank < pg->world_size; rank++)

@@ -28,19 +28,19 @@ struct SharedWindow {
 /* What a rank is about to do in a meeting: a collective in shared memory, or freeing a window. The ranks compare it
  * before any rank writes into another's memory. */
 typedef struct Announcement {
-    bool frees;         /* it frees the window; count and offset are 0 then */
-    uint32_t operation; /* enum Operation */
+    bool frees;        /* it frees the window; count and offset are 0 then */
+    uint8_t operation; /* enum Operation */
+    uint8_t dtype;
+    uint32_t window;   /* number of the window where `send` lies; 0: in no window */
     size_t count;
-    uint32_t dtype;
-    uint32_t window;    /* number of the window where `send` lies; 0: in no window */
-    size_t offset;      /* of `send` in this rank's part of the window, in bytes */
+    size_t offset;     /* of `send` in this rank's part of the window, in bytes */
 } Announcement;
 
 /* One rank's mailbox, in a window. Only its owner writes to it, except to the chunks of `staging` that other ranks own.
  * Two calls in succession use different halves, and so do two pieces, so that a faster rank does not overwrite what
  * others still read. It cannot be two calls or pieces ahead, because each of them has at least one meeting. */
 typedef struct Mailbox {
-    _Atomic long arrived;      /* meetings of the owner so far; on the same cache line as the next field */
+    _Atomic long arrived;      /* meetings of the owner so far; on the same cache line as the next field, all of it */
     Announcement announced[2]; /* of call number n: [n % 2] */
     _Alignas(64) unsigned char small[2][MAILBOX_SMALL];
     unsigned char staging[2][MAILBOX_STAGING];
@@ -66,8 +66,8 @@ void shared_memory_close(ProcessGroup *pg);
  * count. */
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes);
 
-/* The first meeting of every call. Faults if another rank has announced something else, because the ranks would
- * overwrite each other's memory. */
+/* The first meeting of every call. `mine`: window, offset and frees; the rest is the collective's. Faults if another
+ * rank has announced something else, because the ranks would overwrite each other's memory. */
 void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine);
 
 /* Where the `send` that a rank has just announced lies in this process's addresses; NULL if it is in no window. Valid

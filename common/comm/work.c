@@ -75,9 +75,8 @@ static void count_collective(ProcessGroup *pg, const Collective *collective, dou
     pthread_mutex_unlock(&pg->lock);
 }
 
-void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from)
+void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until)
 {
-    const double until = now_seconds();
     if (!pg->measuring)
         return;
     pthread_mutex_lock(&pg->lock);
@@ -118,8 +117,6 @@ bool pg_is_measuring(const ProcessGroup *pg)
  * Seconds that a ring over the emulated link needs: for its bytes (wire-bytes, above), and the latency of each step. */
 static double link_seconds(const ProcessGroup *pg, const Collective *collective)
 {
-    if (pg->options.wire_gbps <= 0)
-        return 0;
     double bytes_per_second = pg->options.wire_gbps * 1e9 / 8;
     double latencies = ring_steps(pg, collective) * pg->options.wire_latency;
     return (double)link_bytes(pg, collective) / bytes_per_second + latencies;
@@ -150,7 +147,7 @@ static void check_places(const ProcessGroup *pg, const Collective *c)
           operation_name(c->operation), c->sequence, c->carries, pg->rank);
 }
 
-void group_carry_out(ProcessGroup *pg, const Collective *collective)
+double group_carry_out(ProcessGroup *pg, const Collective *collective)
 {
     CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
           operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
@@ -168,12 +165,15 @@ void group_carry_out(ProcessGroup *pg, const Collective *collective)
     double start = now_seconds(); /* from here on, time is communication's, real or emulated */
     pg->backend->run(pg, collective);
     group_tell_carried(pg, collective);
-    if (pg->measuring)
-        sleep_seconds(start + link_seconds(pg, collective) - now_seconds());
     double end = now_seconds();
+    if (pg->measuring && pg->options.wire_gbps > 0) {
+        sleep_seconds(start + link_seconds(pg, collective) - end);
+        end = now_seconds();
+    }
     if (pg->measuring)
         count_collective(pg, collective, end - start);
     group_tell_done(pg, collective, start, end);
+    return end;
 }
 
 /* ---- the communication thread ---- */
@@ -340,7 +340,7 @@ void work_wait(Work *work)
     worker->spare = work;
     pthread_mutex_unlock(&worker->lock);
     atomic_store(&work->pg->training_waits, false);
-    group_add_exposed(work->pg, &work->collective, start);
+    group_add_exposed(work->pg, &work->collective, start, now_seconds());
 }
 
 void worker_drain(ProcessGroup *pg)
