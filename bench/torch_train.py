@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""PyTorch trains the GPT as `train --model gpt` does, on the same text with the same schedule.
+
+    python3 bench/torch_train.py --ranks 2                      DistributedDataParallel (DDP) over Gloo
+    python3 bench/torch_train.py --threads 2                    one process
+    python3 bench/torch_train.py --steps 280 --threads 2        a shorter schedule
+
+The same model and deviations of its first weights (other random numbers), windows of the same length in another random
+order, AdamW, clipping, warm-up and cosine. At the end, the loss on the last tenth of the text, as `train` measures it.
+Prints one line of JSON. bench/train_vs_pytorch.sh runs it and `train` in turns.
+"""
+import argparse
+import gzip
+import json
+import math
+import os
+import sys
+import time
+
+import torch
+
+from torch_step import Gpt, build_optimizer, distribute, start_ranks
+
+CONTEXT = 128
+WARMUP, PEAK = 100, 1.4e-3  # steps, learning rate; `train --help`: the defaults of gpt
+
+
+def initialize(model):
+    """torch_step.Gpt's weights have a deviation of 0.02 already; lockstep's other rules: common/nn/gpt.c."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("proj.weight"):
+            torch.nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * len(model.h)))
+        elif name.endswith("bias"):
+            torch.nn.init.zeros_(parameter)
+
+
+def windows(text, starts):
+    block = torch.stack([text[start:start + CONTEXT + 1] for start in starts])
+    return block[:, :-1], block[:, 1:]
+
+
+def epochs(text, generator):
+    """Numbers of windows in random order without end; each epoch cuts the text at other places."""
+    while True:
+        shift = int(torch.randint(CONTEXT, (1,), generator=generator))
+        count = (len(text) - 1 - (CONTEXT - 1)) // CONTEXT
+        yield from (shift + CONTEXT * torch.randperm(count, generator=generator)).tolist()
+
+
+def learning_rate(step, steps):
+    warmup = min(WARMUP, steps // 10)
+    if step < warmup:
+        return PEAK * (step + 1) / warmup
+    return PEAK * (0.55 + 0.45 * math.cos(math.pi * (step - warmup) / max(1, steps - 1 - warmup)))
+
+
+@torch.no_grad()
+def loss_on(model, text, rank, ranks, batch):
+    starts = list(range(rank * CONTEXT, len(text) - CONTEXT, ranks * CONTEXT))
+    total = 0.0
+    for first in range(0, len(starts), batch):
+        chosen = starts[first:first + batch]
+        total += model(*windows(text, chosen)).item() * len(chosen)
+    sums = torch.tensor([total, len(starts)], dtype=torch.float64)
+    if ranks > 1:
+        torch.distributed.all_reduce(sums)
+    return (sums[0] / sums[1]).item()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=2800)
+    parser.add_argument("--batch-size", type=int, default=8, help="of all ranks together")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--data", default="/usr/share/doc/jargon-text/jargon.txt.gz")
+    arguments = parser.parse_args()
+    if arguments.ranks > 1 and "RANK" not in os.environ:
+        sys.exit(start_ranks(arguments.ranks))
+    rank, ranks = int(os.environ.get("RANK", "0")), arguments.ranks
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(42)
+    text = torch.tensor(list(gzip.open(arguments.data).read()))
+    held_out = len(text) // 10
+    text, unseen = text[:-held_out], text[-held_out:]
+    model = plain = Gpt()
+    initialize(plain)
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model = distribute(plain, "ddp", 25)
+    optimizer = build_optimizer("gpt", model, False)
+    order = epochs(text, torch.Generator().manual_seed(42))
+
+    start = time.perf_counter()
+    for step in range(arguments.steps):
+        batch = [next(order) for _ in range(arguments.batch_size)][rank::ranks]
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, arguments.steps)
+        loss = model(*windows(text, batch))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    seconds = time.perf_counter() - start
+    result = loss_on(plain, unseen, rank, ranks, 16)
+    if rank == 0:
+        print(json.dumps({"torch": torch.__version__, "steps": arguments.steps, "train_s": seconds,
+                          "eval_loss": result}))
+    if ranks > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
