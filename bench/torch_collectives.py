@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""All-reduce over Gloo, as PyTorch has it: the neighbour of bench/collectives. collectives_vs_gloo.sh runs both in turns.
+"""All-reduce over Gloo, as PyTorch has it: the neighbour of bench/collectives. collectives_vs_peers.sh runs both in turns.
 
     python3 torch_collectives.py RANK WORLD_SIZE FILE SIZE...      FILE: a name that does not exist yet, for the ranks to meet
-    ... SIZE... --deepspeed SO      instead of Gloo, DeepSpeed's kernels for shared memory: collectives_vs_peers.sh builds SO
+    ... SIZE... --deepspeed SO      instead of Gloo, DeepSpeed's kernels for shared memory: the script builds SO
 
 Sizes are bytes of float32. Measured as in collectives.c: a sample is some calls in a row after one that is not counted;
 its value is the slowest rank's time per call. Rank 0 prints "SIZE P50" with P50 in microseconds. A wrong sum ends the run.
