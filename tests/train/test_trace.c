@@ -72,6 +72,17 @@ void __wrap_pg_barrier(ProcessGroup *group)
     reads = 0;
 }
 
+void __real_pg_all_gather(ProcessGroup *group, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries);
+
+/* The barriers are over. From here on, the watchdog's thread would compare scripted times with its own clock. */
+void __wrap_pg_all_gather(ProcessGroup *group, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries)
+{
+    scripted = false;
+    __real_pg_all_gather(group, send, receive, count, dtype, carries);
+}
+
 int __real_open(const char *name, int flags, ...);
 
 /* Without a boot_id, a rank counts as a machine of its own. */
