@@ -132,11 +132,45 @@ static void point_at_gradients(ShardedBucket *bucket)
         bucket->parameters[i]->tensor.grad = bucket->gradients != NULL ? bucket->gradients + bucket->offsets[i] : NULL;
 }
 
+/* note: spare-block
+ * Whole gradients and weights last for a part of a step. The C library gives blocks of this size back to the system,
+ * which clears every page of the next one: 3,200 pages in a step of the GPT. Therefore the block that was dropped last
+ * is kept for the next bucket, if this one needs as many units. */
+#define BLOCK_UNIT ((size_t)256 << 10)
+
+static size_t block_bytes(const ShardedBucket *bucket)
+{
+    return round_up(bytes_of(bucket->elements), BLOCK_UNIT);
+}
+
+static float *take_spare_or_new(Shards *shards, const ShardedBucket *bucket)
+{
+    if (shards->spare == NULL || shards->spare_bytes != block_bytes(bucket))
+        return device_alloc(block_bytes(bucket));
+    float *block = shards->spare;
+    shards->spare = NULL;
+    device_zero(block, bytes_of(bucket->elements));
+    return block;
+}
+
+static void keep_as_spare(Shards *shards, const ShardedBucket *bucket, float *block)
+{
+    shards_free_spare(shards);
+    shards->spare = block;
+    shards->spare_bytes = block_bytes(bucket);
+}
+
+void shards_free_spare(Shards *shards)
+{
+    device_free(shards->spare);
+    shards->spare = NULL;
+}
+
 void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
 {
     if (bucket->gradients != NULL)
         return;
-    bucket->gradients = device_alloc(bytes_of(bucket->elements));
+    bucket->gradients = take_spare_or_new(shards, bucket);
     point_at_gradients(bucket);
     shards->whole_gradients += bytes_of(bucket->elements);
     if (shards->whole_gradients > shards->most_whole_gradients)
@@ -145,7 +179,7 @@ void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
 
 void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
 {
-    device_free(bucket->gradients);
+    keep_as_spare(shards, bucket, bucket->gradients);
     bucket->gradients = NULL;
     point_at_gradients(bucket);
     shards->whole_gradients -= bytes_of(bucket->elements);
@@ -155,7 +189,7 @@ void shards_place_weights(Shards *shards, ShardedBucket *bucket)
 {
     if (bucket->weights != NULL)
         return;
-    bucket->weights = device_alloc(bytes_of(bucket->elements));
+    bucket->weights = take_spare_or_new(shards, bucket);
     point_at_weights(bucket);
     shards->gathered += bytes_of(bucket->elements);
     if (shards->gathered > shards->most_gathered)
@@ -164,7 +198,7 @@ void shards_place_weights(Shards *shards, ShardedBucket *bucket)
 
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
 {
-    device_free(bucket->weights);
+    keep_as_spare(shards, bucket, bucket->weights);
     bucket->weights = NULL;
     point_at_weights(bucket);
     for (int i = 0; i < bucket->count; i++)
@@ -269,6 +303,7 @@ void shards_free(Shards *shards)
 {
     for (int b = 0; b < shards->count; b++)
         give_back(shards, &shards->buckets[b]);
+    shards_free_spare(shards);
     pg_free_shared(shards->pg, shards->weight_block);
     if (shards->zero == 1)
         pg_free_shared(shards->pg, shards->gradient_block);
