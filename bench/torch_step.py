@@ -11,6 +11,7 @@ memory. Written as one would write it in PyTorch, with the fast paths that the i
 from 2.0 on). bench/step_vs_pytorch.sh and bench/ranks_vs_pytorch.sh run it and `train` in turns.
 """
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -138,6 +139,8 @@ def main():
     parser.add_argument("--ranks", type=int, default=1, help="start so many on this machine")
     parser.add_argument("--with", dest="how", choices=["ddp", "zero", "fsdp"], help="default on several ranks: ddp")
     parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this size (default 25)")
+    parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of --batch-size in a step, DDP's with "
+                        "no_sync() but for the last one")
     parser.add_argument("--compile", action="store_true", help="torch.compile() the model")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     arguments = parser.parse_args()
@@ -156,19 +159,26 @@ def main():
 
     times = []
     for step in range(WARMUP_STEPS + arguments.steps):
-        inputs, targets = batches[step % len(batches)]
-        start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
-            loss = model(inputs, targets)
-        loss.item()  # as a training loop that watches its loss
-        forward = time.perf_counter()
+        begin = time.perf_counter()
+        forward = backward = 0
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        backward = time.perf_counter()
+        for micro_batch in range(1, arguments.accumulate + 1):
+            inputs, targets = batches[(step + micro_batch) % len(batches)]
+            start = time.perf_counter()
+            only_adds = micro_batch < arguments.accumulate and "RANK" in os.environ
+            with model.no_sync() if only_adds else contextlib.nullcontext():
+                with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+                    loss = model(inputs, targets) / arguments.accumulate
+                loss.item()  # as a training loop that watches its loss
+                middle = time.perf_counter()
+                loss.backward()
+            forward += middle - start
+            backward += time.perf_counter() - middle
+        last = time.perf_counter()
         optimizer.step()
         end = time.perf_counter()
         if step >= WARMUP_STEPS:
-            times.append((end - start, forward - start, backward - forward, end - backward))
+            times.append((end - begin, forward, backward, end - last))
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     if "RANK" in os.environ:

@@ -2,11 +2,12 @@
 # two_hosts.sh: two "hosts" on one machine: network namespaces joined by a link of limited rate. The same programs run
 # in them over real TCP. Needs root, iproute2, jq and MPICH. Cleans up at its end, also when interrupted.
 #
-#   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 12] [--batch-size 8] [--python PYTHON]
+#   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 20] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #   bench/two_hosts.sh run         [--rate 1gbit] COMMAND...        a rank on each host
 #
-# stages: the GPT, all four stages with 1 MB buckets, and PyTorch's DDP where PYTHON has it, in turns.
+# stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. PyTorch's gets
+# buckets of four sizes, each with 1 and with 4 micro-batches.
 # --limit SECONDS: how long one run may take (600, collectives 3600). After that the run and the script end.
 set -euo pipefail
 export LC_ALL=C
@@ -16,7 +17,7 @@ trap 'exit 143' TERM
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 usage() {
-    sed -n '2,10s/^# \{0,1\}//p' bench/two_hosts.sh
+    sed -n '2,11s/^# \{0,1\}//p' bench/two_hosts.sh
     exit 2
 }
 
@@ -29,7 +30,7 @@ what=${1:-}
 [ "$what" = stages ] || [ "$what" = collectives ] || [ "$what" = run ] || usage
 shift
 [ "$what" = collectives ] && limit=3600 || limit=600
-rate=1gbit rounds=3 steps=12 batch=8 python=${PYTHON:-python3} rest=()
+rate=1gbit rounds=3 steps=20 batch=8 python=${PYTHON:-python3} rest=()
 while [ $# -gt 0 ]; do
     case $what.$1 in
         *.--rate) rate=${2:?} ;;
@@ -117,10 +118,11 @@ ended_well() {
 }
 
 # run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, because both hosts
-# must reach its port.
+# must reach its port. Without a rendezvous, UCX sends long messages at once: see README.md, On a cluster.
 run() {
     local status=0
     attended ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
+        UCX_RNDV_THRESH="${UCX_RNDV_THRESH:-inf}" \
         timeout -k 10 "$limit" mpiexec -launcher ssh -launcher-exec "$work/launch" -localhost 10.77.0.1 \
         -hosts 10.77.0.1,10.77.0.2 -n 2 -ppn 1 "$@" >"$work/out" 2>&1 || status=$?
     [ "$status" -eq 0 ] || cat "$work/out" >&2
@@ -140,27 +142,26 @@ if [ "$what" = collectives ]; then
 fi
 
 # ---- the stages and PyTorch, in turns ----
-buckets=(--bucket-cap-mb 1 --first-bucket-mb 0.25)
 directories=([1]=stage1_naive [2]=stage2_bucketed [3]=stage3_overlap [4]=stage4_accumulation)
+caps=(0.5 1 4 25) # MB; PyTorch's default is 25
 
-# stage_round ROUND STAGE
+# stage_round ROUND STAGE. Four micro-batches of the same size: a step of stage 4 has four times the samples.
 stage_round() {
-    local flags=()
-    [ "$2" -eq 1 ] || flags+=("${buckets[@]}")
-    # Four micro-batches of the same size: a step of stage 4 has four times the samples.
-    [ "$2" -lt 4 ] || flags+=(--accumulate 4)
-    run "build/${directories[$2]}/train" --model gpt --steps "$steps" --batch-size $(($2 == 4 ? 4 * batch : batch)) \
-        --eval-samples 8 "${flags[@]}" --json "$work/$2.$1.json"
+    local flags=(--batch-size "$batch")
+    [ "$2" -lt 4 ] || flags=(--batch-size $((4 * batch)) --accumulate 4)
+    run "build/${directories[$2]}/train" --model gpt --steps "$steps" --eval-samples 8 "${flags[@]}" \
+        --json "$work/$2.$1.json"
 }
 
-# torch_round ROUND: the same model under DistributedDataParallel, a rank on each host.
+# torch_round ROUND CAP MICRO_BATCHES: the same model under DistributedDataParallel, a rank on each host.
 torch_round() {
     local rank namespace status pids=()
     for rank in 0 1; do
         namespace=$tag$([ $rank = 0 ] && echo a || echo b)
         ip netns exec "$namespace" env RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 \
             GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1 timeout -k 10 "$limit" "$python" bench/torch_step.py --model gpt \
-            --ddp-mb 1 --batch-size $((batch / 2)) --steps "$steps" >"$work/torch.$1.$rank" </dev/null &
+            --ddp-mb "$2" --accumulate "$3" --batch-size $((batch / 2)) --steps "$steps" \
+            >"$work/torch.$2.$3.$1.$rank" </dev/null &
         pids+=($!)
     done
     for rank in 0 1; do
@@ -179,10 +180,13 @@ for round in $(seq "$rounds"); do
         echo "round $round of $rounds: ${directories[$stage]}"
         stage_round "$round" "$stage"
     done
-    if [ $torch = yes ]; then
-        echo "round $round of $rounds: PyTorch"
-        torch_round "$round"
-    fi
+    for cap in "${caps[@]}"; do
+        for micro_batches in 1 4; do
+            [ $torch = yes ] || continue
+            echo "round $round of $rounds: PyTorch, $cap MB, $micro_batches micro-batches"
+            torch_round "$round" "$cap" "$micro_batches"
+        done
+    done
 done
 
 # ---- the table ----
@@ -190,22 +194,30 @@ done
 median_of() {
     local filter=$1
     shift
-    jq -s "map($filter) | sort | \"\(.[length / 2 | floor]) \(.[0]) \(.[-1])\"" -r "$@"
+    jq -s "map($filter) | sort | \"\((.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2) \(.[0]) \(.[-1])\"" -r "$@"
 }
 
 read -r reference _ <<<"$(median_of .step_ms.p50 "$work"/2.*.json)"
 printf '\nGPT, 2 hosts, %s, milliseconds per %s samples: median over %s runs of a run'"'"'s median (min .. max).\n' "$rate" \
     "$batch" "$rounds"
-printf 'Stage 4 accumulates 4 micro-batches. hidden: share of the communication that training did not wait for.\n\n'
-printf '%-24s %10s %18s %10s %12s\n' "" ms "(min .. max)" "hidden" "to stage 2"
+printf 'hidden: share of the communication that training did not wait for.\n\n'
+printf '%-36s %10s %18s %10s %12s\n' "" ms "(min .. max)" "hidden" "to stage 2"
+
+# row NAME MS LOW HIGH HIDDEN
+row() {
+    printf '%-36s %10.1f %18s %10s %12.2f\n' "$1" "$2" "$(printf '%.0f .. %.0f' "$3" "$4")" "$5" "$(jq -n "$2 / $reference")"
+}
+
 for stage in 1 2 3 4; do
     read -r ms low high <<<"$(median_of ".step_ms.p50 * $batch / .global_batch" "$work/$stage".*.json)"
     read -r hidden _ <<<"$(median_of '100 * .hidden_fraction' "$work/$stage".*.json)"
-    printf '%-24s %10.1f %18s %8.0f %% %12.2f\n' "${directories[$stage]}" "$ms" "$(printf '%.0f .. %.0f' "$low" "$high")" \
-        "$hidden" "$(jq -n "$ms / $reference")"
+    row "${directories[$stage]}$([ "$stage" -lt 4 ] || echo ", 4 micro-batches")" "$ms" "$low" "$high" \
+        "$(printf '%.0f %%' "$hidden")"
 done
-if [ $torch = yes ]; then
-    read -r ms low high <<<"$(median_of .step_ms.p50 "$work"/torch.*.0)"
-    printf '%-24s %10.1f %18s %10s %12.2f\n' "PyTorch DDP, 1 MB" "$ms" "$(printf '%.0f .. %.0f' "$low" "$high")" "" \
-        "$(jq -n "$ms / $reference")"
-fi
+[ $torch = yes ] || exit 0
+for micro_batches in 1 4; do
+    for cap in "${caps[@]}"; do
+        read -r ms low high <<<"$(median_of ".step_ms.p50 / $micro_batches" "$work/torch.$cap.$micro_batches".*.0)"
+        row "PyTorch DDP, $cap MB$([ "$micro_batches" -eq 1 ] || echo ", 4 micro-batches")" "$ms" "$low" "$high" ""
+    done
+done
