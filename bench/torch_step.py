@@ -111,16 +111,41 @@ def build_optimizer(name, model, divided):
     return kind(groups, **settings)
 
 
-def distribute(model, how, bucket_mb):
-    """Over the ranks of the job: ddp, zero (DDP too; the optimizer divides its state), fsdp."""
+def distribute(model, how, bucket_mb=None):
+    """Over the ranks of the job: ddp, zero (DDP too; the optimizer divides its state), fsdp. bucket_mb: in MiB; without
+    it, DDP's default: a first bucket of 1 MiB, then 25. (25 given as a number has no smaller first bucket.)"""
     if how in ("ddp", "zero"):
-        return nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+        caps = {} if bucket_mb is None else {"bucket_cap_mb": bucket_mb}
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, **caps)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
     for part in model.h if isinstance(model, Gpt) else model.children():
         fully_shard(part, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def train_step(model, optimizer, batches, number, arguments):
+    """Returns the seconds of the step, and of its forward, backward and optimizer."""
+    begin = time.perf_counter()
+    forward = backward = 0
+    optimizer.zero_grad(set_to_none=True)
+    for micro_batch in range(1, arguments.accumulate + 1):
+        inputs, targets = batches[(number + micro_batch) % len(batches)]
+        only_adds = micro_batch < arguments.accumulate and "RANK" in os.environ
+        start = time.perf_counter()
+        with model.no_sync() if only_adds else contextlib.nullcontext():
+            with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+                loss = model(inputs, targets)
+            loss.item()  # as a training loop that watches its loss
+            middle = time.perf_counter()
+            (loss / arguments.accumulate if arguments.accumulate > 1 else loss).backward()
+        forward += middle - start
+        backward += time.perf_counter() - middle
+    last = time.perf_counter()
+    optimizer.step()
+    end = time.perf_counter()
+    return end - begin, forward, backward, end - last
 
 
 def start_ranks(count):
@@ -138,12 +163,14 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--ranks", type=int, default=1, help="start so many on this machine")
     parser.add_argument("--with", dest="how", choices=["ddp", "zero", "fsdp"], help="default on several ranks: ddp")
-    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this size (default 25)")
+    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of so many MiB")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of --batch-size in a step, DDP's with "
                         "no_sync() but for the last one")
     parser.add_argument("--compile", action="store_true", help="torch.compile() the model")
     parser.add_argument("--bf16", action="store_true", help="autocast to bfloat16")
     arguments = parser.parse_args()
+    if arguments.how == "fsdp" and arguments.accumulate > 1:
+        parser.error("--accumulate: FSDP2 has no no_sync()")
     if arguments.ranks > 1 and "RANK" not in os.environ:
         sys.exit(start_ranks(arguments.ranks))
     torch.set_num_threads(arguments.threads)
@@ -152,33 +179,16 @@ def main():
     parameters = sum(p.numel() for p in model.parameters())
     if "RANK" in os.environ:
         torch.distributed.init_process_group("gloo")
-        model = distribute(model, arguments.how or "ddp", arguments.ddp_mb or 25)
+        model = distribute(model, arguments.how or "ddp", arguments.ddp_mb)
     optimizer = build_optimizer(arguments.model, model, arguments.how == "zero")
     if arguments.compile:
         model = torch.compile(model)
 
     times = []
-    for step in range(WARMUP_STEPS + arguments.steps):
-        begin = time.perf_counter()
-        forward = backward = 0
-        optimizer.zero_grad(set_to_none=True)
-        for micro_batch in range(1, arguments.accumulate + 1):
-            inputs, targets = batches[(step + micro_batch) % len(batches)]
-            start = time.perf_counter()
-            only_adds = micro_batch < arguments.accumulate and "RANK" in os.environ
-            with model.no_sync() if only_adds else contextlib.nullcontext():
-                with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
-                    loss = model(inputs, targets) / arguments.accumulate
-                loss.item()  # as a training loop that watches its loss
-                middle = time.perf_counter()
-                loss.backward()
-            forward += middle - start
-            backward += time.perf_counter() - middle
-        last = time.perf_counter()
-        optimizer.step()
-        end = time.perf_counter()
-        if step >= WARMUP_STEPS:
-            times.append((end - begin, forward, backward, end - last))
+    for number in range(WARMUP_STEPS + arguments.steps):
+        seconds = train_step(model, optimizer, batches, number, arguments)
+        if number >= WARMUP_STEPS:
+            times.append(seconds)
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     if "RANK" in os.environ:

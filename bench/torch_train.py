@@ -87,7 +87,7 @@ def main():
     initialize(plain)
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
-        model = distribute(plain, "ddp", 25)
+        model = distribute(plain, "ddp")
     optimizer = build_optimizer("gpt", model, False)
     order = epochs(text, torch.Generator().manual_seed(42))
 

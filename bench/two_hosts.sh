@@ -6,8 +6,8 @@
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #   bench/two_hosts.sh run         [--rate 1gbit] COMMAND...        a rank on each host
 #
-# stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. PyTorch's gets
-# buckets of four sizes, each with 1 and with 4 micro-batches.
+# stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. DDP runs
+# with buckets of four sizes, each with 1 and with 4 micro-batches.
 # --limit SECONDS: how long one run may take (600, collectives 3600). After that the run and the script end.
 set -euo pipefail
 export LC_ALL=C
@@ -118,7 +118,7 @@ ended_well() {
 }
 
 # run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, because both hosts
-# must reach its port. Without a rendezvous, UCX sends long messages at once: see README.md, On a cluster.
+# must reach its port. Without a rendezvous, UCX sends long messages at once: see bench/README.md.
 run() {
     local status=0
     attended ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
@@ -143,7 +143,7 @@ fi
 
 # ---- the stages and PyTorch, in turns ----
 directories=([1]=stage1_naive [2]=stage2_bucketed [3]=stage3_overlap [4]=stage4_accumulation)
-caps=(0.5 1 4 25) # MB; PyTorch's default is 25
+caps=(0.5 1 4 default) # MiB; the default is a first bucket of 1, then 25
 
 # stage_round ROUND STAGE. Four micro-batches of the same size: a step of stage 4 has four times the samples.
 stage_round() {
@@ -155,12 +155,13 @@ stage_round() {
 
 # torch_round ROUND CAP MICRO_BATCHES: the same model under DistributedDataParallel, a rank on each host.
 torch_round() {
-    local rank namespace status pids=()
+    local rank namespace status pids=() size=()
+    [ "$2" = default ] || size=(--ddp-mb "$2")
     for rank in 0 1; do
         namespace=$tag$([ $rank = 0 ] && echo a || echo b)
         ip netns exec "$namespace" env RANK=$rank WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29511 \
             GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1 timeout -k 10 "$limit" "$python" bench/torch_step.py --model gpt \
-            --ddp-mb "$2" --accumulate "$3" --batch-size $((batch / 2)) --steps "$steps" \
+            "${size[@]}" --accumulate "$3" --batch-size $((batch / 2)) --steps "$steps" \
             >"$work/torch.$2.$3.$1.$rank" </dev/null &
         pids+=($!)
     done
@@ -183,7 +184,7 @@ for round in $(seq "$rounds"); do
     for cap in "${caps[@]}"; do
         for micro_batches in 1 4; do
             [ $torch = yes ] || continue
-            echo "round $round of $rounds: PyTorch, $cap MB, $micro_batches micro-batches"
+            echo "round $round of $rounds: PyTorch, buckets: $cap, $micro_batches micro-batches"
             torch_round "$round" "$cap" "$micro_batches"
         done
     done
@@ -218,6 +219,6 @@ done
 for micro_batches in 1 4; do
     for cap in "${caps[@]}"; do
         read -r ms low high <<<"$(median_of ".step_ms.p50 / $micro_batches" "$work/torch.$cap.$micro_batches".*.0)"
-        row "PyTorch DDP, $cap MB$([ "$micro_batches" -eq 1 ] || echo ", 4 micro-batches")" "$ms" "$low" "$high" ""
+        row "PyTorch DDP, buckets: $cap$([ "$micro_batches" -eq 1 ] || echo ", 4 micro-batches")" "$ms" "$low" "$high" ""
     done
 done

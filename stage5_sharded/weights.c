@@ -126,11 +126,11 @@ void weights_need(Weights *weights, Parameter *const *parameters, int count)
  * Levels 1 and 2 start the gathers in the order in which forward needs the weights: the buckets' order reversed. */
 void weights_after_update(Weights *weights)
 {
-    shards_free_spare(weights->shards); /* the activations of the next forward pass can have this memory */
     if (weights->shards->zero == 3) {
         weights_end_micro_batch(weights, false);
         return;
     }
+    shards_free_spare(weights->shards); /* level 2 needs the next block only in the next backward pass */
     for (int b = weights->shards->count - 1; b >= 0; b--)
         start_gather(weights, &weights->shards->buckets[b]);
 }

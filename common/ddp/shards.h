@@ -42,7 +42,7 @@ typedef struct Shards {
     Partition partition;
     float *weight_block, *gradient_block; /* of what is always there; owned */
     size_t weight_bytes, gradient_bytes; /* of these two */
-    float *spare; /* a block that was dropped, for the next bucket of about its size; owned; may be NULL */
+    float *spare; /* the block that was dropped last, until the next one is needed; owned; may be NULL */
     size_t spare_bytes;
     /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
     size_t gathered, most_gathered, whole_gradients, most_whole_gradients;
@@ -68,7 +68,7 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
-/* The block that was dropped last is kept for the next bucket. Call this when no bucket will need one soon. */
+/* Frees the block that was dropped last, which is otherwise kept until the next bucket needs one. */
 void shards_free_spare(Shards *shards);
 
 #endif
