@@ -6,8 +6,8 @@
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
 #   bench/two_hosts.sh run         [--rate 1gbit] COMMAND...        a rank on each host
 #
-# stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. DDP runs
-# with buckets of four sizes, each with 1 and with 4 micro-batches.
+# stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. DDP runs with
+# buckets of four sizes, each with 1 and with 4 micro-batches.
 # --limit SECONDS: how long one run may take (600, collectives 3600). After that the run and the script end.
 set -euo pipefail
 export LC_ALL=C
@@ -201,7 +201,7 @@ median_of() {
 read -r reference _ <<<"$(median_of .step_ms.p50 "$work"/2.*.json)"
 printf '\nGPT, 2 hosts, %s, milliseconds per %s samples: median over %s runs of a run'"'"'s median (min .. max).\n' "$rate" \
     "$batch" "$rounds"
-printf 'hidden: share of the communication that training did not wait for.\n\n'
+printf 'hidden: share of the communication that training did not wait for; buckets: MiB.\n\n'
 printf '%-36s %10s %18s %10s %12s\n' "" ms "(min .. max)" "hidden" "to stage 2"
 
 # row NAME MS LOW HIGH HIDDEN

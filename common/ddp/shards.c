@@ -145,19 +145,19 @@ static void point_at_gradients(ShardedBucket *bucket)
 #define KEPT_FROM ((size_t)256 << 10)
 #endif
 
-static size_t block_bytes(const ShardedBucket *bucket)
+static size_t whole_bytes(const ShardedBucket *bucket)
 {
     const size_t bytes = bytes_of(bucket->elements);
     return bytes < KEPT_FROM ? bytes : round_up(bytes, KEPT_FROM);
 }
 
 /* A block for the whole bucket; zeroed, or with anything in it. */
-static float *take_block_for(Shards *shards, const ShardedBucket *bucket, bool zeroed)
+static float *take_whole(Shards *shards, const ShardedBucket *bucket, bool zeroed)
 {
     float *block = shards->spare;
-    if (block == NULL || shards->spare_bytes != block_bytes(bucket)) {
+    if (block == NULL || shards->spare_bytes != whole_bytes(bucket)) {
         shards_free_spare(shards);
-        return device_alloc(block_bytes(bucket));
+        return device_alloc(whole_bytes(bucket));
     }
     shards->spare = NULL;
     if (zeroed)
@@ -165,15 +165,15 @@ static float *take_block_for(Shards *shards, const ShardedBucket *bucket, bool z
     return block;
 }
 
-static void drop_block(Shards *shards, const ShardedBucket *bucket, float *block)
+static void drop_whole(Shards *shards, const ShardedBucket *bucket, float *block)
 {
     shards_free_spare(shards);
-    if (block_bytes(bucket) < KEPT_FROM) {
+    if (whole_bytes(bucket) < KEPT_FROM) {
         device_free(block);
         return;
     }
     shards->spare = block;
-    shards->spare_bytes = block_bytes(bucket);
+    shards->spare_bytes = whole_bytes(bucket);
 }
 
 void shards_free_spare(Shards *shards)
@@ -186,7 +186,7 @@ void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
 {
     if (bucket->gradients != NULL)
         return;
-    bucket->gradients = take_block_for(shards, bucket, true);
+    bucket->gradients = take_whole(shards, bucket, true);
     point_at_gradients(bucket);
     shards->whole_gradients += bytes_of(bucket->elements);
     if (shards->whole_gradients > shards->most_whole_gradients)
@@ -195,7 +195,7 @@ void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
 
 void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
 {
-    drop_block(shards, bucket, bucket->gradients);
+    drop_whole(shards, bucket, bucket->gradients);
     bucket->gradients = NULL;
     point_at_gradients(bucket);
     shards->whole_gradients -= bytes_of(bucket->elements);
@@ -205,7 +205,7 @@ void shards_place_weights(Shards *shards, ShardedBucket *bucket)
 {
     if (bucket->weights != NULL)
         return;
-    bucket->weights = take_block_for(shards, bucket, false);
+    bucket->weights = take_whole(shards, bucket, false);
     point_at_weights(bucket);
     shards->gathered += bytes_of(bucket->elements);
     if (shards->gathered > shards->most_gathered)
@@ -214,7 +214,7 @@ void shards_place_weights(Shards *shards, ShardedBucket *bucket)
 
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
 {
-    drop_block(shards, bucket, bucket->weights);
+    drop_whole(shards, bucket, bucket->weights);
     bucket->weights = NULL;
     point_at_weights(bucket);
     for (int i = 0; i < bucket->count; i++)
