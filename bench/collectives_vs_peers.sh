@@ -4,8 +4,8 @@
 #   bench/collectives_vs_peers.sh --python VENV/bin/python [--rounds N] [--build DIR] [--peers DIR]
 #
 # Peers: Intel MPI, oneCCL (with its default algorithm, and with nreduce), MPICH 5, DeepSpeed's kernels for shared
-# memory (they need AVX-512), Gloo. The python needs pip and PyTorch. What is missing in DIR [peers/] is downloaded from
-# PyPI (220 MB) and built there (two minutes). Every other round runs backwards. Needs MPICH's libraries.
+# memory, Gloo. The python needs pip and PyTorch. What is missing in DIR [peers/] is downloaded from PyPI (220 MB) and
+# built there (two minutes). Every other round runs backwards. Needs MPICH's libraries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -114,6 +114,20 @@ def test_reading(program, directory):
     write_trace(two, 2, 1.2, 12, 6)
     recorded = json.loads(whatif(program, *both, "--recording")[1])
     expect("computing that a MB takes", 1e3 * MB * recorded["question"][11], 6 / (4 + 5.5 / 12) / 1.2, 1e-3)
+    # Four all-reduces of 20 ms without a pause. The second one ends later than that, and the third has its data by then.
+    write_trace(two, 2, 1.2, 20)
+    events = json.load(open(two))
+    for e in events:
+        later = 10e3 if e["pid"] == 0 else 6e3
+        if e["name"] == "all_reduce bucket 1":
+            e["dur"] += later
+        if e["name"] == "all_reduce bucket 2":
+            e["ts"], e["dur"] = e["ts"] + later, e["dur"] - later
+    with open(late, "w") as file:
+        json.dump(events, file)
+    for recorded in (two, late):
+        [row] = answers(program, one, recorded, "--ranks", "2", "--cores", "2", "--stage", "1")
+        expect("the link, whoever waits for its data", row["comm_ms"], 4 * 20, 1e-3)
     refused(program, "--recorded-link", one, two, "--link", "1,50")
     refused(program, "shows no link", one)
     number, whole = "is not a number from", "is not a whole number from"
