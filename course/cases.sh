@@ -146,13 +146,13 @@ run_lines() {
             message=$(cat "$work/results/$key")
             [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$name on $where ranks, $case: $message"; }
         done < <(cases_of "$program" "$ranks" "$cases")
-        message=${message/ on - ranks, -/}
+        message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
         got=$worth
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))
         printf '%3d  %3d/%3d  %-6s  %s\n' "$index" "$got" "$worth" "$([ -z "$message" ] && echo passed || echo FAILED)" "$idea"
         [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
-        where="$name on $ranks ranks: ${cases//+/, }" # -: a whole test of ctest's, on the ranks that it has
+        where="$name on $ranks ranks: $(sed -E 's/([0-9]):([^+]*)/\2 (\1 rank)/g; s/\+/, /g' <<<"$cases")"
         where=${where/ on - ranks/}
         printf '%22s(%s)\n' "" "${where%: -}"
         [ -z "$message" ] || printf '%22s%s\n' "" "$message"

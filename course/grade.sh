@@ -122,7 +122,7 @@ cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copi
 not_run='' errors=''
 if ! build_all 300; then
     not_run="does not build"
-    errors=$(grep -a -E -A 3 'error|undefined|multiple definition' "$log" | plain | head -n 40)
+    errors=$(grep -a -E -A 3 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
     for place in "$build" ${checked_programs[0]+"$checked"}; do

@@ -2,13 +2,14 @@
 # grade_all.sh: grades all submissions of a directory with grade.sh, several at a time, and writes a table of grades.
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
-#   SUBMISSIONS     a directory with NAME.c or NAME/ddp.c for each student
+#   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, at any depth
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
-#   --roster FILE   a line for each student: NAME, then a comma and anything, or nothing. Each gets a row.
+#   --roster FILE   CSV without a header, a line for each student: NAME first, then anything. Each gets a row.
 #   --deadline TIME as date -d reads it. Late submissions lose points by course/late_days. Handed in: when the file was
-#                   last modified, or what SUBMISSIONS/handed_in says, in lines of NAME,TIME.
+#                   last modified (a copy is new), or what SUBMISSIONS/handed_in says: CSV, in lines of NAME,TIME with
+#                   TIME such as 2027-05-03 23:59.
 #   --line N        only line N of the table again, after its test was corrected; whole, what has no result yet
 #   --again         everything again
 #   GRADE_CACHE     as for grade.sh; job N uses GRADE_CACHE/N (default: a temporary directory)
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
     case $1=${2-} in
     --jobs=[1-9]*) jobs=$2 ;;
     --roster=?*) roster=$2 ;;
-    --deadline=?*) deadline=$(date -d "$2" +%s) || stop 2 "--deadline: '$2' is no time" ;;
+    --deadline=?*) deadline=$(date -d "$2" +%s 2>/dev/null) || stop 2 "--deadline: '$2' is no time" ;;
     --line=[1-9]*) line=$2 ;;
     --again=*) again=yes ;;
     *) stop 2 "$usage" ;;
@@ -54,19 +55,46 @@ read -r grace_hours points_per_day most_days < <(awk '{ value[$1] = $2 }
 # ---- who ----
 
 declare -A file=() handed_in=() # by NAME: the submission; when it came, if the file handed_in says so
-for path in "$from"/*.c "$from"/*/ddp.c; do
-    [ -f "$path" ] || continue
-    name=${path#"$from"/} name=${name%/ddp.c} name=${name%.c}
-    [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and $path"
-    file[$name]=$path
+for entry in "$from"/*; do
+    name=${entry##*/} paths=()
+    if [ -d "$entry" ]; then
+        mapfile -t paths < <(find "$entry" -name ddp.c -type f)
+    elif [ -f "$entry" ] && [[ $name = *.c ]]; then
+        paths=("$entry") name=${name%.c}
+    elif [ "$name" = handed_in ]; then
+        continue
+    fi
+    if [ ${#paths[@]} -eq 0 ]; then
+        echo "grade_all: warning: $entry is no NAME.c, and holds no ddp.c: left out" >&2
+        continue
+    fi
+    paths=(${file[$name]+"${file[$name]}"} "${paths[@]}")
+    [ ${#paths[@]} -eq 1 ] || stop 2 "$name has two submissions: ${paths[0]} and ${paths[1]}"
+    file[$name]=${paths[0]}
 done
-rows() { # FILE: its lines without comments, empty lines, and what spreadsheets add
-    [ ! -r "$1" ] || sed -e $'1s/^\xef\xbb\xbf//; s/\r$//' -e '/^ *\(#\|$\)/d' "$1"
+[ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a ddp.c in it"
+
+# rows FILE: the first two cells of each line, with a tab between them; without comments, empty lines, and what
+# spreadsheets add
+rows() {
+    [ ! -e "$1" ] || python3 -c '
+import csv, sys
+for line, row in enumerate(csv.reader(open(sys.argv[1], encoding="utf-8-sig", newline=""), skipinitialspace=True), 1):
+    cells = [cell.strip() for cell in row] + [""]
+    if ";" in cells[0] and len(cells) == 2:
+        sys.exit(f"grade_all: error: {sys.argv[1]}, line {line}: semicolons, where commas are expected")
+    if cells[0] and not cells[0].startswith("#"):
+        print(cells[0], cells[1], sep="\t")' "$1"
 }
-while IFS=, read -r name time; do
-    handed_in[$name]=$(date -d "${time:-none}" +%s) || stop 2 "$from/handed_in: '$time' is no time"
-done < <(rows "$from/handed_in")
-mapfile -t expected < <(rows "$roster" | cut -d , -f 1)
+times=$(rows "$from/handed_in") && students=$(rows "$roster") || exit 2
+while IFS=$'\t' read -r name time; do
+    [ -n "$name" ] || continue
+    if [[ ! $time =~ ^[0-9]{4}-[0-9]{2}-[0-9]{2} ]] || ! handed_in[$name]=$(date -d "$time" +%s 2>/dev/null); then
+        stop 2 "$from/handed_in: $name: '$time' is no time such as 2027-05-03 23:59"
+    fi
+    [ -n "${file[$name]-}" ] || echo "grade_all: warning: $from/handed_in: $name has handed in nothing" >&2
+done <<<"$times"
+mapfile -t expected < <(cut -f 1 <<<"$students" | grep .)
 mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
 
 # ---- grading ----

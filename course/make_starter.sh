@@ -135,7 +135,7 @@ foreign='GPU'
     section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
     >"$starter/tests/README.md"
 
-# Links to files that were not copied become plain text.
+# Links to files that were not copied become plain text, which says so.
 unlink_missing() { # FILE
     awk -v directory="$(dirname "$1")" '
         function is_there(target) {
@@ -147,7 +147,7 @@ unlink_missing() { # FILE
             while (match(text, /\[[^][]*\]\([^()]*\)/)) {
                 link = substr(text, RSTART, RLENGTH)
                 split(link, parts, /\]\(|\)/)
-                plain = substr(parts[1], 2)
+                plain = substr(parts[1], 2) (parts[1] ~ /\.md$/ ? "" : " [not here]") # a file gets it below
                 printf "%s%s", substr(text, 1, RSTART - 1), is_there(parts[2]) ? link : plain
                 text = substr(text, RSTART + RLENGTH)
             }

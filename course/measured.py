@@ -35,7 +35,8 @@ def ring_ms(a, all_reduces, latency_ms):
 # (exercises, figure, its least and largest value from the answer's other figures, why)
 RULES = [
     ((1, 2, 3, 5, 7), "ranks", lambda a: (2, ENDLESS), "one rank sends nothing"),
-    ((1, 3, 4), "parameters", lambda a: (669706, 669706), "the weights and biases of 784-512-512-10"),
+    ((1, 3, 4, 6), "parameters", lambda a: (669706, 669706), "the weights and biases of 784-512-512-10"),
+    ((5, 7), "parameters", lambda a: (3257856, 3257856), "the GPT's, as the run's first lines say"),
     ((1, 3, 4, 5), "mb_per_step", lambda a: about(4e-6 * a["parameters"], 1), "4 bytes for each parameter"),
     ((1,), "all_reduces", lambda a: (6, 6), "one for each of 3 weights and 3 biases"),
     ((1,), "latency_ms", lambda a: about(a["all_reduces"] * 2 * (a["ranks"] - 1), 1),
@@ -101,7 +102,7 @@ def mistake(answers, key, value):
 def read(path):
     """The answers by exercise: their figures, and "why"."""
     answers = {}
-    for number, line in enumerate(open(path, encoding="utf-8"), 1):
+    for number, line in enumerate(open(path, encoding="utf-8-sig"), 1):
         key, _, value = (part.strip() for part in line.partition(":"))
         if not key or key.startswith("#"):
             continue

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # demo.sh: trains three models with every stage, alone and as two ranks. It shows that both give the same weights, the
 # speed of each, and the cost of communication; the GPT once more over a slow link. Then the GPT generates some text.
-# About five minutes on two cores.
+# Some four minutes on two cores.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/build.sh"
 

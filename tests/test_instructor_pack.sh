@@ -140,7 +140,7 @@ wrong 3 saved_ms 3.8
 wrong 4 wire_mb_2 5.358         # without (N-1)/N
 wrong 4 wire_mb_3 2.679
 wrong 4 wire_mb_4 8.037         # without 1/N
-wrong 5 parameters 669706 'mb_per_step is '
+wrong 5 parameters 669706
 wrong 5 in_flight_ms 90
 wrong 5 exposed_ms 300
 wrong 5 backward_ms 200 'exposed_ms is '
@@ -148,9 +148,11 @@ wrong 5 hidden_percent 10       # what is exposed
 wrong 5 step_ms 800
 wrong 6 all_reduces_4 8         # in every micro-batch
 wrong 6 mb_1 5.358
+wrong 6 parameters 334853
 wrong 6 mb_4 10.7
 wrong 6 mb_bf16 2.679
 wrong 7 weights_mb_2 3.281
+wrong 7 parameters 669706
 wrong 7 gradients_mb_1 3.281
 wrong 7 gradients_mb_2 13.124
 wrong 7 optimizer_mb_1 26.05
@@ -181,6 +183,8 @@ refused "line 4, 'ranks: 3': ranks is given twice in exercise 1" 'exercise: 1' '
 refused "line 3, 'why: b': why is given twice" 'exercise: 2' 'why: a' 'why: b'
 refused "line 3, 'exercise: 1': exercise 1 is given twice" 'exercise: 1' 'exercise: 2' 'exercise: 1'
 refused "no line begins an exercise" '# a remark'
+{ printf '\357\273\277'; sed 's/$/\r/' "$root/course/instructor/measured_answers.txt"; } >"$scratch/answers" # as Windows writes it
+status 0 "$measured" "$scratch/answers"
 status 2 "$measured" "$scratch/none"
 status 2 "$measured"
 

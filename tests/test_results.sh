@@ -142,6 +142,31 @@ is "$in/ada.c " "graded again, because it was replaced while it was graded" "$(c
 mkdir "$in/ada" && echo 1 >"$in/ada/ddp.c"
 status 2 grade_all
 rm -r "$in/ada"
+
+# What people hand in and spreadsheets write: a path inside, a name with a comma, quotes, blanks; and no submissions.
+mkdir -p "$in/Müller, Änne/stage1_naive" "$in/nothing"
+echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
+printf '"Müller, Änne",2026-01-02 12:30\nnobody,2026-01-02\n' >>"$in/handed_in"
+printf '"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
+status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
+is '"Müller, Änne",60,0,60,""' "a name with a comma" "$(grep Müller "$out/grades.csv")"
+is 2 "not on the roster" "$(grep -c 'not on the roster' "$out/grades.csv")" # ada, mallory x
+for left_out in nothing zoe.zip dangling.c; do
+    grep -q "warning: .*/$left_out is no NAME.c, and holds no ddp.c" "$scratch/out" ||
+        fail "$left_out: $(cat "$scratch/out")"
+done
+grep -q 'handed_in: nobody has handed in nothing' "$scratch/out" || fail "an unknown name in handed_in is not named"
+printf 'eve;b\n' >"$scratch/roster" && status 2 grade_all --roster "$scratch/roster"
+grep -q 'roster, line 1: semicolons, where commas' "$scratch/out" || fail "semicolons: $(cat "$scratch/out")"
+for time in 2027 '' tomorrow 2027-13-01; do
+    cp "$in/handed_in" "$scratch/kept" && echo "eve,$time" >>"$in/handed_in"
+    status 2 grade_all
+    grep -q "eve: '$time' is no time" "$scratch/out" || fail "handed in at '$time': $(cat "$scratch/out")"
+    cp "$scratch/kept" "$in/handed_in"
+done
+rm -r "$in/nothing" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne"
+status 2 bash "$scratch/course/grade_all.sh" 1 "$TMPDIR" "$out"
+grep -q 'has no submission' "$scratch/out" || fail "an empty directory: $(cat "$scratch/out")"
 for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do
     # shellcheck disable=SC2086 # two words
     status 2 grade_all $wrong

@@ -76,9 +76,10 @@ void parameters_changed(ParameterList *list);
 size_t parameter_gradient_bytes(const Parameter *parameter);
 /* Bytes of a block that holds the gradients of all trained parameters, each aligned. */
 size_t parameters_gradient_bytes(const ParameterList *list);
-/* Points each trained parameter's gradient into such a block. The block must be aligned and zeroed; not owned. */
+/* Points each trained parameter's gradient into such a block, which must be aligned and zeroed, as device_alloc() and
+ * pg_alloc_shared() give it. The caller owns the block. */
 void parameters_place_gradients(ParameterList *list, void *block);
-/* Allocates such a block and places the gradients in it. The caller frees it with device_free(). */
+/* Allocates such a block with device_alloc(), and places the gradients in it. */
 void *parameters_allocate_gradients(ParameterList *list);
 
 /* Frees what parameters_allocate_gradients() gave: the parameters have no gradients then. */

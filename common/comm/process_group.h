@@ -74,7 +74,7 @@ void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO */
 
-/* Zeroed device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
+/* Zeroed, aligned device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
  * otherwise, if pg is NULL, or if AUTO has chosen SHM and the host has no room left, it comes from device_alloc(). Free
  * with pg_free_shared(). Both are collective, with the same `bytes` on all ranks. pg_free_shared() faults if an
  * asynchronous collective has not had its work_wait(), because the communication thread may still use the memory. */

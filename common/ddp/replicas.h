@@ -10,8 +10,8 @@
  * different lengths. Collective. */
 void replicas_check_same_text(ProcessGroup *pg, const char *text, const char *problem, const char *advice);
 
-/* Compares the number, names, shapes and dtypes of the parameters on all ranks. If they differ, the run ends with one
- * message (status 2) that shows the first difference. Collective. */
+/* Compares the number, names, shapes and dtypes of the parameters on all ranks, and which are trained. If they differ,
+ * the run ends with one message (status 2) that shows the first difference. Collective. */
 void replicas_check_same_model(ProcessGroup *pg, const ParameterList *parameters);
 
 /* Copies rank 0's values to all ranks, parameter by parameter, and calls parameters_changed(). Collective. */

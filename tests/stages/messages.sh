@@ -32,8 +32,11 @@ first_message() { # FILE
     local message crash='exception: |\(\): (invalid|corrupted|unaligned|mismatching)|double free'
     message=$(sanitizer_message "$1")
     if [ -z "$message" ]; then
-        message=$(awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ { said = 1; left = 4; print }
-             said && /usual cause: / && $0 !~ /ERROR/ { print; exit }
+        message=$(awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ {
+                said = 1; left = 4; print
+                if (/usual cause: /) exit
+             }
+             said && /usual cause: / { print; exit }
              said && left-- == 0 { exit }' "$1" |
             sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
                 -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' ')

@@ -272,11 +272,12 @@ typedef struct Plan {
     int buckets;
     int bucket_of[MAX_EVENTS]; /* by parameter index; -1: frozen */
     int pending[MAX_EVENTS];   /* by bucket: gradients that are not ready */
+    bool rebuilt;              /* in rank 0's order of readiness */
 } Plan;
 
 static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, const DdpOptions *options)
 {
-    Plan plan = {0};
+    Plan plan = {.rebuilt = watch->planned > 0};
     int order[MAX_EVENTS], bucket_of[MAX_EVENTS], trained = 0;
     size_t sizes[MAX_EVENTS] = {0};
     CHECK(parameters->count <= MAX_EVENTS, "more parameters than the test can hold");
@@ -318,8 +319,9 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
                  "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(),
                  got, when, full, plan->buckets);
     if (got > expected)
-        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: buckets "
-                 "launched as they become ready, not in bucket order", job_rank(), got, when, expected);
+        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: %s"
+                 "buckets launched as they become ready, not in bucket order", job_rank(), got, when, expected,
+                 plan->rebuilt ? "buckets not rebuilt, or more than once, or in this rank's own order; or " : "");
     if (got < expected && last)
         fail_msg("rank %d: %d all-reduces had been started %s, but %d buckets were full: %s", job_rank(), got, when,
                  expected, cause_if_late);
@@ -345,7 +347,7 @@ void watch_expect_starts(const Watch *watch, const ParameterList *parameters, co
     for (int i = 0; i < watch->count; i++) {
         char when[120];
         snprintf(when, sizeof when, "after the event of %.40s%s", parameters->items[watch->order[i]]->name,
-                 watch->planned > 0 ? " (buckets rebuilt ONCE, in rank 0's order of readiness)" : "");
+                 plan.rebuilt ? " (buckets rebuilt ONCE, in rank 0's order of readiness)" : "");
         plan.pending[plan.bucket_of[watch->order[i]]]--;
         expect_started(&plan, watch->started[i], last, when, unused > 0 ? late_unused :
                        "the event that makes a bucket full starts it, and the full ones behind it");
