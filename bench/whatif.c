@@ -331,9 +331,12 @@ static void change_speed(double times)
         recording_ready()[g] *= times;
 }
 
+/* How fast the ranks computed in a step shows in their forward passes, in which nothing is communicated. Where ranks
+ * share cores, a rank whose forward pass waits for a core has the core for itself later, so backward counts, too. */
 static void answer_against(const Settings *settings, const Recorded *alone)
 {
     Recorded run = trace_read(settings->against);
+    const bool share_cores = settings->cores >= 1 && run.ranks > settings->cores;
     double *q = question();
     q[ASK_RANKS] = run.ranks;
     q[ASK_FIRST_CAP] = q[ASK_CAP] = fmax(settings->caps[0], 0) * MIB;
@@ -341,7 +344,8 @@ static void answer_against(const Settings *settings, const Recorded *alone)
         const RecordedStep *step = &run.steps[i];
         fill_recording(alone, 0);
         simulate();
-        change_speed(step->forward / answer_phases()[2]); /* when the first forward pass ended */
+        const double *ends = answer_phases() + 2; /* of the first forward pass, and, behind it, of backward */
+        change_speed(share_cores ? (step->forward + step->backward) / ends[3] : step->forward / ends[0]);
         recording()[RECORDED_SPREAD] = step->spread;
         simulate();
         printf("{\"predicted_ms\": %.17g, \"measured_ms\": %.17g, \"forward_ms\": %.17g}\n",

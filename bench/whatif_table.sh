@@ -8,7 +8,8 @@
 # 1,50, one gradient per bucket), then those of the list below. Of the fitted runs, the best round counts. The table has
 # two predictions, because many a machine has fast and slow seconds (a virtual one has neighbours):
 #   best round    the step as the fitted runs tell it, and the shortest median step of a round
-#   at its speed  each step is predicted for the speed that its ranks' forward passes show (whatif --against); medians
+#   at its speed  each step is predicted for the speed that its ranks' forward passes show (whatif --against; if ranks
+#                 share cores, also their backward passes); medians
 #                 over the steps of all rounds, also of the error. A step is left out if its forward passes took more than
 #                 1.6 times as long as one rank's in the best round: something else had the processor
 #
@@ -30,7 +31,7 @@ while [ $# -gt 0 ]; do
         --only) only=${2:?} ;;
         --keep) work=${2:?} ;;
         --hosts) hosts=yes && shift && continue ;;
-        *) sed -n '2,21s/^# \{0,1\}//p' "$0" && exit 2 ;;
+        *) sed -n '2,22s/^# \{0,1\}//p' "$0" && exit 2 ;;
     esac
     shift 2
 done

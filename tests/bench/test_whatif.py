@@ -110,11 +110,24 @@ def test_reading(program, directory):
         json.dump(events, file)
     steps = answers(program, *both, "--caps", "1", "--against", late)
     expect("predicted for the slowest rank", steps[1]["predicted_ms"], (24 + 24 + 1.6 + 5 + 1.2) * 1.2 + 54.5, 1e-3)
+    # Four ranks on 2 cores. Forward passes wait for a core, and take 10 ms more; backward takes 10 less: as fast as before.
+    write_trace(late, 4, 2.4, 12)
+    shared = [*both, "--stage", "1", "--against", late]
+    as_fast = answers(program, *shared)
+    events = json.load(open(late))
+    for e in events:
+        later = {"forward": (0, 10e3), "backward": (10e3, -10e3)}.get(e["name"], (0, 0))
+        e["ts"], e["dur"] = e.get("ts", 0) + later[0], e.get("dur", 0) + later[1]
+    with open(late, "w") as file:
+        json.dump(events, file)
+    for step, before in zip(answers(program, *shared), as_fast, strict=True):
+        expect("of ranks that share cores", step["predicted_ms"], before["predicted_ms"], 1e-3)
+        expect("their forward passes", step["forward_ms"], before["forward_ms"] + 10, 1e-3)
     # Backward takes 6 more. During it 4 MB are carried, and 5.5 of the 12 ms of another 1 MB.
     write_trace(two, 2, 1.2, 12, 6)
     recorded = json.loads(whatif(program, *both, "--recording")[1])
     expect("computing that a MB takes", 1e3 * MB * recorded["question"][11], 6 / (4 + 5.5 / 12) / 1.2, 1e-3)
-    # Four all-reduces of 20 ms without a pause. The second one ends later than that, and the third has its data by then.
+    # Four all-reduces of 20 ms without a pause. The second one ends later, and the third has its data by then.
     write_trace(two, 2, 1.2, 20)
     events = json.load(open(two))
     for e in events:
