@@ -4,12 +4,12 @@
 #   bench/collectives_vs_peers.sh --python VENV/bin/python [--rounds N] [--build DIR] [--peers DIR]
 #
 # Peers: Intel MPI, oneCCL (with its default algorithm, and with nreduce), MPICH 5, DeepSpeed's kernels for shared
-# memory, Gloo. The python needs pip and PyTorch. What is missing in DIR [peers/] is downloaded from PyPI (220 MB) and
-# built there (two minutes). Every other round runs backwards. Needs MPICH's libraries.
+# memory, Gloo. The python needs pip and PyTorch. What is missing in DIR [build-peers/] is downloaded from PyPI (220 MB)
+# and built there (two minutes). Every other round runs backwards. Needs MPICH's libraries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=4 build=build python=${PYTHON:-python3} peers=peers
+rounds=4 build=build python=${PYTHON:-python3} peers=build-peers
 while [ $# -gt 0 ]; do
     case $1 in
         --rounds) rounds=$2 ;;

@@ -54,7 +54,7 @@ holds_no_solution() { # STARTER STAGE
 # A file of the project that the starter lacks is named only with the words "[not here]", or where a chapter shows
 # commands.
 names_nothing_else() { # STARTER STAGE
-    (cd "$root" && find ./* \( -name 'build*' -o -name peers \) -prune -o -type f -print) | sed 's|.*/||' |
+    (cd "$root" && find ./* -name 'build*' -prune -o -type f -print) | sed 's|.*/||' |
         grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' | sort -u >"$scratch/all"
     find "$1" -type f | sed 's|.*/||' | sort -u >"$scratch/here"
     comm -23 "$scratch/all" "$scratch/here" >"$scratch/elsewhere"
