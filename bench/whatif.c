@@ -29,16 +29,15 @@ static const char usage[] =
     "  --emulated         the link is train's --wire, over which ranks wait less for each other\n"
     "  --json             one JSON object per line\n"
     "  --against RUN      the trace of the run that is asked for: predicts each of its steps, for the speed of its\n"
-    "                     ranks in this step, which their forward passes tell; one JSON object per step\n"
+    "                     ranks in this step, which their phases tell; one JSON object per step\n"
     "  --recording        what the traces tell, for bench/simulate.h: its arrays, as JSON; no answers\n";
 
 typedef struct Link {
     double gbps, us;
 } Link;
 
-/* Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are the
- * nominal ones of standards and data sheets; programs reach some 80 to 95 % of them. Latencies are known roughly only:
- * they depend on switches, on the library and on the processor. */
+/* Gigabit per second in one direction of one rank's link, and microseconds per step of a ring. Bandwidths are nominal:
+ * programs reach some 80 to 95 % of them. Latencies are known roughly only: much depends on switches and library. */
 static const struct {
     const char *name;
     Link link;
@@ -331,22 +330,33 @@ static void change_speed(double times)
         recording_ready()[g] *= times;
 }
 
-/* How fast the ranks computed in a step shows in their forward passes, in which nothing is communicated. Where ranks
- * share cores, a rank whose forward pass waits for a core has the core for itself later, so backward counts, too. */
+/* Of the simulated step: the mean length of forward, and of backward if `both`, of a micro-batch. */
+static double mean_length(bool both)
+{
+    double sum = 0, forward_passes = 0;
+    const double *phase = answer_phases(), *end = phase + 3 * (int)answer()[ANSWER_PHASES];
+    for (; phase < end; phase += 3) {
+        sum += phase[0] < (both ? 2 : 1) ? phase[2] - phase[1] : 0; /* its kind: 0 forward, 1 backward */
+        forward_passes += phase[0] < 1;
+    }
+    return sum / forward_passes;
+}
+
+/* How fast the ranks computed in a step shows in their forward passes, in which nothing is communicated. Ranks that
+ * share cores take turns. So backward counts, too, and how late the last rank's first gradients are. */
 static void answer_against(const Settings *settings, const Recorded *alone)
 {
     Recorded run = trace_read(settings->against);
     const bool share_cores = settings->cores >= 1 && run.ranks > settings->cores;
-    double *q = question();
-    q[ASK_RANKS] = run.ranks;
-    q[ASK_FIRST_CAP] = q[ASK_CAP] = fmax(settings->caps[0], 0) * MIB;
+    question()[ASK_RANKS] = run.ranks;
+    question()[ASK_FIRST_CAP] = question()[ASK_CAP] = fmax(settings->caps[0], 0) * MIB;
     for (int i = 0; i < run.step_count; i++) {
         const RecordedStep *step = &run.steps[i];
         fill_recording(alone, 0);
         simulate();
-        const double *ends = answer_phases() + 2; /* of the first forward pass, and, behind it, of backward */
-        change_speed(share_cores ? (step->forward + step->backward) / ends[3] : step->forward / ends[0]);
-        recording()[RECORDED_SPREAD] = step->spread;
+        change_speed((step->forward + (share_cores ? step->backward : 0)) / mean_length(share_cores));
+        const double behind = share_cores && step->late > 0 ? step->late : step->slowest;
+        recording()[RECORDED_SPREAD] = run.ranks > 1 ? behind / step->forward / largest_of_ranks(run.ranks) : 0;
         simulate();
         printf("{\"predicted_ms\": %.17g, \"measured_ms\": %.17g, \"forward_ms\": %.17g}\n",
                1e3 * answer()[ANSWER_STEP], 1e3 * step->seconds, 1e3 * step->forward);

@@ -9,9 +9,9 @@
 # two predictions, because many a machine has fast and slow seconds (a virtual one has neighbours):
 #   best round    the step as the fitted runs tell it, and the shortest median step of a round
 #   at its speed  each step is predicted for the speed that its ranks' forward passes show (whatif --against; if ranks
-#                 share cores, also their backward passes); medians
-#                 over the steps of all rounds, also of the error. A step is left out if its forward passes took more than
-#                 1.6 times as long as one rank's in the best round: something else had the processor
+#                 share cores, also their backward passes); medians over the steps of all rounds, also of the error. A
+#                 step is left out if its forward passes took more than 1.6 times as long as one rank's in the best
+#                 round: something else had the processor
 #
 #   --batch B     samples of a micro-batch of one rank
 #   --only REGEX  rows whose text matches

@@ -262,10 +262,9 @@ static void read_wakes(Recorded *recorded, const Step *steps, int count, double 
     recorded->wake = median(values, n);
 }
 
-/* Seconds of the n-th all-reduce of a step. steps: rank 0's; the other ranks' follow, `per_rank` further on each. If the
- * one before it kept all ranks busy until it began, it is the mean over the ranks of what passes from end to end. Else
- * it counts from the moment when the last rank is there: that rank has the shortest time. (Over TCP the others have
- * sent a part of their data by then, so this is too short.) */
+/* Seconds of the n-th all-reduce of a step; INFINITY if a rank has none. steps: rank 0's; the others' follow, each
+ * `per_rank` further on. If the one before it kept all ranks busy until it began: the mean over the ranks, from end to end.
+ * Else it counts from when the last rank is there. (Over TCP others have sent a part by then, so this is too short.) */
 static double seconds_of_all_reduce(const Step *steps, int per_rank, int ranks, int n)
 {
     double shortest = INFINITY, from_end_to_end = 0;
@@ -283,8 +282,8 @@ static double seconds_of_all_reduce(const Step *steps, int per_rank, int ranks, 
 }
 
 /* The fit to relative errors says how the time divides into alpha and beta. Over TCP it finds too little: some
- * all-reduces find their data in a buffer and take next to nothing, and others wait for it. So both are made longer until
- * the sum over a step is right. */
+ * all-reduces find their data in a buffer and take next to nothing, and others wait for it. So both are made longer, by
+ * one factor, until a step's all-reduces together take as long as they were measured. */
 static void fit_link(Recorded *recorded, const Step *steps, int per_rank, double *values)
 {
     enum { MOST = 512 };
@@ -307,7 +306,13 @@ static void fit_link(Recorded *recorded, const Step *steps, int per_rank, double
         fit = alpha_beta_fit(bytes, seconds, n);
     for (int i = 0; i < n; i++)
         fitted += fit.alpha + fit.beta * bytes[i];
-    const double longer = fitted > 0 ? median(sums, per_rank) / fitted : 1;
+    int whole = 0; /* steps in which every rank has all of them */
+    for (int i = 0; i < per_rank; i++)
+        if (sums[i] < INFINITY)
+            sums[whole++] = sums[i];
+    if (whole == 0)
+        die("%s: the ranks have different all-reduces in every step", recorded->path);
+    const double longer = fitted > 0 ? median(sums, whole) / fitted : 1;
     recorded->alpha = longer * fit.alpha;
     recorded->beta = longer * fit.beta;
     free(sums);
@@ -332,16 +337,19 @@ static void keep_steps(Recorded *recorded, const Step *steps, int per_rank)
     recorded->step_count = per_rank;
     recorded->steps = alloc_or_fault((size_t)per_rank * sizeof *recorded->steps);
     for (int i = 0; i < per_rank; i++) {
-        double seconds = 0, forward = 0, backward = 0, most = 0;
+        double seconds = 0, forward = 0, backward = 0, most = 0, queued = 0, last = 0;
         for (int r = 0; r < recorded->ranks; r++) {
             const Step *step = &steps[r * per_rank + i];
             seconds += step->seconds / recorded->ranks;
             forward += step->parts[FORWARD] / recorded->ranks;
             backward += step->parts[BACKWARD] / recorded->ranks;
             most = fmax(most, step->parts[FORWARD]);
+            const Event *first = nth_all_reduce(step, 0, true);
+            const double when = first != NULL ? first->queued : 0;
+            queued += when / recorded->ranks;
+            last = fmax(last, when);
         }
-        const double spread = recorded->ranks > 1 ? (most / forward - 1) / largest_of_ranks(recorded->ranks) : 0;
-        recorded->steps[i] = (RecordedStep){seconds, forward, backward, spread};
+        recorded->steps[i] = (RecordedStep){seconds, forward, backward, most - forward, last - queued};
     }
 }
 

@@ -6,7 +6,8 @@
 typedef struct RecordedStep {
     double seconds; /* from the first forward pass to the optimizer's end */
     double forward, backward; /* of a micro-batch */
-    double spread;           /* of the ranks' forward passes, as below */
+    double slowest;          /* by how much the slowest rank's forward pass is longer */
+    double late;             /* by how much the last rank queues its first all-reduce later; 0 in stages 1 and 2 */
 } RecordedStep;
 
 /* Seconds and bytes. Of the first steps, which are slower, 3 are left out, or half if there are fewer than 6. */
@@ -19,7 +20,7 @@ typedef struct Recorded {
     double spread;             /* standard deviation of the ranks' computing time within a step, as a share of it */
     int gradients;             /* or buckets: each all-reduce that was queued during backward */
     double *bytes, *ready;     /* of each; ready: after backward's beginning; owned */
-    double alpha, beta;        /* an all-reduce takes alpha + beta * bytes once all ranks are there; 0 of one rank */
+    double alpha, beta;        /* all-reduces take alpha + beta * bytes, all those of a step together; 0 of one rank */
     double overlapped;         /* bytes of all-reduces that were carried during backward, of a step */
     double first_wake, wake;   /* from queueing an all-reduce to its beginning, if none is under way: the mean of the
                                 * first one of each backward pass, the median of the others */

@@ -57,7 +57,7 @@ fi
 [ -e "$build/CMakeCache.txt" ] || cmake -S "$here" -B "$build" -DLOCKSTEP_SANITIZE=$sanitize >/dev/null || exit 1
 mkdir -p "$build/check"
 cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
-    grep -E -A 3 'error|undefined|multiple definition' "$build/check/build.log" | head -n 40
+    grep -E -A 3 'error|implicit declaration|undefined|multiple definition' "$build/check/build.log" | head -n 40
     stop 1 "$stage/ddp.c does not build: ${build#"$here/"}/check/build.log has everything"
 }
 grep -E -A 3 'ddp\.c:.*warning' "$build/check/build.log"

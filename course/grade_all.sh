@@ -2,7 +2,8 @@
 # grade_all.sh: grades all submissions of a directory with grade.sh, several at a time, and writes a table of grades.
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
-#   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, at any depth
+#   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, or one STAGE/ddp.c, at
+#                   any depth
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
@@ -57,19 +58,20 @@ read -r grace_hours points_per_day most_days < <(awk '{ value[$1] = $2 }
 declare -A file=() handed_in=() # by NAME: the submission; when it came, if the file handed_in says so
 for entry in "$from"/*; do
     name=${entry##*/} paths=()
-    if [ -d "$entry" ]; then
-        mapfile -t paths < <(find "$entry" -name ddp.c -type f)
+    if [ -d "$entry" ]; then # of several, the one in a directory of the stage's name
+        mapfile -t paths < <(find -H "$entry" -name ddp.c)
+        [ ${#paths[@]} -lt 2 ] || mapfile -t paths < <(printf '%s\n' "${paths[@]}" | grep "/$stage/ddp.c$")
     elif [ -f "$entry" ] && [[ $name = *.c ]]; then
         paths=("$entry") name=${name%.c}
     elif [ "$name" = handed_in ]; then
         continue
     fi
-    if [ ${#paths[@]} -eq 0 ]; then
-        echo "grade_all: warning: $entry is no NAME.c, and holds no ddp.c: left out" >&2
+    if [ ! -e "$entry" ] || [ ${#paths[@]} -ne 1 ]; then
+        [ "$entry" = "$from/*" ] || # nothing is there
+            echo "grade_all: warning: $entry is no NAME.c, and does not hold one ddp.c: left out" >&2
         continue
     fi
-    paths=(${file[$name]+"${file[$name]}"} "${paths[@]}")
-    [ ${#paths[@]} -eq 1 ] || stop 2 "$name has two submissions: ${paths[0]} and ${paths[1]}"
+    [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and ${paths[0]}"
     file[$name]=${paths[0]}
 done
 [ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a ddp.c in it"
@@ -79,12 +81,17 @@ done
 rows() {
     [ ! -e "$1" ] || python3 -c '
 import csv, sys
-for line, row in enumerate(csv.reader(open(sys.argv[1], encoding="utf-8-sig", newline=""), skipinitialspace=True), 1):
-    cells = [cell.strip() for cell in row] + [""]
-    if ";" in cells[0] and len(cells) == 2:
-        sys.exit(f"grade_all: error: {sys.argv[1]}, line {line}: semicolons, where commas are expected")
-    if cells[0] and not cells[0].startswith("#"):
-        print(cells[0], cells[1], sep="\t")' "$1"
+try:
+    lines = csv.reader(open(sys.argv[1], encoding="utf-8-sig", newline=""), skipinitialspace=True, strict=True)
+    for row in lines:
+        cells = [cell.strip() for cell in row] + [""]
+        if not cells[0] or cells[0].startswith("#"):
+            continue
+        if ";" in cells[0] and len(row) == 1:
+            raise ValueError("semicolons, where commas are expected")
+        print(cells[0], cells[1], sep="\t")
+except (csv.Error, ValueError) as error:
+    sys.exit(f"grade_all: error: {sys.argv[1]}, line {lines.line_num}: {error}; expected: CSV in UTF-8")' "$1"
 }
 times=$(rows "$from/handed_in") && students=$(rows "$roster") || exit 2
 while IFS=$'\t' read -r name time; do

@@ -58,6 +58,7 @@ names_nothing_else() { # STARTER STAGE
         grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' | sort -u >"$scratch/all"
     find "$1" -type f | sed 's|.*/||' | sort -u >"$scratch/here"
     comm -23 "$scratch/all" "$scratch/here" >"$scratch/elsewhere"
+    ! grep -r -n -F '[not here] [not here]' "$1" || fail "$2: says twice that something is not here"
     ! grep -r -n -w -F -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
         fail "$2: these lines name what is not handed out"
 }

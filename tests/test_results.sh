@@ -144,18 +144,21 @@ status 2 grade_all
 rm -r "$in/ada"
 
 # What people hand in and spreadsheets write: a path inside, a name with a comma, quotes, blanks; and no submissions.
-mkdir -p "$in/Müller, Änne/stage1_naive" "$in/nothing"
+mkdir -p "$in/Müller, Änne/stage1_naive" "$in/Müller, Änne/stage2_bucketed" "$in/nothing" "$in/both/a" "$in/both/b"
+touch "$in/both/a/ddp.c" "$in/both/b/ddp.c" "$in/Müller, Änne/stage2_bucketed/ddp.c"
 echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
 printf '"Müller, Änne",2026-01-02 12:30\nnobody,2026-01-02\n' >>"$in/handed_in"
-printf '"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
+printf '# Monday; Tuesday\n"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
 status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
 is '"Müller, Änne",60,0,60,""' "a name with a comma" "$(grep Müller "$out/grades.csv")"
 is 2 "not on the roster" "$(grep -c 'not on the roster' "$out/grades.csv")" # ada, mallory x
-for left_out in nothing zoe.zip dangling.c; do
-    grep -q "warning: .*/$left_out is no NAME.c, and holds no ddp.c" "$scratch/out" ||
+for left_out in nothing zoe.zip dangling.c both; do
+    grep -q "warning: .*/$left_out is no NAME.c, and does not hold one ddp.c" "$scratch/out" ||
         fail "$left_out: $(cat "$scratch/out")"
 done
 grep -q 'handed_in: nobody has handed in nothing' "$scratch/out" || fail "an unknown name in handed_in is not named"
+printf 'M\374ller,b\n' >"$scratch/roster" && status 2 grade_all --roster "$scratch/roster"
+grep -q 'roster, line 0: .*expected: CSV in UTF-8' "$scratch/out" || fail "Latin-1: $(cat "$scratch/out")"
 printf 'eve;b\n' >"$scratch/roster" && status 2 grade_all --roster "$scratch/roster"
 grep -q 'roster, line 1: semicolons, where commas' "$scratch/out" || fail "semicolons: $(cat "$scratch/out")"
 for time in 2027 '' tomorrow 2027-13-01; do
@@ -164,7 +167,7 @@ for time in 2027 '' tomorrow 2027-13-01; do
     grep -q "eve: '$time' is no time" "$scratch/out" || fail "handed in at '$time': $(cat "$scratch/out")"
     cp "$scratch/kept" "$in/handed_in"
 done
-rm -r "$in/nothing" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne"
+rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne"
 status 2 bash "$scratch/course/grade_all.sh" 1 "$TMPDIR" "$out"
 grep -q 'has no submission' "$scratch/out" || fail "an empty directory: $(cat "$scratch/out")"
 for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do

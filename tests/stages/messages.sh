@@ -36,7 +36,7 @@ first_message() { # FILE
                 said = 1; left = 4; print
                 if (/usual cause: /) exit
              }
-             said && /usual cause: / { print; exit }
+             said && /usual cause: / && !/ERROR|fault: |FAIL/ { print; exit }
              said && left-- == 0 { exit }' "$1" |
             sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
                 -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' ')

@@ -316,8 +316,8 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
         full += plan->pending[b] == 0;
     if (got > full)
         fail_msg("rank %d: %d all-reduces had been started %s, but only %d of %d buckets were full: a bucket was sent "
-                 "while at least one of its gradients was not complete (it is full when NONE is missing)", job_rank(),
-                 got, when, full, plan->buckets);
+                 "while at least one of its gradients was not complete (it is full when NONE is missing)%s", job_rank(),
+                 got, when, full, plan->buckets, plan->rebuilt ? ", or the buckets were not rebuilt as told" : "");
     if (got > expected)
         fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: %s"
                  "buckets launched as they become ready, not in bucket order", job_rank(), got, when, expected,
