@@ -183,7 +183,8 @@ refused "line 4, 'ranks: 3': ranks is given twice in exercise 1" 'exercise: 1' '
 refused "line 3, 'why: b': why is given twice" 'exercise: 2' 'why: a' 'why: b'
 refused "line 3, 'exercise: 1': exercise 1 is given twice" 'exercise: 1' 'exercise: 2' 'exercise: 1'
 refused "no line begins an exercise" '# a remark'
-{ printf '\357\273\277'; sed 's/$/\r/' "$root/course/instructor/measured_answers.txt"; } >"$scratch/answers" # as Windows writes it
+# As Windows writes it.
+{ printf '\357\273\277'; sed 's/$/\r/' "$root/course/instructor/measured_answers.txt"; } >"$scratch/answers"
 status 0 "$measured" "$scratch/answers"
 status 2 "$measured" "$scratch/none"
 status 2 "$measured"

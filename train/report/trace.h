@@ -2,9 +2,6 @@
  *
  * Interface: trace_start() before the first step, trace_write() after the last. Both are collective. In between,
  * timeline_add() adds events to each rank's timeline (base/clock.h).
- *
- * PyTorch's Holistic Trace Analysis (0.5.0 was tried) does not read this file, even if it is divided into one for each
- * rank: it looks for the operators and GPU kernels of PyTorch's profiler.
  */
 #ifndef LOCKSTEP_TRAIN_TRACE_H
 #define LOCKSTEP_TRAIN_TRACE_H
