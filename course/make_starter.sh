@@ -171,7 +171,7 @@ names=$(missing_names)
 script=$(sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b),\\1 [not here],#' <<<"$names")
 { grep -r -l -w -F -f - "$starter" <<<"$names" || true; } | while IFS= read -r file; do
     if [ "${file##*.}" = md ]; then skip='/^    /b'; else skip=; fi
-    sed -E -i "$skip"$'\n'"$script" "$file" || exit 1
+    sed -E -i "$skip"$'\n'"$script"$'\n''s/( \[not here])+/ [not here]/g' "$file" || exit 1
 done || stop 1 "could not say what is missing"
 
 # The lines of the points file as rows of a table. "1:" before a case: it runs on one rank.

@@ -83,7 +83,7 @@ killed()
         [ -e "$scratch/half.save" ] && break
         sleep 0.1
     done
-    cp "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
+    ln -f "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
     kill $launched
     wait $launched
     local steps=$(($(state_of killed.save | jq '.step | tonumber') + 3))
