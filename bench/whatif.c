@@ -323,10 +323,9 @@ static void answer_all(const Settings *settings)
 /* From now on all computing takes so many times as long. */
 static void change_speed(double times)
 {
-    const int gradients = (int)recording()[RECORDED_GRADIENTS];
     for (int part = RECORDED_FORWARD; part <= RECORDED_LEFT; part++)
         recording()[part] *= times;
-    for (int g = 0; g < gradients; g++)
+    for (int g = 0; g < (int)recording()[RECORDED_GRADIENTS]; g++)
         recording_ready()[g] *= times;
 }
 
@@ -378,11 +377,10 @@ int main(int argc, char **argv)
         if (traces[i].ranks > several->ranks)
             several = &traces[i];
     }
-    double *q = question();
-    q[ASK_STAGE] = settings.stage;
-    q[ASK_ACCUMULATE] = settings.accumulate;
-    q[ASK_PAIRWISE] = settings.pairwise;
-    q[ASK_SLOWDOWN] = settings.slowdown;
+    question()[ASK_STAGE] = settings.stage;
+    question()[ASK_ACCUMULATE] = settings.accumulate;
+    question()[ASK_PAIRWISE] = settings.pairwise;
+    question()[ASK_SLOWDOWN] = settings.slowdown;
     fill_recording(alone, several->spread);
     fill_machine(alone, several, settings.cores);
     fill_link(alone, several, &settings);

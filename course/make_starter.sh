@@ -147,7 +147,7 @@ unlink_missing() { # FILE
             while (match(text, /\[[^][]*\]\([^()]*\)/)) {
                 link = substr(text, RSTART, RLENGTH)
                 split(link, parts, /\]\(|\)/)
-                plain = substr(parts[1], 2) (parts[1] ~ /\.[a-z]+`?$/ ? "" : " [not here]") # a file gets it below
+                plain = substr(parts[1], 2) " [not here]"
                 printf "%s%s", substr(text, 1, RSTART - 1), is_there(parts[2]) ? link : plain
                 text = substr(text, RSTART + RLENGTH)
             }

@@ -147,7 +147,7 @@ rm -r "$in/ada"
 mkdir -p "$in/Müller, Änne/stage1_naive" "$in/Müller, Änne/stage2_bucketed" "$in/nothing" "$in/both/a" "$in/both/b"
 touch "$in/both/a/ddp.c" "$in/both/b/ddp.c" "$in/Müller, Änne/stage2_bucketed/ddp.c"
 echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
-printf '"Müller, Änne",2026-01-02 12:30\nnobody,2026-01-02\n' >>"$in/handed_in"
+printf '"Müller, Änne",2026-01-02 12:30\nyves,2026-01-02\n' >>"$in/handed_in"
 printf '# Monday; Tuesday\n"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
 status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
 is '"Müller, Änne",60,0,60,""' "a name with a comma" "$(grep Müller "$out/grades.csv")"
@@ -156,7 +156,7 @@ for left_out in nothing zoe.zip dangling.c both; do
     grep -q "warning: .*/$left_out is no NAME.c, and does not hold one ddp.c" "$scratch/out" ||
         fail "$left_out: $(cat "$scratch/out")"
 done
-grep -q 'handed_in: nobody has handed in nothing' "$scratch/out" || fail "an unknown name in handed_in is not named"
+grep -q 'handed_in: yves has handed in nothing' "$scratch/out" || fail "handed_in names yves, who has no submission"
 printf 'M\374ller,b\n' >"$scratch/roster" && status 2 grade_all --roster "$scratch/roster"
 grep -q 'roster, line 0: .*expected: CSV in UTF-8' "$scratch/out" || fail "Latin-1: $(cat "$scratch/out")"
 printf 'eve;b\n' >"$scratch/roster" && status 2 grade_all --roster "$scratch/roster"
