@@ -2,17 +2,12 @@
 # test_instructor_pack.sh: course/make_instructor_pack.sh makes a whole pack, and the pack fits the project. Every
 # exercise of a chapter and every question of an assignment has its solution, by number and first words, and the other
 # way round. The quiz has 30 questions with one key each, and keys that are numbers are computed. Every file that a
-# document names is there. With --commands, in minutes: the commands of the solutions and of the lecture print what is
-# written below them.
+# document names is there.
 #
-# usage: test_instructor_pack.sh ROOT [--commands]
+# usage: test_instructor_pack.sh ROOT
 set -u
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
-if [ "${2-}" = --commands ]; then
-    exec python3 "$root/scripts/check_examples.py" "$root/course/instructor/solutions.md" \
-        "$root/course/instructor/lecture.md"
-fi
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 failures=0

@@ -49,7 +49,8 @@ def rank_main(rank, initial, port):
             (sum_of_losses(ddp, inputs[part], targets[part]) / BATCH).backward()
             optimizer.step()
     difference = (model.weight - one_process(initial)).abs().max().item()
-    print(f"rank {rank}, divide_by_initial_world_size={initial}: largest difference {difference:.1e}", flush=True)
+    line = f"rank {rank}, divide_by_initial_world_size={initial}: largest difference {difference:.1e}\n"
+    print(line, end="", flush=True) # print() would write the line's end on its own, after the other rank's line perhaps
     dist.destroy_process_group()
 
 
