@@ -3,7 +3,7 @@
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
 #   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, or one STAGE/ddp.c, at
-#                   any depth
+#                   any depth. Links are left out.
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
@@ -59,14 +59,14 @@ declare -A file=() handed_in=() # by NAME: the submission; when it came, if the 
 for entry in "$from"/*; do
     name=${entry##*/} paths=()
     if [ -d "$entry" ]; then # of several, the one in a directory of the stage's name
-        mapfile -t paths < <(find -H "$entry" -name ddp.c)
+        mapfile -t paths < <(find -H "$entry" -type f -name ddp.c) # no link, which may lead to another one's file
         [ ${#paths[@]} -lt 2 ] || mapfile -t paths < <(printf '%s\n' "${paths[@]}" | grep "/$stage/ddp.c$")
-    elif [ -f "$entry" ] && [[ $name = *.c ]]; then
+    elif [ -f "$entry" ] && [ ! -L "$entry" ] && [[ $name = *.c ]]; then
         paths=("$entry") name=${name%.c}
     elif [ "$name" = handed_in ]; then
         continue
     fi
-    if [ ! -e "$entry" ] || [ ${#paths[@]} -ne 1 ]; then
+    if [ ${#paths[@]} -ne 1 ]; then
         [ "$entry" = "$from/*" ] || # nothing is there
             echo "grade_all: warning: $entry is no NAME.c, and does not hold one ddp.c: left out" >&2
         continue

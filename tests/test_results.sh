@@ -143,16 +143,18 @@ mkdir "$in/ada" && echo 1 >"$in/ada/ddp.c"
 status 2 grade_all
 rm -r "$in/ada"
 
-# What people hand in and spreadsheets write: a path inside, a name with a comma, quotes, blanks; and no submissions.
+# What people hand in and spreadsheets write: a path inside, a name with a comma, quotes, blanks; links; and no
+# submissions.
 mkdir -p "$in/Müller, Änne/stage1_naive" "$in/Müller, Änne/stage2_bucketed" "$in/nothing" "$in/both/a" "$in/both/b"
 touch "$in/both/a/ddp.c" "$in/both/b/ddp.c" "$in/Müller, Änne/stage2_bucketed/ddp.c"
 echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
+mkdir "$in/linked" && ln -s ../ada.c "$in/linked/ddp.c" && ln -s ada.c "$in/link.c" # ada's file is hers alone
 printf '"Müller, Änne",2026-01-02 12:30\nyves,2026-01-02\n' >>"$in/handed_in"
 printf '# Monday; Tuesday\n"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
 status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
 is '"Müller, Änne",60,0,60,""' "a name with a comma" "$(grep Müller "$out/grades.csv")"
 is 2 "not on the roster" "$(grep -c 'not on the roster' "$out/grades.csv")" # ada, mallory x
-for left_out in nothing zoe.zip dangling.c both; do
+for left_out in nothing zoe.zip dangling.c both linked link.c; do
     grep -q "warning: .*/$left_out is no NAME.c, and does not hold one ddp.c" "$scratch/out" ||
         fail "$left_out: $(cat "$scratch/out")"
 done
@@ -167,7 +169,7 @@ for time in 2027 '' tomorrow 2027-13-01; do
     grep -q "eve: '$time' is no time" "$scratch/out" || fail "handed in at '$time': $(cat "$scratch/out")"
     cp "$scratch/kept" "$in/handed_in"
 done
-rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne"
+rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne" "$in/linked" "$in/link.c"
 status 2 bash "$scratch/course/grade_all.sh" 1 "$TMPDIR" "$out"
 grep -q 'has no submission' "$scratch/out" || fail "an empty directory: $(cat "$scratch/out")"
 for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do
