@@ -49,8 +49,9 @@ extern const char *const ddp_stage_name; /* "naive", ... */
 
 /* Checks that all ranks have the same model (if not: die()), copies rank 0's weights to all ranks, and gives each
  * trained parameter a zeroed float32 gradient. From stage 3 on it listens to the tape. parameters, tape and pg must
- * outlive the result. Free with ddp_destroy(), which also frees the gradients. All functions except ddp_bucket_count()
- * are collective, and so is tape_backward(), which launches all-reduces: call them on all ranks in the same order. */
+ * outlive the result. Of the parameters a stage writes weights and gradients, not the list, shapes, or what is trained.
+ * Free with ddp_destroy(), which also frees the gradients. All functions except ddp_bucket_count() are collective, and
+ * so is tape_backward(), which launches all-reduces: call them on all ranks in the same order. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 

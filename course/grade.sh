@@ -119,11 +119,41 @@ if [ ! -e "$base/complete" ]; then
     touch "$base/complete"
 fi
 cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-not_run='' errors=''
-if ! build_all 300; then
+
+# What the preprocessor makes of a submission takes its place, so that it is read once, and all that follows sees the
+# same text: otherwise #if could hide something from one compiler and show it to the next. Status 1: it cannot be read.
+expand() {
+    local command
+    command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
+    command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -E /' <<<"$command")
+    # shellcheck disable=SC2016 # for the inner shell
+    limited "$log" 60 bash -c 'cd "$1" && eval "$2 2>\"\$TMPDIR/errors\"" || { cat "$TMPDIR/errors" && exit 1; }' - \
+        "$build" "$command" && cat "$log" >"$tree/$stage/ddp.c"
+}
+
+# Prints each file that the expanded submission includes and that is neither of the starter nor of the system.
+foreign() {
+    local root name
+    root=$(cd "$here/.." && pwd -P)
+    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u | while read -r name; do
+        case $(realpath -m -- "$name") in
+        "$tree"/* | "$build"/*) ;;
+        "$root"/*) echo "$name" ;;
+        /usr/* | /opt/*) ;;
+        *) echo "$name" ;;
+        esac
+    done
+}
+
+not_run='' errors='' others=''
+if ! expand || { others=$(foreign) && [ -z "$others" ] && ! build_all 300; }; then
     not_run="does not build"
     errors=$(grep -a -E -A 3 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
+elif [ -n "$others" ]; then
+    errors=$(sed 's/.*/ddp.c includes &, which is neither of the starter nor of the system/' <<<"$others" | plain | head -n 40)
+    not_run="not run: $(head -n 1 <<<"$errors")"
+    printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
     for place in "$build" ${checked_programs[0]+"$checked"}; do
         [ -n "$not_run" ] || limited "$log" 60 bash "$tree/tests/stages/symbols.sh" "$stage" "$place" && continue

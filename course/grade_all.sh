@@ -59,16 +59,16 @@ declare -A file=() handed_in=() # by NAME: the submission; when it came, if the 
 for entry in "$from"/*; do
     name=${entry##*/} paths=()
     if [ -d "$entry" ]; then # of several, the one in a directory of the stage's name
-        mapfile -t paths < <(find -H "$entry" -type f -name ddp.c) # no link, which may lead to another one's file
-        [ ${#paths[@]} -lt 2 ] || mapfile -t paths < <(printf '%s\n' "${paths[@]}" | grep "/$stage/ddp.c$")
+        mapfile -d '' paths < <(find -H "$entry" -type f -name ddp.c -print0) # no link: it may lead to another's file
+        [ ${#paths[@]} -lt 2 ] || mapfile -d '' paths < <(printf '%s\0' "${paths[@]}" | grep -z "/$stage/ddp\.c$")
     elif [ -f "$entry" ] && [ ! -L "$entry" ] && [[ $name = *.c ]]; then
         paths=("$entry") name=${name%.c}
     elif [ "$name" = handed_in ]; then
         continue
     fi
-    if [ ${#paths[@]} -ne 1 ]; then
+    if [ ${#paths[@]} -ne 1 ] || [[ ${paths[*]} = *[[:cntrl:]]* ]]; then
         [ "$entry" = "$from/*" ] || # nothing is there
-            echo "grade_all: warning: $entry is no NAME.c, and does not hold one ddp.c: left out" >&2
+            echo "grade_all: warning: ${entry//[[:cntrl:]]/?} is no NAME.c, and does not hold one ddp.c: left out" >&2
         continue
     fi
     [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and ${paths[0]}"
@@ -101,6 +101,10 @@ while IFS=$'\t' read -r name time; do
     fi
     [ -n "${file[$name]-}" ] || echo "grade_all: warning: $from/handed_in: $name has handed in nothing" >&2
 done <<<"$times"
+for name in "${!file[@]}"; do
+    [ -z "$deadline" ] || [ -n "${handed_in[$name]-}" ] ||
+        echo "grade_all: warning: $from/handed_in lacks $name: the time is that of the file, which its author can set" >&2
+done
 mapfile -t expected < <(cut -f 1 <<<"$students" | grep .)
 mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
 
@@ -142,7 +146,7 @@ failed=0
 finish() { # waits for one grader, and keeps what it wrote if it succeeded
     local process status=0 name
     wait -n -p process "${!job[@]}" || status=$?
-    read -r slot name <<<"${job[$process]}"
+    slot=${job[$process]%% *} name=${job[$process]#* } # a name may begin or end with a blank
     unset "job[$process]"
     if [ $status -ne 0 ]; then
         failed=1
@@ -152,7 +156,9 @@ finish() { # waits for one grader, and keeps what it wrote if it succeeded
     if [ -z "$line" ] || ! is_graded "$name"; then rm -f "$out/$name.txt"; fi
     cat "$scratch/$slot.txt" >>"$out/$name.txt" # below the whole table, the table of one line
     touch -r "$scratch/$slot.began" "$scratch/$slot.json"
-    mv "$scratch/$slot.json" "$out/$name.json"
+    jq --arg name "$name" '. + {$name}' "$scratch/$slot.json" >"$scratch/$slot.named"
+    touch -r "$scratch/$slot.json" "$scratch/$slot.named"
+    mv "$scratch/$slot.named" "$out/$name.json"
     echo "$name: $(jq .points "$out/$name.json") points"
 }
 
@@ -180,11 +186,13 @@ row() { # NAME
     else
         got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
         after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
-        [ "$(jq .built "$out/$1.json")" = true ] || remark="does not build"
+        remark=$(jq -r 'if .built | not then "does not build" elif .errors // "" != "" then "rejected" else "" end' \
+            "$out/$1.json")
     fi
     [ -z "$roster" ] || printf '%s\n' "${expected[@]}" | grep -q -x -F -e "$1" ||
         { remark="not on the roster${remark:+; $remark}" && echo "$1 is not on the roster" >&2; }
-    jq -n -r --arg name "$1" --arg remark "$remark" "[\$name, $got, $days, $after, \$remark] | @csv"
+    jq -n -r --arg name "$1" --arg remark "$remark" "[\$name | sub(\"^(?=[-=+@])\"; \"'\"), $got, $days, $after,
+        \$remark] | @csv" # no spreadsheet shall take a name for a formula
 }
 
 {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make_gradescope_zip.sh: packs the autograder of one stage for Gradescope: its two scripts, the stage's name, and this
-# repository without .git and builds.
+# make_gradescope_zip.sh: packs the autograder of one stage for Gradescope: its two scripts, the stage's name, and the
+# files that git knows of this repository; if this is no clone, all but builds, submissions, grades and tables.
 #
 # usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: stage1_naive, ... or 1 to 5
 # Exit status 0: done. 1: something failed. 2: wrong usage.
@@ -16,14 +16,22 @@ stop() { # STATUS MESSAGE
 stage=$(find "$here" -name "stage${1}_*.points" -o -name "$1.points")
 [ -f "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 command -v python3 >/dev/null || stop 1 "python3 is missing: it writes the archive"
+zip=$(realpath "$2")
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/lockstep"
-tar -C "$here/.." --exclude=.git --exclude=build --exclude='build-*' --exclude=./offline --exclude='*.zip' -cf - . |
-    tar -C "$scratch/lockstep" -xf -
+cd "$here/.."
+files() {
+    if git ls-files --error-unmatch CMakeLists.txt >/dev/null 2>&1; then
+        git ls-files -z
+    else
+        find . -type f ! -path './.git/*' ! -path '*/build/*' ! -path './build-*' ! -path './offline/*' \
+            ! -path './submissions/*' ! -path './grades/*' ! -name '*.zip' ! -name '*.csv' -print0
+    fi
+}
+files | tar --null -T - --ignore-failed-read -cf - | tar -C "$scratch/lockstep" -xf -
 cp "$here"/gradescope/* "$scratch"
 basename "$stage" .points >"$scratch/stage"
-zip=$(realpath "$2")
 rm -f "$zip"
 cd "$scratch"
 python3 -m zipfile -c "$zip" run_autograder setup.sh stage lockstep

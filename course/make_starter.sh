@@ -197,7 +197,7 @@ table_of_points() {
         printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
 if [ "$seed" -gt 0 ]; then
-    find "$starter" \( -name '*.[ch]' -o -name '*.md' -o -name points -o -name '*.sh' \) \
+    find "$starter" \( -name '*.[ch]' -o -name '*.md' -o -name points -o -name '*.sh' -o -name CMakeLists.txt \) \
         -exec "$here/variant.sh" "$seed" {} + || stop 1 "could not make variant $seed"
 fi
 trap - EXIT

@@ -14,7 +14,7 @@ junit         XML, as Jenkins reads it: a test suite for the stage, a test case 
               https://github.com/jenkinsci/xunit-plugin, types/model/xsd/junit-10.xsd
 csv           one line: name, stage, points, of, "built" or "does not build", the points of each line of the table
 
-A submission NAME.c or NAME/ddp.c has the name NAME. Exit status 0: done. 2: wrong usage, or FILE is no result.
+The name is that which grade_all.sh gave; else a submission NAME.c or NAME/ddp.c has the name NAME. Exit status 0: done. 2: wrong usage, or FILE is no result.
 """
 import csv
 import io
@@ -46,7 +46,7 @@ def gradescope(result):
         for number, item in enumerate(result["items"], 1)
     ]
     written = {
-        "output": f"{result['stage']} does not build:\n{result['errors']}" if not result["built"] else "",
+        "output": f"{result['stage']} is not graded:\n{result['errors']}" if result["errors"] else "",
         "output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
@@ -133,7 +133,9 @@ def junit(result):
 
 def csv_line(result):
     path = Path(result["submission"])
-    name = path.resolve().parent.name if path.name == "ddp.c" else path.stem
+    name = result.get("name") or (path.resolve().parent.name if path.name == "ddp.c" else path.stem)
+    if name[0] in "=+-@":
+        name = f"'{name}" # no spreadsheet shall take it for a formula
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(
         [name, result["stage"], result["points"], result["of"], "built" if result["built"] else "does not build"]

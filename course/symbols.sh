@@ -9,10 +9,14 @@ object=$build/CMakeFiles/ddp.dir/$stage/ddp.c.o
 address='' needless=", which a solution has no need for"
 [[ $build != *-address ]] || address=yes # the build with the address sanitizer
 
-# Functions of common/, but for those that read files or end the job, and of the given files beside ddp.c.
+# Functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the group, or
+# write what tests look at: counters, observers, the timeline.
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/ddp.dir" -name '*.o' ! -path '*/data/*' ! -name ddp.c.o \
-        -exec nm -P -g --defined-only {} + | awk 'NF > 2 && $1 !~ /^job_/ { print $1 }'
+        -exec nm -P -g --defined-only {} + | awk '
+        NF > 2 && $1 !~ /^(job|timeline|group|shared|worker)_|^pg_(set_|reset_|observe|create|destroy|initialize|mpi_)/ {
+            print $1
+        }'
     echo job_rank job_world_size
     # Memory, arithmetic, text, messages, locks. No sscanf() and no FILE but these two.
     echo malloc calloc realloc free aligned_alloc posix_memalign qsort bsearch abs labs llabs abort __assert_fail
@@ -52,15 +56,21 @@ sections() {
     objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
 }
 
-# The compiler marks what came from asm in its output.
+# The compiler marks what came from asm in its output. It does not mark what is in the strings of asm names and of
+# attributes: so these are plain names, without a line's end.
 assembler() {
-    local command text
+    local command named text
     command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /' <<<"$command")
+    named='"[A-Za-z0-9_.$@ ]*"'
     if [[ $command != *' -o - -S '* ]] || ! text=$(cd "$build" && eval "$command" 2>/dev/null); then
         echo "symbols.sh: cannot tell how ddp.c was compiled"
     elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
         echo "ddp.c has assembler (asm)$needless"
+    elif ! text=$(cd "$build" && eval "${command/ -S / -E }" 2>/dev/null | grep -v '^#' | tr '\n' ' ') ||
+        grep -q -E '\b(asm|__asm|__asm__)\b' <<<"$(sed -E "s/\b(asm|__asm|__asm__) *\( *($named *)+\)//g" <<<"$text")" ||
+        grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}]*"[^"]*\\' <<<"$text"; then
+        echo "ddp.c has assembler (asm, or a string with \\ in an attribute)$needless"
     fi
 }
 

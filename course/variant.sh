@@ -16,7 +16,7 @@ name() {
     digit=$((digit + 1))
     # A hash of seed and place, so that two seeds differ in most names.
     local chosen=${names[$((($(cksum <<<"$seed $digit" | cut -d ' ' -f 1)) % $#))]}
-    printf 's/\\b%s\\b/%s/g\n' "$1" "$chosen"
+    printf 's/(\\b|__wrap_|__real_)%s\\b/\\1%s/g\n' "$1" "$chosen" # the last two: tests/stages/untouched.c
 }
 
 # last_micro_batch becomes its opposite, more_follow: the calls, the parameter, and what ddp.h says.

@@ -40,7 +40,7 @@ accepted() { # TEXT [OPTION...]
 
 place=$scratch/build
 mkdir -p "$place/CMakeFiles/common.dir/common/data" "$place/CMakeFiles/ddp.dir/stage1"
-echo 'void work_wait(void) { } void job_abort(int s) { (void)s; }' |
+echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observe(void) { } void timeline_add(void) { }' |
     "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
 echo 'void dataset_open(void) { }' | "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/data/dataset.c.o" -
 
@@ -53,7 +53,8 @@ accepted '#include <assert.h>
     #include <string.h>
     void ddp_after_update(char *p, float *x) { assert(p); memset(p, 1, 9); *x = fabsf(sqrtf(*x)); }'
 for function in exit _exit write read open fopen fork kill system execve syscall ptrace mmap mprotect dlsym socket \
-    getenv atexit MPI_Allreduce MPI_Finalize sscanf longjmp pthread_create job_abort dataset_open _fail; do
+    getenv atexit MPI_Allreduce MPI_Finalize sscanf longjmp pthread_create job_abort dataset_open pg_observe \
+    timeline_add _fail; do
     rejected "uses '$function'" "long $function(); long ddp_after_update(void) { return $function(0, 0); }"
 done
 rejected "uses 'stdin'" '#include <stdio.h>
@@ -79,6 +80,9 @@ nested='int ddp_memory(int (*f)(int (*)(int)), int k) { int g(int i) { return i 
 ! echo "$nested" | "${CC:-cc}" -xc -fsyntax-only - 2>/dev/null || rejected 'nested function' "$nested"
 rejected 'assembler' 'void ddp_after_update(void) { __asm__ volatile("nop"); }'
 rejected 'assembler' '__asm__(".byte 15, 5");'
+rejected 'assembler' 'long ddp_x(long) __asm__("0f\n0:\tsyscall\n#"); long ddp_after_update(void) { return ddp_x(1); }'
+rejected 'assembler' '__attribute__((section(".text\n\tsyscall\n#"))) void ddp_after_update(void) { }'
+accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
 
 sanitized=-fsanitize=address,undefined
 if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2>/dev/null; then
@@ -227,7 +231,18 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile own_main check 'multiple definition\|defines .main' 'int main(void) { return 0; }'
     hostile own_mpi check "defines 'MPI_Allreduce'" 'int MPI_Allreduce(void) { return 0; }'
     hostile includes check 'does not build' '#include "/etc/shadow"'
+    # Its name would end every later build in the same cache: make takes what is before a colon for a target.
+    hostile includes_a_colon check 'ddp.c includes /sys/dev/char/1:3/dev' 'static int ddp_x(int d) { return d == 0 ?
+        #include "/sys/dev/char/1:3/dev"
+        ; } int (*volatile ddp_y)(int) = ddp_x;'
+    GRADE_SANDBOX=none hostile includes_the_solution check "ddp.c includes $root/stage1_naive/ddp.c" \
+        "#include \"$root/stage1_naive/ddp.c\""
     hostile embeds check 'does not build' '__asm__(".incbin \"/etc/shadow\"");'
+
+    # What would be compared is hidden: nothing is left that could differ.
+    base_file=$scratch/hides.c
+    sed 's/^    replicas_broadcast(.*/&\n    parameters->count = 0;/' "$root"/stage1_*/ddp.c >"$base_file"
+    hostile hides_parameters check "changed the number of the model's parameters" ''
 
     # Without the check of symbols only the sandbox and the secrets are left.
     base_file=$scratch/starter.c

@@ -55,6 +55,8 @@ done
 status 2 env -u RELEASE_URL "$root/course/results.py" classroom50 "$scratch/result.json"
 grep -q RELEASE_URL "$scratch/out" || fail "classroom50 does not name the variable that is missing"
 status 2 "$root/course/results.py" moodle "$scratch/result.json"
+jq '. + {name: "=1+1"}' "$scratch/result.json" >"$scratch/formula.json"
+is "'=1+1,stage1_naive" "a name that is no formula" "$("$root/course/results.py" csv "$scratch/formula.json" | cut -d , -f 1-2)"
 status 2 "$root/course/results.py" csv "$scratch/none.json"
 echo '{"stage": "stage1_naive", "items": []}' >"$scratch/other.json"
 status 2 "$root/course/results.py" csv "$scratch/other.json"
@@ -148,13 +150,16 @@ rm -r "$in/ada"
 mkdir -p "$in/Müller, Änne/stage1_naive" "$in/Müller, Änne/stage2_bucketed" "$in/nothing" "$in/both/a" "$in/both/b"
 touch "$in/both/a/ddp.c" "$in/both/b/ddp.c" "$in/Müller, Änne/stage2_bucketed/ddp.c"
 echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
-mkdir "$in/linked" && ln -s ../ada.c "$in/linked/ddp.c" && ln -s ada.c "$in/link.c" # ada's file is hers alone
+mkdir -p "$in/tricky/x"$'\n.'/stage1_naive && echo 9 >"$in/tricky/x"$'\n.'/stage1_naive/ddp.c # ./stage1_naive/ddp.c?
+echo 30 >"$in/=1+1 .c" && mkdir "$in/linked" && ln -s ../ada.c "$in/linked/ddp.c" && ln -s ada.c "$in/link.c" # ada's file is hers alone
 printf '"Müller, Änne",2026-01-02 12:30\nyves,2026-01-02\n' >>"$in/handed_in"
 printf '# Monday; Tuesday\n"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
 status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
 is '"Müller, Änne",60,0,60,""' "a name with a comma" "$(grep Müller "$out/grades.csv")"
-is 2 "not on the roster" "$(grep -c 'not on the roster' "$out/grades.csv")" # ada, mallory x
-for left_out in nothing zoe.zip dangling.c both linked link.c; do
+grep -q "^\"'=1+1 \",30,[0-9]*,0,\"not on the roster\"$" "$out/grades.csv" || fail "a name like a formula, late"
+grep -q 'handed_in lacks =1+1 : the time is that of the file' "$scratch/out" || fail "who sets the time is not named"
+is 3 "not on the roster" "$(grep -c 'not on the roster' "$out/grades.csv")" # ada, mallory x, =1+1
+for left_out in nothing zoe.zip dangling.c both linked link.c tricky; do
     grep -q "warning: .*/$left_out is no NAME.c, and does not hold one ddp.c" "$scratch/out" ||
         fail "$left_out: $(cat "$scratch/out")"
 done
@@ -169,7 +174,7 @@ for time in 2027 '' tomorrow 2027-13-01; do
     grep -q "eve: '$time' is no time" "$scratch/out" || fail "handed in at '$time': $(cat "$scratch/out")"
     cp "$scratch/kept" "$in/handed_in"
 done
-rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne" "$in/linked" "$in/link.c"
+rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne" "$in/linked" "$in/link.c" "$in/tricky" "$in/=1+1 .c"
 status 2 bash "$scratch/course/grade_all.sh" 1 "$TMPDIR" "$out"
 grep -q 'has no submission' "$scratch/out" || fail "an empty directory: $(cat "$scratch/out")"
 for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do
@@ -207,6 +212,8 @@ for entry in archive.infolist():
 END
     cp "$AUTOGRADER/source/run_autograder" "$AUTOGRADER"
     status 0 "$AUTOGRADER/source/setup.sh"
+    [ -z "$(find "$AUTOGRADER/source" -name ddp.c -o -path '*/solutions/*.c' -o -name quiz_key.md)" ] ||
+        fail "solutions lie where a submission could include them"
     "$root/course/make_starter.sh" 1 "$scratch/starter" >/dev/null
     at_gradescope "$root/stage1_naive/ddp.c" 100
     at_gradescope "$scratch/starter/stage1_naive/ddp.c" 0

@@ -25,3 +25,6 @@ jq -e '.points == .of' "$autograder/own.json" >/dev/null || {
     echo "setup: error: the project's own ddp.c does not get all points on this image" >&2
     exit 1
 }
+# A submission runs beside these files, where there is no sandbox. The cache has all that grading needs.
+find "$autograder/cache" "$lockstep"/stage* -name ddp.c -delete
+rm -rf "$lockstep/tests/stages/solutions" "$lockstep/course/instructor"

@@ -56,14 +56,22 @@ function(lockstep_script name label processors script)
                                             ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
 endfunction()
 
+# lockstep_link_stage(PROGRAM NUMBER): links a test program with a stage, and what watches the stage's calls.
+function(lockstep_link_stage program number)
+    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c)
+    foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update)
+        target_link_options(${program} PRIVATE -Wl,--wrap=${call})
+    endforeach()
+    target_link_libraries(${program} PRIVATE lockstep_testing lockstep_train ddp_stage${number} lockstep_train)
+endfunction()
+
 # lockstep_stage_program(NUMBER NAME [ROOM]): links tests/ROOM/NAME.c (default: stages) with the stage, as
 # NAME_stageNUMBER.
 function(lockstep_stage_program number name)
     set(room stages ${ARGN})
     list(GET room -1 room)
     add_executable(${name}_stage${number} ${LOCKSTEP_ROOT}/tests/${room}/${name}.c)
-    target_link_libraries(${name}_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
-                                                         lockstep_train)
+    lockstep_link_stage(${name}_stage${number} ${number})
 endfunction()
 
 # The tests of stages 3 and 4 only: overlap, event order, unused parameters.
@@ -126,8 +134,7 @@ function(lockstep_stage_tests number)
     add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/stages/test_equivalence.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
-    target_link_libraries(test_equivalence_stage${number} PRIVATE lockstep_testing lockstep_train ddp_stage${number}
-                                                                  lockstep_train)
+    lockstep_link_stage(test_equivalence_stage${number} ${number})
     target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free,--wrap=pg_alloc_shared)
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
