@@ -6,7 +6,7 @@
 # usage: test_course_hostile.sh ROOT [--grade]
 # shellcheck disable=SC2016 # what is quoted is for a shell in the sandbox
 set -u
-root=$1
+root=$(cd "$1" && pwd) || exit 1
 scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
 listener=
 trap '[ -z "$listener" ] || kill "$listener"; rm -rf "$scratch"' EXIT
