@@ -126,29 +126,34 @@ expand() {
     local command
     command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -E /' <<<"$command")
+    [[ $command = *' -o - -E '* ]] || stop 1 "cannot tell how ddp.c is compiled: $command"
     # shellcheck disable=SC2016 # for the inner shell
     limited "$log" 60 bash -c 'cd "$1" && eval "$2 2>\"\$TMPDIR/errors\"" || { cat "$TMPDIR/errors" && exit 1; }' - \
         "$build" "$command" && cat "$log" >"$tree/$stage/ddp.c"
 }
 
-# Prints each file that the expanded submission includes and that is neither of the starter nor of the system.
+# Prints what the expanded submission includes and is neither of the starter nor of the system; and what would be a
+# directive when it is read again, because a macro has made it.
 foreign() {
     local root name
     root=$(cd "$here/.." && pwd -P)
-    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u | while read -r name; do
+    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u | while IFS= read -r name; do
+        case $name in /proc/* | /dev/* | *\\*) echo "$name" && continue ;; esac
         case $(realpath -m -- "$name") in
-        "$tree"/* | "$build"/*) ;;
+        "$tree"/* | "$build" | "$build"/*) ;;
         "$root"/*) echo "$name" ;;
         /usr/* | /opt/*) ;;
         *) echo "$name" ;;
         esac
     done
+    grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/ddp.c" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
 not_run='' errors='' others=''
 if ! expand || { others=$(foreign) && [ -z "$others" ] && ! build_all 300; }; then
     not_run="does not build"
-    errors=$(grep -a -E -A 3 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
+    # Without the lines of the source: they would be the preprocessor's.
+    errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
     errors=$(sed 's/.*/ddp.c includes &, which is neither of the starter nor of the system/' <<<"$others" | plain | head -n 40)

@@ -3,7 +3,7 @@
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
 #   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, or one STAGE/ddp.c, at
-#                   any depth. Links are left out.
+#                   any depth. Links to files are left out.
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
@@ -102,9 +102,9 @@ while IFS=$'\t' read -r name time; do
     [ -n "${file[$name]-}" ] || echo "grade_all: warning: $from/handed_in: $name has handed in nothing" >&2
 done <<<"$times"
 for name in "${!file[@]}"; do
-    [ -z "$deadline" ] || [ -n "${handed_in[$name]-}" ] ||
-        echo "grade_all: warning: $from/handed_in lacks $name: the time is that of the file, which its author can set" >&2
-done
+    [ -z "$deadline" ] || [ -n "${handed_in[$name]-}" ] || echo "$name"
+done | sort | paste -sd ';' |
+    sed "s|.*|grade_all: warning: $from/handed_in lacks &: the time is that of the file, which its author can set|" >&2
 mapfile -t expected < <(cut -f 1 <<<"$students" | grep .)
 mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
 
@@ -186,13 +186,13 @@ row() { # NAME
     else
         got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
         after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
-        remark=$(jq -r 'if .built | not then "does not build" elif .errors // "" != "" then "rejected" else "" end' \
+        remark=$(jq -r 'if .built | not then "does not build" elif (.errors // "") != "" then "rejected" else "" end' \
             "$out/$1.json")
     fi
     [ -z "$roster" ] || printf '%s\n' "${expected[@]}" | grep -q -x -F -e "$1" ||
         { remark="not on the roster${remark:+; $remark}" && echo "$1 is not on the roster" >&2; }
-    jq -n -r --arg name "$1" --arg remark "$remark" "[\$name | sub(\"^(?=[-=+@])\"; \"'\"), $got, $days, $after,
-        \$remark] | @csv" # no spreadsheet shall take a name for a formula
+    jq -n -r --arg name "$1" --arg remark "$remark" "[\$name | if test(\"^[-=+@]\") then \"'\" + . else . end, $got, $days,
+        $after, \$remark] | @csv" # no spreadsheet shall take a name for a formula
 }
 
 {

@@ -125,7 +125,7 @@ def junit(result):
             failure = ElementTree.SubElement(case, "failure", {"type": f"{item['points']} of {item['of']} points"})
             failure.set("message", in_xml(item["message"]))
             failure.text = in_xml(output_of(item))
-    if not result["built"]:
+    if result["errors"]:
         ElementTree.SubElement(suite, "system-out").text = in_xml(result["errors"])
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode")
@@ -134,7 +134,7 @@ def junit(result):
 def csv_line(result):
     path = Path(result["submission"])
     name = result.get("name") or (path.resolve().parent.name if path.name == "ddp.c" else path.stem)
-    if name[0] in "=+-@":
+    if name.startswith(("=", "+", "-", "@")):
         name = f"'{name}" # no spreadsheet shall take it for a formula
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(

@@ -62,7 +62,8 @@ file(GLOB helpers CONFIGURE_DEPENDS tests/stages/*.c)
 list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient)\\.c$")
 add_library(testing STATIC ${helpers})
 target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
-foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update)
+foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update
+             ddp_gather_weights)
     target_link_options(testing INTERFACE -Wl,--wrap=${call}) # see tests/stages/untouched.c
 endforeach()
 

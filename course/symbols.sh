@@ -56,21 +56,41 @@ sections() {
     objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
 }
 
+# Of preprocessed text, on one line: each string becomes "", or "!" if it has what could end a line of assembler. The text
+# must have no raw strings.
+without_strings() {
+    LC_ALL=C awk '{
+        text = ""
+        while (match($0, /"([^"\\]|\\.)*"|\047([^\047\\]|\\.)*\047/)) {
+            found = substr($0, RSTART, RLENGTH)
+            text = text substr($0, 1, RSTART - 1) (found !~ /^"/ ? "0" : found ~ /^"[^\\;#|]*"$/ ? "\"\"" : "\"!\"")
+            $0 = substr($0, RSTART + RLENGTH)
+        }
+        print text $0
+    }'
+}
+
+strings_are_harmless() {
+    local text
+    text=$(cat)
+    ! grep -q -E '\b(u8|[uUL])?R"' <<<"$text" || return 1
+    text=$(without_strings <<<"$text" | sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g')
+    ! grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}=]*"!"|\b(asm|__asm|__asm__)\b' <<<"$text"
+}
+
 # The compiler marks what came from asm in its output. It does not mark what is in the strings of asm names and of
-# attributes: so these are plain names, without a line's end.
+# attributes: so these must be harmless.
 assembler() {
-    local command named text
+    local command text
     command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /' <<<"$command")
-    named='"[A-Za-z0-9_.$@ ]*"'
     if [[ $command != *' -o - -S '* ]] || ! text=$(cd "$build" && eval "$command" 2>/dev/null); then
         echo "symbols.sh: cannot tell how ddp.c was compiled"
     elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
         echo "ddp.c has assembler (asm)$needless"
-    elif ! text=$(cd "$build" && eval "${command/ -S / -E }" 2>/dev/null | grep -v '^#' | tr '\n' ' ') ||
-        grep -q -E '\b(asm|__asm|__asm__)\b' <<<"$(sed -E "s/\b(asm|__asm|__asm__) *\( *($named *)+\)//g" <<<"$text")" ||
-        grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}]*"[^"]*\\' <<<"$text"; then
-        echo "ddp.c has assembler (asm, or a string with \\ in an attribute)$needless"
+    elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^#' | tr '\n' ' ' |
+        strings_are_harmless; then
+        echo "ddp.c has assembler (asm, a raw string, or one with \\ ; # | in an attribute)$needless"
     fi
 }
 

@@ -82,7 +82,18 @@ rejected 'assembler' 'void ddp_after_update(void) { __asm__ volatile("nop"); }'
 rejected 'assembler' '__asm__(".byte 15, 5");'
 rejected 'assembler' 'long ddp_x(long) __asm__("0f\n0:\tsyscall\n#"); long ddp_after_update(void) { return ddp_x(1); }'
 rejected 'assembler' '__attribute__((section(".text\n\tsyscall\n#"))) void ddp_after_update(void) { }'
+rejected 'assembler' '__attribute__((section(".text;ddp_x:mov $60,%eax;syscall;ret#"))) void ddp_after_update(void) { }'
+rejected 'assembler' '__attribute__((section(R"(.text
+    syscall
+    #)"))) void ddp_after_update(void) { }'
 accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
+accepted '#include <pthread.h>
+    #include <string.h>
+    #include <stdio.h>
+    void ddp_after_update(void) {
+        __attribute__((unused)) const char *lines = "\n;";
+        fprintf(stderr, "no asm here, \"%s\": %c", lines, (char)34);
+    }' -D_FORTIFY_SOURCE=2
 
 sanitized=-fsanitize=address,undefined
 if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2>/dev/null; then
@@ -235,6 +246,8 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile includes_a_colon check 'ddp.c includes /sys/dev/char/1:3/dev' 'static int ddp_x(int d) { return d == 0 ?
         #include "/sys/dev/char/1:3/dev"
         ; } int (*volatile ddp_y)(int) = ddp_x;'
+    hostile includes_by_a_macro check '# *include "/sys/dev/char/1:3/dev"' '#define H #
+        H include "/sys/dev/char/1:3/dev"'
     GRADE_SANDBOX=none hostile includes_the_solution check "ddp.c includes $root/stage1_naive/ddp.c" \
         "#include \"$root/stage1_naive/ddp.c\""
     hostile embeds check 'does not build' '__asm__(".incbin \"/etc/shadow\"");'

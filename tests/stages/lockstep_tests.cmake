@@ -59,7 +59,8 @@ endfunction()
 # lockstep_link_stage(PROGRAM NUMBER): links a test program with a stage, and what watches the stage's calls.
 function(lockstep_link_stage program number)
     target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c)
-    foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update)
+    foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update
+                 ddp_gather_weights)
         target_link_options(${program} PRIVATE -Wl,--wrap=${call})
     endforeach()
     target_link_libraries(${program} PRIVATE lockstep_testing lockstep_train ddp_stage${number} lockstep_train)

@@ -57,6 +57,7 @@ void __real_ddp_before_forward(Ddp *ddp, bool which);
 void __real_ddp_before_backward(Ddp *ddp, Tensor *loss);
 void __real_ddp_after_backward(Ddp *ddp, float gradient_scale);
 void __real_ddp_after_update(Ddp *ddp);
+void __real_ddp_gather_weights(Ddp *ddp);
 
 Ddp *__wrap_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
@@ -80,24 +81,40 @@ void __wrap_ddp_destroy(Ddp *ddp)
 
 void __wrap_ddp_before_forward(Ddp *ddp, bool which)
 {
+    const Before *was = before(ddp);
+    expect_untouched(was, "the stage");
     __real_ddp_before_forward(ddp, (which)); /* (): it is passed on as it is, also where a script rewrites callers */
-    expect_untouched(before(ddp), "ddp_before_forward()");
+    expect_untouched(was, "ddp_before_forward()");
 }
 
 void __wrap_ddp_before_backward(Ddp *ddp, Tensor *loss)
 {
+    const Before *was = before(ddp);
+    expect_untouched(was, "the stage");
     __real_ddp_before_backward(ddp, loss);
-    expect_untouched(before(ddp), "ddp_before_backward()");
+    expect_untouched(was, "ddp_before_backward()");
 }
 
 void __wrap_ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
+    const Before *was = before(ddp);
+    expect_untouched(was, "the stage");
     __real_ddp_after_backward(ddp, gradient_scale);
-    expect_untouched(before(ddp), "backward, or ddp_after_backward(),");
+    expect_untouched(was, "ddp_after_backward()");
 }
 
 void __wrap_ddp_after_update(Ddp *ddp)
 {
+    const Before *was = before(ddp);
+    expect_untouched(was, "the stage");
     __real_ddp_after_update(ddp);
-    expect_untouched(before(ddp), "ddp_after_update()");
+    expect_untouched(was, "ddp_after_update()");
+}
+
+void __wrap_ddp_gather_weights(Ddp *ddp)
+{
+    const Before *was = before(ddp);
+    expect_untouched(was, "the stage");
+    __real_ddp_gather_weights(ddp);
+    expect_untouched(was, "ddp_gather_weights()");
 }
