@@ -109,17 +109,6 @@ build_all() { # SECONDS
             limited "$log" "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
 }
 
-if [ ! -e "$base/complete" ]; then
-    if ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
-        ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
-        ! build_all 900; then
-        cat "$log" >&2
-        stop 1 "the starter with empty functions does not build"
-    fi
-    touch "$base/complete"
-fi
-cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-
 # What the preprocessor makes of a submission takes its place, so that it is read once, and all that follows sees the
 # same text: otherwise #if could hide something from one compiler and show it to the next. Status 1: it cannot be read.
 expand() {
@@ -149,6 +138,17 @@ foreign() {
     grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/ddp.c" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
+if [ ! -e "$base/complete" ]; then
+    if ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
+        ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
+        ! build_all 900; then
+        cat "$log" >&2
+        stop 1 "the starter with empty functions does not build"
+    fi
+    expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
+    touch "$base/complete"
+fi
+cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
 not_run='' errors='' others=''
 if ! expand || { others=$(foreign) && [ -z "$others" ] && ! build_all 300; }; then
     not_run="does not build"
