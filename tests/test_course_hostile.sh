@@ -85,7 +85,7 @@ rejected 'assembler' '__attribute__((section(".text\n\tsyscall\n#"))) void ddp_a
 rejected 'assembler' '__attribute__((section(".text;ddp_x:mov $60,%eax;syscall;ret#"))) void ddp_after_update(void) { }'
 rejected 'assembler' '__attribute__((section(R"(.text
     syscall
-    #)"))) void ddp_after_update(void) { }'
+    .section .text)"))) void ddp_after_update(void) { }'
 accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
 accepted '#include <pthread.h>
     #include <string.h>

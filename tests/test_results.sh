@@ -152,7 +152,8 @@ mkdir -p "$in/Müller, Änne/stage1_naive" "$in/Müller, Änne/stage2_bucketed" 
 touch "$in/both/a/ddp.c" "$in/both/b/ddp.c" "$in/Müller, Änne/stage2_bucketed/ddp.c"
 echo 60 >"$in/Müller, Änne/stage1_naive/ddp.c" && touch "$in/zoe.zip" && ln -s /none "$in/dangling.c"
 mkdir -p "$in/tricky/x"$'\n.'/stage1_naive && echo 9 >"$in/tricky/x"$'\n.'/stage1_naive/ddp.c # ./stage1_naive/ddp.c?
-echo 30 >"$in/=1+1 .c" && mkdir "$in/linked" && ln -s ../ada.c "$in/linked/ddp.c" && ln -s ada.c "$in/link.c" # ada's file is hers alone
+echo 30 >"$in/=1+1 .c"
+mkdir "$in/linked" && ln -s ../ada.c "$in/linked/ddp.c" && ln -s ada.c "$in/link.c" # ada's file is hers alone
 printf '"Müller, Änne",2026-01-02 12:30\nyves,2026-01-02\n' >>"$in/handed_in"
 printf '# Monday; Tuesday\n"Müller, Änne",a@x\n"eve",b\n bob ,c\n' >"$scratch/roster"
 status 0 grade_all --roster "$scratch/roster" --deadline '2026-01-02 12:00:00'
@@ -175,7 +176,7 @@ for time in 2027 '' tomorrow 2027-13-01; do
     grep -q "eve: '$time' is no time" "$scratch/out" || fail "handed in at '$time': $(cat "$scratch/out")"
     cp "$scratch/kept" "$in/handed_in"
 done
-rm -r "$in/nothing" "$in/both" "$in/zoe.zip" "$in/dangling.c" "$in/Müller, Änne" "$in/linked" "$in/link.c" "$in/tricky" "$in/=1+1 .c"
+rm -r "$in"/{nothing,both,zoe.zip,dangling.c,"Müller, Änne",linked,link.c,tricky,"=1+1 .c"}
 status 2 bash "$scratch/course/grade_all.sh" 1 "$TMPDIR" "$out"
 grep -q 'has no submission' "$scratch/out" || fail "an empty directory: $(cat "$scratch/out")"
 for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' '--agian'; do
