@@ -385,7 +385,7 @@ int train(Options *options, ProcessGroup *pg)
     report_end(pg, &trainer.replica, trainer.ddp, record);
     if (options->generate > 0 && pg_rank(pg) == 0)
         generate_text(&trainer.replica, options->generate, options->seed);
-    bool good = options->verify == VERIFY_NONE || record->verification.passed;
+    const bool good = report_success(&trainer.replica, record);
     tear_down(&trainer);
     return good ? 0 : 1;
 }
