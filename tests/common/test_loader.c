@@ -31,8 +31,8 @@ static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *b
     }
 }
 
-/* Batches of a loader from first_step on, over more than two epochs, are those of dataset_get(). place: where first_step
- * begins, or NULL. */
+/* Batches of a loader from first_step on, over more than two epochs, are those of dataset_get(). place: where
+ * first_step begins, or NULL. */
 static void check_loader(int accumulate, long first_step, const int64_t *rank_samples, const DataPlace *place)
 {
     Dataset dataset;
