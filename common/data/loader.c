@@ -47,11 +47,10 @@ struct Loader {
 static void prepare(Loader *loader, long number)
 {
     Batch *batch = &loader->batches[number % BUFFERS];
-    long steps_per_epoch = (long)sampler_steps_per_epoch(&loader->sampler);
     batch->step = loader->first_step + number / loader->accumulate;
     batch->micro_batch = (int)(number % loader->accumulate);
-    batch->epoch = batch->step / steps_per_epoch;
-    long step_of_epoch = batch->step % steps_per_epoch;
+    int64_t step_of_epoch;
+    batch->epoch = sampler_epoch_of_step(&loader->sampler, batch->step, &step_of_epoch);
 
     sampler_set_epoch(&loader->sampler, batch->epoch);
     batch->global_samples = sampler_global_count(&loader->sampler, step_of_epoch);

@@ -50,6 +50,7 @@ void sampler_create_like(Sampler *sampler, const Sampler *other)
 {
     sampler_create(sampler, other->dataset_size, other->world_size, other->global_batch, other->seed, other->shuffle,
                    other->drop_last);
+    sampler->batch_offset = other->batch_offset;
     if (other->pieces != NULL) {
         size_t bytes = (size_t)other->world_size * sizeof *other->pieces;
         sampler->pieces = memcpy(alloc_or_fault(bytes), other->pieces, bytes);
@@ -130,6 +131,48 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
     for (int64_t place = sampler->dataset_size; place < sampler->length; place++)
         sampler->list[place] = sampler->list[place - sampler->dataset_size];
     sampler->epoch = epoch;
+}
+
+/* How many samples the first `steps` steps of an epoch have. */
+static int64_t samples_of_steps(const Sampler *sampler, int64_t steps)
+{
+    int64_t samples = 0, places = steps * sampler->global_batch;
+    if (sampler->pieces == NULL)
+        return places < sampler->length ? places : sampler->length;
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        const int64_t used = sampler->pieces[rank].used, own = places / sampler->world_size;
+        samples += own < used ? own : used;
+    }
+    return samples;
+}
+
+long sampler_epoch_of_step(const Sampler *sampler, long step, int64_t *step_of_epoch)
+{
+    const int64_t batch = step + sampler->batch_offset;
+    CHECK(batch >= 0, "step %ld is batch %lld", step, (long long)batch);
+    *step_of_epoch = batch % sampler->steps;
+    return (long)(batch / sampler->steps);
+}
+
+DataPlace sampler_place(const Sampler *sampler, long step)
+{
+    int64_t step_of_epoch;
+    const long epoch = sampler_epoch_of_step(sampler, step, &step_of_epoch);
+    return (DataPlace){epoch, samples_of_steps(sampler, step_of_epoch)};
+}
+
+int64_t sampler_go_on(Sampler *sampler, long step, DataPlace place)
+{
+    int64_t low = 0, high = sampler->steps; /* the most steps of an epoch that have no more samples than that */
+    while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        if (samples_of_steps(sampler, middle) <= place.samples)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    sampler->batch_offset = place.epoch * sampler->steps + low - step;
+    return low < sampler->steps ? place.samples - samples_of_steps(sampler, low) : 0; /* else the epoch has ended */
 }
 
 int64_t sampler_rank_steps(const Sampler *sampler, int rank)

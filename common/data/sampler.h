@@ -33,6 +33,7 @@ typedef struct Sampler {
     int64_t steps;  /* of an epoch */
     Piece *pieces;  /* (world_size), or NULL: the list is distributed over the ranks. Owned */
     long epoch;     /* -1 before the first sampler_set_epoch() */
+    int64_t batch_offset; /* step s of the run takes batch s + batch_offset of all epochs; see sampler_go_on() */
 } Sampler;
 
 /* Makes a sampler; free it with sampler_free(). With drop_last, fewer samples than ranks end with die(), because no
@@ -48,6 +49,23 @@ void sampler_free(Sampler *sampler);
  * world_size of them, which must be a whole number, while it has any. Call it before the first sampler_set_epoch(). If
  * the data set has fewer samples than all ranks together, it ends with die(). */
 void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples);
+
+/* A run's place in its data: so many samples of this epoch have been trained, of all ranks together. At the end of an
+ * epoch: none of the next one. */
+typedef struct DataPlace {
+    long epoch;
+    int64_t samples;
+} DataPlace;
+
+/* The epoch of the run's step `step`, and the step's number in that epoch. */
+long sampler_epoch_of_step(const Sampler *sampler, long step, int64_t *step_of_epoch);
+/* The place at which `step` begins. */
+DataPlace sampler_place(const Sampler *sampler, long step);
+/* note: going-on
+ * Lets `step` begin at `place`, which a run may have reached with another batch size. A step begins with a whole batch,
+ * so if the place is in the middle of one, `step` begins earlier. Returns how many samples are trained again. Copies of
+ * the sampler go on there, too. */
+int64_t sampler_go_on(Sampler *sampler, long step, DataPlace place);
 
 /* Draws the list of `epoch`, if it is not the current one. */
 void sampler_set_epoch(Sampler *sampler, long epoch);

@@ -251,7 +251,7 @@ bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite)
         return false;
     }
     if (scaler->enabled && ++scaler->good_steps == LOSS_SCALER_GROWTH_INTERVAL) {
-        scaler->scale *= 2;
+        scaler->scale = fminf(2 * scaler->scale, LOSS_SCALER_MOST);
         scaler->good_steps = 0;
     }
     return true;

@@ -80,13 +80,20 @@ const Parameter *optimizer_end_step(Optimizer *optimizer);
 
 /* Gradients below 6e-8 become 0 in fp16. So the loss is multiplied by a large scale before backward, which multiplies
  * all gradients by it, and afterwards the float32 gradients are divided by the scale. If a gradient overflows, the step
- * is skipped and the scale is halved; after many good steps the scale is doubled.
+ * is skipped and the scale is halved; after many good steps the scale is doubled, up to LOSS_SCALER_MOST.
  * Source: Micikevicius et al., 2018. Halving and doubling are as in torch.cuda.amp.GradScaler, which doubles after 2000
  * good steps and starts at 65536. Here losses are sums, not means, so gradients are larger: the initial scale is
  * --loss-scale, see train/cli/options_flags.c. */
 
 #define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
 #define LOSS_SCALER_LEAST 0x1p-24f      /* an overflow below this scale is not caused by the scale */
+
+/* note: most-loss-scale
+ * Gradients that are 0 never overflow, so the scale would double for ever. GradScaler has no limit: at infinity, all
+ * gradients become NaN (0 x infinity), and each later step is skipped, while 1 / scale is 0. NVIDIA's apex, which came
+ * before it, has this one (max_loss_scale = 2^24). A larger scale would save nothing that counts: at 2^24, only
+ * gradients below 2^-48 become 0 in fp16. */
+#define LOSS_SCALER_MOST 0x1p24f
 
 typedef struct LossScaler {
     bool enabled;    /* false: the scale stays 1 */
@@ -97,7 +104,7 @@ typedef struct LossScaler {
     const Parameter *not_finite; /* whose gradient made the last step skip; NULL: the step was taken */
 } LossScaler;
 
-/* enabled implies skip_not_finite. */
+/* enabled implies skip_not_finite. initial_scale: at most LOSS_SCALER_MOST. */
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
 /* Adjusts the scale. not_finite: the result of optimizer_end_step(), which reads unscaled, SYNCHRONISED gradients: all

@@ -172,7 +172,9 @@ static void test_copies_are_made_anew(void **state)
     close(file);
     run_create(&source, DTYPE_BF16, OPTIMIZER_ADAMW, 5);
     const float expected = expected_loss(&source);
-    replica_save(&source.replica, path, 0, 1, 1);
+    Sampler sampler;
+    sampler_create(&sampler, 8, 1, 4, 0, false, false);
+    replica_save(&source.replica, path, 0, &sampler, 1);
     for (int way = 0; way < 2; way++) {
         run_create(&run, DTYPE_BF16, OPTIMIZER_ADAMW, 6);
         assert_true(micro_batch(&run) != expected);
@@ -183,7 +185,7 @@ static void test_copies_are_made_anew(void **state)
             parameters_from_host(&run.replica.model.parameters, values);
             free(values);
         } else {
-            replica_resume(&run.replica, path, 1);
+            replica_resume(&run.replica, path, &sampler);
         }
         const float got = micro_batch(&run);
         if (got != expected)
@@ -192,6 +194,7 @@ static void test_copies_are_made_anew(void **state)
         expect_copies(&run, "after weights came from elsewhere");
         run_free(&run);
     }
+    sampler_free(&sampler);
     unlink(path);
     run_free(&source);
 }

@@ -136,6 +136,19 @@ static void test_loss_scaler(void **state)
     expect_dies(let_it_overflow, &scaler, 1, "fc1.weight still overflows at a loss scale of 2.98023e-08");
 }
 
+/* Gradients that stay 0 never overflow. */
+static void test_loss_scale_has_a_limit(void **state)
+{
+    (void)state;
+    const Parameter parameter = {.name = "fc1.weight"};
+    LossScaler scaler = loss_scaler_start(true, 1024, true);
+    for (int step = 0; step < 200 * LOSS_SCALER_GROWTH_INTERVAL; step++) /* 200 doublings: more than float has */
+        assert_true(loss_scaler_update(&scaler, NULL));
+    assert_true(scaler.scale == LOSS_SCALER_MOST && scaler.good_steps < LOSS_SCALER_GROWTH_INTERVAL);
+    assert_false(loss_scaler_update(&scaler, &parameter));
+    assert_true(scaler.scale == LOSS_SCALER_MOST / 2);
+}
+
 int main(void)
 {
     device_init(0, 1);
@@ -143,6 +156,7 @@ int main(void)
         cmocka_unit_test(test_state_of_slices),
         cmocka_unit_test(test_state_per_weight),
         cmocka_unit_test(test_loss_scaler),
+        cmocka_unit_test(test_loss_scale_has_a_limit),
     };
     return cmocka_run_group_tests_name("optimizer_state", tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@ void run_create(Run *run, const OptimizerOptions *options)
     snprintf(run->state.model, sizeof run->state.model, "--model mlp --activation gelu --optimizer %s",
              options->kind == OPTIMIZER_ADAMW ? "adamw" : "sgd");
     checkpoint_add_setting(&run->state, "seed", "--seed 77");
+    checkpoint_add_setting(&run->state, CHECKPOINT_DATA, "data of 60 samples, checksum 0123abcd");
     checkpoint_add_setting(&run->state, CHECKPOINT_PRECISION, "--precision fp16");
     parameters_add(&run->parameters, "fc1.weight", 2, matrix);
     parameters_add(&run->parameters, "fc1.bias", 1, vector);
@@ -43,9 +44,7 @@ static void fill(float *device, int count, float first)
 
 void run_train(Run *run)
 {
-    const uint32_t nan_with_payload = 0xffc12345;
-    float values[VALUES] = {0.1f, -0.0f, 1e-45f, 3.4e38f, 0, 1.0f / 3, 7, 8, 9};
-    memcpy(&values[4], &nan_with_payload, sizeof(float));
+    const float values[VALUES] = {0.1f, -0.0f, 1e-45f, 3.4e38f, 0, 1.0f / 3, 7, 8, 9};
     parameters_from_host(&run->parameters, values);
     for (int i = 0; i < run->parameters.count; i++) {
         int count = i == 0 ? MATRIX : VECTOR;
@@ -58,6 +57,8 @@ void run_train(Run *run)
     run->state.step = 17;
     run->state.loss_scale = 1.0f / 3;
     run->state.good_steps = 41;
+    run->state.learning_rate = 0.0271828f;
+    run->state.place = (DataPlace){.epoch = 2, .samples = 123456789012};
 }
 
 void save(const char *path, const OptimizerOptions *options)
@@ -73,7 +74,7 @@ void load(void *path)
 {
     Run run;
     run_create(&run, &adamw);
-    checkpoint_load(path, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state);
     run_free(&run);
 }
 

@@ -1,6 +1,7 @@
 /* test_checkpoint.c: loading gives the saved bits, and a file of another run is refused with a message that names it.
  * (Broken files: test_checkpoint_damage.c.) */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,9 @@ static void expect_same_run(Run *actual, Run *expected)
     assert_int_equal(actual->optimizer.steps[1], expected->optimizer.steps[1]);
     assert_int_equal(actual->state.step, expected->state.step);
     assert_int_equal(actual->state.good_steps, expected->state.good_steps);
+    assert_int_equal(actual->state.place.epoch, expected->state.place.epoch);
+    assert_int_equal(actual->state.place.samples, expected->state.place.samples);
+    assert_true(actual->state.learning_rate == expected->state.learning_rate); /* both 0, or of run_train() */
     expect_bits_equal("loss scale", &actual->state.loss_scale, &expected->state.loss_scale, 1, "too few digits");
 }
 
@@ -55,7 +59,7 @@ static void test_round_trip_is_bit_for_bit(void **unused)
         checkpoint_save(test_path("round"), &saved.optimizer, &saved.state);
         run_create(&loaded, all[i]);
         errno = ERANGE; /* an earlier error, which must not be reported as the file's */
-        checkpoint_load(test_path("round"), &loaded.optimizer, &loaded.state, false);
+        checkpoint_load(test_path("round"), &loaded.optimizer, &loaded.state);
         expect_same_run(&loaded, &saved);
         run_free(&saved);
         run_free(&loaded);
@@ -108,7 +112,7 @@ static void test_parameters_alone_start_a_fresh_optimizer(void **unused)
         Run run;
         run_create(&run, &adamw);
         write_hand_made(test_path("alone"), headers[i], VALUES * 4);
-        checkpoint_load(test_path("alone"), &run.optimizer, &run.state, false);
+        checkpoint_load(test_path("alone"), &run.optimizer, &run.state);
         const float expected[VALUES] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
         float values[VALUES];
         parameters_to_host(&run.parameters, values);
@@ -119,6 +123,47 @@ static void test_parameters_alone_start_a_fresh_optimizer(void **unused)
     }
 }
 
+/* ---- training that has diverged ---- */
+
+static void save_with(float weight, float momentum)
+{
+    Run run;
+    run_create(&run, &sgd_momentum);
+    run_train(&run);
+    device_from_host(run.parameters.items[1]->tensor.data, &weight, sizeof weight);
+    device_from_host(run.optimizer.state1[0], &momentum, sizeof momentum);
+    checkpoint_save(test_path("good"), &run.optimizer, &run.state);
+    run_free(&run);
+}
+
+static void save_infinite_weight(void *unused)
+{
+    (void)unused;
+    save_with(-INFINITY, 1);
+}
+
+static void save_nan_as_momentum(void *unused)
+{
+    (void)unused;
+    save_with(1, NAN);
+}
+
+/* A good file, from which training can go on, stays. */
+static void test_what_is_not_finite_replaces_no_file(void **unused)
+{
+    (void)unused;
+    size_t count, count_after;
+    save_with(1, 1);
+    unsigned char *before = read_file(test_path("good"), &count);
+    expect_dies(save_infinite_weight, NULL, 1, "good is not written, because \"fc1.bias\" holds -inf");
+    expect_dies(save_nan_as_momentum, NULL, 1, "good is not written, because \"optimizer.momentum.fc1.weight\" holds");
+    unsigned char *after = read_file(test_path("good"), &count_after);
+    assert_int_equal(count_after, count);
+    assert_memory_equal(after, before, count);
+    free(before);
+    free(after);
+}
+
 /* ---- another run's file ---- */
 
 static void load_as_gpt(void *path)
@@ -126,34 +171,37 @@ static void load_as_gpt(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.model, "--model gpt --heads 4 --optimizer adamw");
-    checkpoint_load(path, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state);
 }
 
 static void load_without_momentum(void *path)
 {
     Run run;
     run_create(&run, &sgd);
-    checkpoint_load(path, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state);
 }
 
-/* A note is not an error: the child ends with status 0, and the note is printed. */
+/* A note is not an error: the child ends with status 0, and the note is printed. `key` gets `words` in this run. */
+static void load_and_compare(const char *path, const char *key, const char *words)
+{
+    Run saved, ours;
+    run_create(&saved, &adamw);
+    run_create(&ours, &adamw);
+    snprintf(checkpoint_setting(&ours.state, key)->words, sizeof ours.state.settings[0].words, "%s", words);
+    saved.state.settings[0].words[0] = saved.state.settings[1].words[0] = 'X'; /* the file's words take their place */
+    checkpoint_load(path, &saved.optimizer, &saved.state);
+    checkpoint_compare(path, &saved.state, &ours.state);
+    exit(saved.state.step == 17 && saved.state.good_steps == 41 ? 0 : 98);
+}
+
 static void load_otherwise(void *path)
 {
-    Run run;
-    run_create(&run, &adamw);
-    strcpy(run.state.settings[0].words, "--seed 5");
-    checkpoint_load(path, &run.optimizer, &run.state, false);
-    exit(run.state.step == 17 && run.state.good_steps == 41 ? 0 : 98);
+    load_and_compare(path, "seed", "--seed 5");
 }
 
-/* The loss scale of an fp16 run means nothing in a bf16 run, and the reverse. */
-static void load_as_bf16(void *path)
+static void load_on_other_data(void *path)
 {
-    Run run;
-    run_create(&run, &adamw);
-    strcpy(run.state.settings[1].words, "--precision bf16");
-    checkpoint_load(path, &run.optimizer, &run.state, false);
-    exit(run.state.step == 17 && run.state.good_steps == 0 && run.state.loss_scale == 1 ? 0 : 98);
+    load_and_compare(path, CHECKPOINT_DATA, "data of 61 samples, checksum 0");
 }
 
 static void load_with_relu(void *path)
@@ -161,7 +209,7 @@ static void load_with_relu(void *path)
     Run run;
     run_create(&run, &adamw);
     strcpy(run.state.model, "--model mlp --activation relu --optimizer adamw");
-    checkpoint_load(path, &run.optimizer, &run.state, false);
+    checkpoint_load(path, &run.optimizer, &run.state);
 }
 
 static void test_another_run_is_named(void **unused)
@@ -176,7 +224,8 @@ static void test_another_run_is_named(void **unused)
                 "--optimizer adamw");
     expect_dies(load_without_momentum, test_path("momentum"), 2, "optimizer.momentum.fc1.weight");
     expect_dies(load_otherwise, test_path("adamw"), 0, "--seed 77; this one has --seed 5");
-    expect_dies(load_as_bf16, test_path("adamw"), 0, "--precision fp16; this one has --precision bf16");
+    expect_dies(load_on_other_data, test_path("adamw"), 0, "a run with data of 60 samples, checksum 0123abcd; this one "
+                "has data of 61 samples, checksum 0: the weights");
 }
 
 /* Writes the right checksum into a file that was changed; computes it as the notes describe. */
@@ -221,11 +270,31 @@ static void test_metadata_is_not_trusted(void **unused)
         {"0.333333343", "        inf", "\"loss_scale\" is"},
         {"0.333333343", "-0.33333334", "\"loss_scale\" is"},
         {"\"seed\"", "\"sead\"", "no \"seed\""},
+        {"\"data\"", "\"deta\"", "no \"data\""},
+        {"\"epoch\":\"2\"", "\"epoch\":\"x\"", "\"epoch\" is"},
+        {"\"epoch_samples\":\"1", "\"epoch_samples\":\"-", "\"epoch_samples\" is"},
+        {"\"learning_rate\":\"0.0", "\"learning_rate\":\"nan", "\"learning_rate\" is"},
     };
     for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
         spoil(test_path("spoilt"), changes[i][0], changes[i][1]);
         expect_dies(load, test_path("spoilt"), 2, changes[i][2]);
     }
+}
+
+/* As it was before files had a place in the data and said on which data: keys that no version knows. */
+static void test_a_file_of_an_older_version_loads(void **unused)
+{
+    (void)unused;
+    Run run;
+    run_create(&run, &adamw);
+    spoil(test_path("older"), "\"epoch\"", "\"apoch\"");
+    checkpoint_load(test_path("older"), &run.optimizer, &run.state);
+    assert_int_equal(run.state.step, 17);
+    assert_int_equal(run.state.place.epoch, -1);
+    assert_string_equal(run.state.settings[0].words, "--seed 77");
+    assert_string_equal(checkpoint_setting(&run.state, CHECKPOINT_DATA)->words, "");
+    run_free(&run);
+    expect_dies(load_on_other_data, test_path("older"), 0, "an older version of this program has written it");
 }
 
 static void test_step_counts_are_bounded(void **unused)
@@ -269,8 +338,10 @@ int main(void)
         cmocka_unit_test(test_round_trip_is_bit_for_bit),
         cmocka_unit_test(test_names_lead_to_the_right_numbers),
         cmocka_unit_test(test_parameters_alone_start_a_fresh_optimizer),
+        cmocka_unit_test(test_what_is_not_finite_replaces_no_file),
         cmocka_unit_test(test_another_run_is_named),
         cmocka_unit_test(test_metadata_is_not_trusted),
+        cmocka_unit_test(test_a_file_of_an_older_version_loads),
         cmocka_unit_test(test_step_counts_are_bounded),
         cmocka_unit_test(test_the_checksum_cannot_be_left_out),
     };

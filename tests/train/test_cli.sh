@@ -99,7 +99,7 @@ for flag in layers heads width context generate; do
     done
 done
 for flag in mask-tokens lr momentum weight-decay clip-grad-norm timeout; do
-    for value in -1 nan inf 1e999 0.1x 0,1 x '0.1 '; do
+    for value in -1 nan inf 1e999 1e-400 0.1x 0,1 x '0.1 '; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
 done

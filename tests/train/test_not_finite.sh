@@ -84,10 +84,15 @@ PLANT=sum PLANT_RANK=all
 stops 2 1 "0, step 3: the gradient of fc1.weight is not finite after the all-reduce, though each rank's own is"
 PLANT=nothing PLANT_RANK=none # a learning rate with which training diverges: all ranks say so, if they get to it
 stops 2 any "[01], step [0-9]*: this rank's own loss is .*before its gradients are sent.*--lr" --lr 1000 --steps 60
+# Most steps are skipped, or the last one has made weights of which no loss is finite: status 1, and a line says why.
+stops 2 1 "0: [0-9]* of 60 steps were skipped, .*--on-nan stop ends the run" --lr 1000 --steps 60 --on-nan skip
+stops 2 1 "0: the loss on held-out data is -*\(inf\|nan\): training has diverged in its last steps" --lr 1000 --steps 2
 case $program in
     *stage4*) # fp16 skips steps, and the scale keeps falling: it must not reach 0, where no step is ever taken
         stops 2 any "[01], step [0-9]*: the gradient of .* still overflows at a loss scale of .*--lr" --lr 1000 \
             --steps 100 --precision fp16 --loss-scale 1
+        stops 2 1 "0: 3 of 3 steps were skipped, .*: a lower --loss-scale or more steps may help" --steps 3 \
+            --precision fp16 --loss-scale 16777216
         ;;
 esac
 

@@ -336,6 +336,33 @@ static void mistakes_are_named(void **state)
     }
 }
 
+/* 0 often means "never": a number that is too near to 0 is not taken for it, whatever the flag. */
+static void numbers_do_not_become_zero(void **state)
+{
+    (void)state;
+    static const char *const flags[] = {"--model gpt --mask-tokens ", "--lr ", "--momentum ", "--weight-decay ",
+        "--clip-grad-norm ", "--precision fp16 --loss-scale ", "--wire 1,", "--timeout ", "--bucket-cap-mb ",
+        "--first-bucket-mb "};
+    static const char *const numbers[] = {"1e-400", "0.01e-400", "1e-42", "-1e-400", "4e-46", "1.1754e-38"};
+    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
+        for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+            char line[100];
+            Words words;
+            const bool zero_is_in_range = f != 1 && f != 5 && f != 7;
+            snprintf(line, sizeof line, "%s%s", flags[f], numbers[n]);
+            split(&words, line, 4);
+            expect_dies(parse_in_child, &words, 2,
+                        zero_is_in_range ? "is too near to 0 for float32" : "is not a number from");
+        }
+    }
+    Words words;
+    split(&words, "--wire 1e-400,5", 1);
+    expect_dies(parse_in_child, &words, 2, "--wire: '1e-400,5' is too near to 0");
+    assert_number(parse("--clip-grad-norm 0e5 --weight-decay 0.000", 1).clip_grad_norm, 0);
+    assert_number(parse("--clip-grad-norm 1.2e-38", 1).clip_grad_norm, 1.2e-38);
+    assert_number(parse("--wire 1,0", 1).group.wire_latency, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -352,6 +379,7 @@ int main(void)
         cmocka_unit_test(own_data_must_fit_the_ranks),
         cmocka_unit_test(exact_needs_the_ordered_sum),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(numbers_do_not_become_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

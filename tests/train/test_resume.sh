@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test_resume.sh: a run that was interrupted and goes on from its --save file ends where an uninterrupted one ends: the
-# same weights to the bit, and the same file: optimizer state, step, loss scale, good steps. On 1 and 2 ranks.
+# same weights to the bit, and the same file: optimizer state, step, loss scale, good steps. On 1 and 2 ranks. A run
+# that goes on with other flags or data says what this changes.
 #
 # usage: test_resume.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u
@@ -101,21 +102,101 @@ other_seed()
     notes=$(grep -c -- 'note: .*--seed 42; this one has --seed 43' "$scratch/err")
     [ "$notes" -eq 1 ] ||
         fail "the note about another --seed came $notes times, expected once: does --verify repeat it?"
+    grep -q -- '--seed 43: the rest of the epoch comes in another order' "$scratch/err" ||
+        fail "expected to read what another seed does: $(cat "$scratch/err")"
     [ "$(hash_of resumed.json)" != "$(hash_of whole.json)" ] ||
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }
 
-# told ARGUMENTS WORDS PATTERN, after interrupted: a note says which setting changed; "": there is no note.
+# told ARGUMENTS WORDS PATTERN [EFFECT], after interrupted: a note says which setting changed; "": there is no note.
 told()
 {
+    local effect=${4:-the weights will not be the same to the bit}
     arguments=$1
     train_with 0 "--steps 6 --resume half.save $2"
     if [ -z "$3" ]; then
         grep -q 'note:' "$scratch/err" && fail "the same flags as before, but: $(cat "$scratch/err")"
     else
-        grep -Eq "note: half.save: was saved from a run with $3: the weights will not be the same to the bit" "$scratch/err" ||
-            fail "expected a note like '$3', got '$(cat "$scratch/err")'"
+        grep -Eq "note: half.save: was saved from a run with $3: $effect\$" "$scratch/err" ||
+            fail "expected a note like '$3: $effect', got '$(cat "$scratch/err")'"
     fi
+}
+
+# losses: of each step that was printed, without its number
+losses()
+{
+    sed -n 's/^step [0-9/]*, loss \([0-9.]*\),.*/\1/p' "$scratch/out"
+}
+
+# another_batch: after an epoch in steps of 100 samples, --epochs 2 trains the second epoch, in steps of 200. With a
+# rate that changes no weight, its losses are those of a run that has had steps of 200 from the start.
+another_batch()
+{
+    local whole
+    arguments="--model mlp-toy --lr 1e-12"
+    train_with 0 "--batch-size 200 --epochs 2"
+    whole=$(losses)
+    train_with 0 "--batch-size 100 --epochs 1 --save half.save"
+    train_with 0 "--batch-size 200 --epochs 2 --resume half.save --save resumed.save --verify exact"
+    [ "$(losses)" = "$(echo "$whole" | tail -5)" ] ||
+        fail "the second epoch has losses $(losses | xargs), expected the last 5 of $(echo "$whole" | xargs)"
+    grep -q 'trained again' "$scratch/err" && fail "no sample is trained again, but: $(cat "$scratch/err")"
+    train_with 0 "--batch-size 100 --epochs 3 --resume resumed.save" # 10 + 5 + 10 steps
+    [ "$(grep -c '^data: .* steps 15 to 24 of 100' "$scratch/out")" -eq 1 ] || fail "expected steps 15 to 24"
+    train_with 2 "--batch-size 200 --epochs 2 --resume resumed.save"
+    grep -q 'after 15 steps, and the run ends there' "$scratch/err" || fail "expected to read that the run ends there"
+
+    train_with 0 "--batch-size 100 --steps 3 --save half.save"
+    train_with 0 "--batch-size 160 --epochs 1 --resume half.save --verify exact"
+    grep -q 'note: half.save: was saved after 300 samples of an epoch, .* the last 140 of them are trained again' \
+        "$scratch/err" || fail "expected a note about 140 samples"
+    [ "$(losses | wc -l)" -eq 6 ] || fail "expected 6 steps: the epoch has 7, and one is done"
+}
+
+# other_data: the same length, and another byte; then another length
+other_data()
+{
+    local words="data of [0-9]* samples, checksum [0-9a-f]*"
+    seq 1000 >"$scratch/text"
+    sed '1s/1/2/' "$scratch/text" >"$scratch/changed"
+    arguments=$gpt
+    train_with 0 "--steps 3 --data text --save half.save"
+    told "$gpt" "--data text" ""
+    told "$gpt" "--data changed" "data of 218 samples, checksum [0-9a-f]*; this one has data of 218 samples, checksum \
+[0-9a-f]*" "from here on it trains on other data"
+    grep -Eq 'checksum ([0-9a-f]{8});.*checksum \1:' "$scratch/err" && fail "two equal checksums for two texts"
+    seq 2000 >"$scratch/changed"
+    told "$gpt" "--data changed" "$words; this one has $words" "from here on it trains on other data"
+    train_with 0 "--steps 3 --batch-size 300 --data text" # also without --resume
+    grep -q 'note: --batch-size: 300 is more than the 218 samples of an epoch' "$scratch/err" ||
+        fail "expected a note about a batch that is longer than the epoch"
+}
+
+# idx BYTES...: the header of an IDX file, whose numbers are big-endian
+idx()
+{
+    # the format is made of escapes on purpose
+    # shellcheck disable=SC2059
+    printf "$(printf '\\x%02x' "$@")"
+}
+
+# zero_gradients: one black picture in one class is soon learned so well that all gradients are exactly 0. The loss
+# scale may not double for ever.
+zero_gradients()
+{
+    local part
+    mkdir -p "$scratch/black"
+    for part in train t10k; do
+        idx 0 0 8 3 0 0 0 8 0 0 0 28 0 0 0 28 >"$scratch/black/$part-images-idx3-ubyte"
+        head -c $((8 * 784)) /dev/zero >>"$scratch/black/$part-images-idx3-ubyte"
+        idx 0 0 8 1 0 0 0 8 0 0 0 0 0 0 0 0 >"$scratch/black/$part-labels-idx1-ubyte"
+    done
+    arguments="--model mlp --activation relu --hidden 1,1 --data black --batch-size 8 --lr 100 --momentum 0"
+    arguments="$arguments --lr-schedule constant --precision fp16"
+    train_with 0 "--steps 26000 --save half.save --json whole.json" # 130 times without an overflow for 200 steps
+    jq -e '.loss_scale == 16777216 and .steps_skipped < 100' "$scratch/whole.json" >/dev/null ||
+        fail "expected the largest loss scale, got $(jq -c '[.loss_scale, .steps_skipped]' "$scratch/whole.json")"
+    train_with 0 "--steps 26010 --resume half.save"
 }
 
 # The toy's epoch of 1000 samples has 5 steps, so the second part goes beyond its end.
@@ -127,12 +208,17 @@ fp16="--precision fp16 --loss-scale 65536" # overflows at first: the saved scale
 for ranks in 1 2; do
     interrupted "$toy"
     told "$toy" "" ""
-    told "$toy" "--lr-schedule cosine" "lr [0-9.]*, constant .*; this one has lr [0-9.]*, cosine over 6 steps, .*"
-    told "$toy" "--lr 0.5" "lr 0.[0-9]*, constant .*; this one has lr 0.5, constant .*"
+    told "$toy" "--lr-schedule cosine" "lr [0-9.]*, constant .*; this one has lr [0-9.]*, cosine over 6 steps, .*" \
+        "the learning rate goes from 0.01 in step 2 to 0.00410942 in the next"
+    told "$toy" "--lr 0.5" "lr 0.[0-9]*, constant .*; this one has lr 0.5, constant .*" \
+        "the learning rate goes from 0.01 in step 2 to 0.5 in the next"
+    told "$toy" "--lr 0.01000001" "lr 0.01, constant .*; this one has lr 0.01000001, constant .*" ".*"
+    told "$toy" "--threads 2" "--threads 1, gradients .*; this one has --threads 2, gradients added in rank order"
     told "$toy" "--momentum 0.8" "momentum 0.9, .*; this one has momentum 0.8, .*"
     told "$toy" "--grad-dtype bf16" ".* sent in fp32; this one has .* sent in bf16"
     train_with 0 "--lr-schedule cosine --steps 3 --save half.save" # the rate falls towards step 3, not 6
-    told "$toy" "--lr-schedule cosine" "lr .*, cosine over 3 steps, .*; this one has lr .*, cosine over 6 steps, .*"
+    told "$toy" "--lr-schedule cosine" "lr .*, cosine over 3 steps, .*; this one has lr .*, cosine over 6 steps, .*" \
+        "the learning rate goes from 0.001 in step 2 to 0.00410942 in the next"
     train_with 0 "--steps 3 --save half.save"
     killed "$toy"
     interrupted "$gpt"
@@ -141,7 +227,13 @@ for ranks in 1 2; do
     interrupted "$gpt $fp16"
     [ "$(state_of half.save | jq '(.loss_scale | tonumber) < 65536 and (.good_steps | tonumber) > 0')" = true ] ||
         fail "the first half must have an overflow and a good step, or this tests no loss scale: $(state_of half.save)"
+    told "$gpt --precision bf16" "--json resumed.json" "--precision fp16; this one has --precision bf16"
+    jq -e '.loss_scale == 1' "$scratch/resumed.json" >/dev/null || fail "bf16 has taken the loss scale of fp16"
+    another_batch
 done
+ranks=1
+other_data
+zero_gradients
 
 echo "$runs runs, $failures failure(s)"
 exit $((failures > 0))

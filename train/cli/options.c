@@ -2,6 +2,8 @@
  * flag; defaults fill the gaps; texts become values; combinations of flags are checked (options_check.c). */
 #include "train/cli/options.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,6 +75,17 @@ static bool read_words(Options *options, int argc, char **argv, int stage)
 
 /* ---- the text of a flag as a number, or as one of its choices ---- */
 
+/* note: too-near-to-zero
+ * 1e-400 would become 0, and 0 often means something else: --clip-grad-norm 0 never clips. Training uses float32, so
+ * what float32 cannot hold with all its digits is refused for every flag. text: a number that strtod() has read. */
+static void check_not_rounded_to_zero(const Flag *flag, const char *text, double number)
+{
+    const bool typed_as_zero = strcspn(text, "123456789") >= strcspn(text, "eE,");
+    if (!typed_as_zero && fabs(number) < (double)FLT_MIN)
+        die("--%s: '%s' is too near to 0 for float32, which would make it 0 or lose digits; give 0, or at least %g",
+            flag->name, text, (double)FLT_MIN);
+}
+
 /* Reads at most `room` decimal numbers with commas between them. Returns how many there are; -1 if the text is
  * something else, or if a number is outside the flag's range. (strtod() would also skip spaces, and read "nan" and
  * "0x10".) */
@@ -86,6 +99,7 @@ static int read_numbers(const Flag *flag, const char *text, bool whole, double *
             return -1;
         if (!(number >= flag->low && number <= flag->high) || (*end != ',' && *end != '\0'))
             return -1;
+        check_not_rounded_to_zero(flag, start, number);
         numbers[count++] = number;
         if (*end == '\0')
             return count;

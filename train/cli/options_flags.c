@@ -88,9 +88,9 @@ const Flag flags[FLAG_COUNT] = {
                         "of matrix products (bf16, fp16: from stage 4 on)"},
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
                    "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32"},
-    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, 16777216, 4, "loss scaling",
-                         "the first scale, with --precision fp16 (and --grad-dtype fp16: " LOSS_SCALE_FP16_ON_THE_WIRE
-                         ")"},
+    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, (double)LOSS_SCALER_MOST, 4, "loss scaling",
+                         "the first scale, at most 2^24, with --precision fp16 (and --grad-dtype fp16: "
+                         LOSS_SCALE_FP16_ON_THE_WIRE ")"},
 
     [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "train_cuda: several ranks may compute on one GPU (with --backend mpi)",
@@ -128,10 +128,12 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_DEBUG_COLLECTIVES] = {"debug-collectives", NULL, NULL, NULL, 0, 0, 1, NULL,
                                 "before each collective, check that all ranks call the same one"},
     [FLAG_ON_NAN] = {"on-nan", NULL, on_nan, "stop", 0, 0, 1, NULL,
-                     "what to do when a loss or gradient is not finite (fp16 always skips)"},
+                     "what to do when a loss or gradient is not finite (fp16 always skips); if most steps were skipped, "
+                     "the status is 1"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
     [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
-    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL, "go on from a file that --save wrote", true},
+    [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL,
+                     "go on from a file that --save wrote, at its place in the data", true},
     [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt: print N bytes of text at the end"},
     [FLAG_TRACE] = {"trace", "FILE", NULL, NULL, 0, 0, 1, NULL, "write a timeline of all ranks (Chrome trace)"},
     [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},

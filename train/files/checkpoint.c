@@ -2,6 +2,7 @@
 #include "train/files/checkpoint.h"
 
 #include <float.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,8 @@
 
 _Static_assert(sizeof(long) == 8, "the optimizer's step counts are stored as int64");
 
-#define LARGEST_COUNT 1e12 /* more steps than any run takes */
+#define LARGEST_COUNT 1e12 /* more steps than any run takes, and more samples than any data set has */
+#define LARGEST_EPOCH 1e9
 
 /* ---- the tensors of a checkpoint, in the order of the file ---- */
 
@@ -78,20 +80,30 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
     va_start(arguments, format);
     vsnprintf(setting->words, sizeof setting->words, format, arguments);
     va_end(arguments);
+    snprintf(setting->effect, sizeof setting->effect, "the weights will not be the same to the bit");
+}
+
+__attribute__((format(printf, 3, 4))) static void add_text(cJSON *metadata, const char *key, const char *format, ...)
+{
+    char text[32];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    cJSON_AddStringToObject(metadata, key, text);
 }
 
 /* The format allows only strings. Nine digits are enough to restore a float32 exactly. */
 static cJSON *state_to_metadata(const CheckpointState *state)
 {
-    char step[32], loss_scale[32], good_steps[32];
-    snprintf(step, sizeof step, "%ld", state->step);
-    snprintf(loss_scale, sizeof loss_scale, "%.9g", (double)state->loss_scale);
-    snprintf(good_steps, sizeof good_steps, "%ld", state->good_steps);
     cJSON *metadata = cJSON_CreateObject();
     cJSON_AddStringToObject(metadata, "writer", "lockstep");
-    cJSON_AddStringToObject(metadata, "step", step);
-    cJSON_AddStringToObject(metadata, "loss_scale", loss_scale);
-    cJSON_AddStringToObject(metadata, "good_steps", good_steps);
+    add_text(metadata, "step", "%ld", state->step);
+    add_text(metadata, "loss_scale", "%.9g", (double)state->loss_scale);
+    add_text(metadata, "good_steps", "%ld", state->good_steps);
+    add_text(metadata, "learning_rate", "%.9g", (double)state->learning_rate);
+    add_text(metadata, "epoch", "%ld", state->place.epoch);
+    add_text(metadata, "epoch_samples", "%lld", (long long)state->place.samples);
     cJSON_AddStringToObject(metadata, "model", state->model);
     for (int i = 0; i < state->setting_count; i++)
         cJSON_AddStringToObject(metadata, state->settings[i].key, state->settings[i].words);
@@ -106,12 +118,22 @@ static void tensor_to_host(const SafetensorsEntry *entry, void *buffer)
         device_to_host(buffer, entry->memory, (size_t)entry->bytes);
 }
 
+/* note: finite-checkpoints
+ * A run that has diverged must not replace a checkpoint from which training can go on. */
+static void check_finite(const char *path, const SafetensorsEntry *entry, const float *values)
+{
+    for (int64_t i = 0; entry->dtype == DTYPE_F32 && i < entry->bytes / (int64_t)sizeof *values; i++)
+        CHECK(isfinite(values[i]), "%s is not written, because \"%s\" holds %f: training has diverged; a lower --lr or "
+              "--clip-grad-norm may help", path, entry->name, (double)values[i]);
+}
+
 static void write_file(const char *path, const TensorTable *table, const CheckpointState *state)
 {
     void *buffer = table_buffer(table);
     uint64_t hash = FNV1A_START;
     for (int i = 0; i < table->count; i++) {
         tensor_to_host(&table->entries[i], buffer);
+        check_finite(path, &table->entries[i], buffer);
         hash = fnv1a(hash, buffer, (size_t)table->entries[i].bytes);
     }
     AtomicFile file;
@@ -160,26 +182,29 @@ static double metadata_number(const SafetensorsFile *file, const char *key, doub
     return value;
 }
 
-/* All checks come before the notes, so that an error is not printed after notes that no longer matter. */
-static void metadata_to_state(const SafetensorsFile *file, CheckpointState *state, bool quiet)
+/* A file of an older version has no place in the data, and does not say on which data its run was. */
+static void read_place(const SafetensorsFile *file, CheckpointState *state)
 {
-    double loss_scale = metadata_number(file, "loss_scale", (double)FLT_MIN, (double)FLT_MAX);
-    double good_steps = metadata_number(file, "good_steps", 0, LARGEST_COUNT);
-    bool same_precision = true;
-    state->step = (long)metadata_number(file, "step", 0, LARGEST_COUNT);
-    for (int i = 0; i < state->setting_count; i++) {
-        const CheckpointSetting *ours = &state->settings[i];
-        const char *theirs = metadata_text(file, ours->key);
-        if (strcmp(theirs, ours->words) == 0)
-            continue;
-        same_precision = same_precision && strcmp(ours->key, CHECKPOINT_PRECISION) != 0;
-        if (!quiet)
-            advise("%s: was saved from a run with %.128s; this one has %s: the weights will not be the same to the bit",
-                   file->path, theirs, ours->words);
+    if (safetensors_metadata(file, "epoch") == NULL) {
+        state->place.epoch = -1;
+        return;
     }
-    if (same_precision) {
-        state->loss_scale = (float)loss_scale;
-        state->good_steps = (long)good_steps;
+    state->place.epoch = (long)metadata_number(file, "epoch", 0, LARGEST_EPOCH);
+    state->place.samples = (int64_t)metadata_number(file, "epoch_samples", 0, LARGEST_COUNT);
+    state->learning_rate = (float)metadata_number(file, "learning_rate", 0, (double)FLT_MAX);
+}
+
+static void metadata_to_state(const SafetensorsFile *file, CheckpointState *state)
+{
+    state->loss_scale = (float)metadata_number(file, "loss_scale", (double)FLT_MIN, (double)FLT_MAX);
+    state->good_steps = (long)metadata_number(file, "good_steps", 0, LARGEST_COUNT);
+    state->step = (long)metadata_number(file, "step", 0, LARGEST_COUNT);
+    read_place(file, state);
+    for (int i = 0; i < state->setting_count; i++) {
+        CheckpointSetting *setting = &state->settings[i];
+        const bool new_key = strcmp(setting->key, CHECKPOINT_DATA) == 0 || strcmp(setting->key, CHECKPOINT_SUMS) == 0;
+        const bool unknown = state->place.epoch < 0 && new_key;
+        snprintf(setting->words, sizeof setting->words, "%s", unknown ? "" : metadata_text(file, setting->key));
     }
 }
 
@@ -209,7 +234,7 @@ static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *ent
     memcpy(entry->memory, &count, sizeof count);
 }
 
-void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state, bool quiet)
+bool checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state)
 {
     ParameterList *parameters = optimizer->parameters;
     SafetensorsFile file;
@@ -223,9 +248,7 @@ void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *st
         check_origin(&file, state);
     safetensors_expect(&file, needed, count);
     if (complete)
-        metadata_to_state(&file, state, quiet);
-    else if (!quiet)
-        advise("%s: holds parameters only; the optimizer and the step number start from zero", path);
+        metadata_to_state(&file, state);
     void *buffer = table_buffer(&table);
     for (int i = 0; i < count; i++)
         load_tensor(&file, &needed[i], buffer, state->step);
@@ -234,4 +257,27 @@ void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *st
     free(buffer);
     free(table.entries);
     safetensors_close(&file);
+    return complete;
+}
+
+/* ---- what differs ---- */
+
+CheckpointSetting *checkpoint_setting(CheckpointState *state, const char *key)
+{
+    for (int i = 0; i < state->setting_count; i++)
+        if (strcmp(state->settings[i].key, key) == 0)
+            return &state->settings[i];
+    FAULT("there is no setting \"%s\"", key);
+}
+
+void checkpoint_compare(const char *path, const CheckpointState *saved, const CheckpointState *ours)
+{
+    if (saved->place.epoch < 0)
+        advise("%s: an older version of this program has written it, and it does not say on which data", path);
+    for (int i = 0; i < ours->setting_count; i++) {
+        const CheckpointSetting *theirs = &saved->settings[i], *setting = &ours->settings[i];
+        if (theirs->words[0] != '\0' && strcmp(theirs->words, setting->words) != 0)
+            advise("%s: was saved from a run with %s; this one has %s: %s", path, theirs->words, setting->words,
+                   setting->effect);
+    }
 }

@@ -5,18 +5,20 @@
  * Metadata: the values of CheckpointState, and a checksum of the whole file: if a bit has changed, it is refused. A run
  * can also resume from another program's file that holds only parameters. The optimizer then starts from zero.
  *
- * The order of data and the learning rate follow from the step and the command line (the seed; under cosine also the
- * number of steps), so no random generator's state has to be stored.
+ * The order of data and the learning rate follow from the step, the place in the data and the command line (the seed;
+ * under cosine also the number of steps), so no random generator's state has to be stored.
  */
 #ifndef LOCKSTEP_TRAIN_CHECKPOINT_H
 #define LOCKSTEP_TRAIN_CHECKPOINT_H
 
+#include "data/sampler.h"
 #include "optim/optimizer.h"
 
 /* One setting of a run, in words. Settings are compared by their words. */
 typedef struct CheckpointSetting {
     const char *key; /* in the file's metadata: "seed" */
-    char words[128]; /* "--seed 42" */
+    char words[128]; /* "--seed 42"; "": not known */
+    char effect[128]; /* if another run has other words: "the weights will not be the same to the bit" */
 } CheckpointSetting;
 
 enum { CHECKPOINT_MOST_SETTINGS = 16 };
@@ -26,6 +28,8 @@ typedef struct CheckpointState {
     long step;        /* optimizer steps done; the next one has this number, counted from 0 */
     float loss_scale; /* fp16; 1 otherwise */
     long good_steps;  /* fp16: steps since the loss scale changed */
+    float learning_rate; /* of the last step; 0: none yet */
+    DataPlace place;  /* at which the next step begins; epoch -1: not known, in a file of an older version */
     /* The meaning of the numbers, which must not differ: "--model mlp --activation gelu --optimizer sgd". */
     char model[128];
     /* How the run was started. If a setting differs, the run goes on, but not with the same bits: another seed or batch
@@ -35,7 +39,12 @@ typedef struct CheckpointState {
     uint64_t hash; /* set on loading: hash of the file */
 } CheckpointState;
 
-#define CHECKPOINT_PRECISION "precision" /* key; the file's loss scale is used only if this setting is equal */
+/* Keys. */
+#define CHECKPOINT_PRECISION "precision" /* the file's loss scale is used only if this setting is equal */
+#define CHECKPOINT_SCHEDULE "schedule"   /* of the learning rate */
+#define CHECKPOINT_SEED "seed"           /* of the order of samples */
+#define CHECKPOINT_DATA "data"           /* size and checksum of what is trained on; not in files of older versions */
+#define CHECKPOINT_SUMS "sums"           /* what else changes bits, on the same data; not in files of older versions */
 
 /* Adds a setting. key is not copied. Faults if there are more than CHECKPOINT_MOST_SETTINGS. */
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
@@ -43,13 +52,18 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
 
 /* Writes the optimizer's parameters and state; the old file stays until the new one is complete. Call it on rank 0
  * alone, but if the state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights
- * must be whole there. Faults if the file cannot be written. */
+ * must be whole there. Faults if the file cannot be written, or if a number is infinite or NaN. */
 void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state);
 
-/* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start.
- * The file sets its hash and, unless the file holds parameters only, its step, loss_scale and good_steps. Unless
- * `quiet`, notes name the settings that differ. die()s if the model or optimizer is another one, or if tensors are
- * missing, unexpected or of another shape. */
-void checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state, bool quiet);
+/* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start,
+ * with all its settings. The file sets its hash, and all else to what the file says: also the settings' words. Returns
+ * false, and sets only the hash, if the file holds parameters only. die()s if the model or optimizer is another one, or
+ * if tensors are missing, unexpected or of another shape. */
+bool checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state);
+
+/* The setting of this key, which must be there. */
+CheckpointSetting *checkpoint_setting(CheckpointState *state, const char *key);
+/* Prints a note for each setting in which this run differs from the one that saved the file `path`. */
+void checkpoint_compare(const char *path, const CheckpointState *saved, const CheckpointState *ours);
 
 #endif

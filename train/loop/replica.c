@@ -3,6 +3,8 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -95,20 +97,57 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
-/* Adds how the run was started, in words: --resume compares these. */
-static void add_settings(const Replica *replica, int world_size, CheckpointState *state)
+enum { NUMBER_SIZE = 32 };
+
+/* Writes the shortest text that is this number in float32: with fewer digits, two learning rates may look equal. */
+static const char *number_words(double number, char text[NUMBER_SIZE])
+{
+    const int enough = 9;
+    for (int digits = 6; digits <= enough; digits++) {
+        snprintf(text, NUMBER_SIZE, "%.*g", digits, number);
+        if ((float)strtod(text, NULL) == (float)number)
+            break;
+    }
+    return text;
+}
+
+/* What belongs to the update of weights. */
+static void add_update_settings(const Replica *replica, CheckpointState *state)
 {
     const Options *options = replica->options;
     const OptimizerOptions *optimizer = &options->optimizer;
     const long warmup = warmup_steps(options, replica->total_steps);
-    char mask[32] = "";
-    if (options->mask_tokens > 0)
-        snprintf(mask, sizeof mask, " --mask-tokens %g", (double)options->mask_tokens);
+    char lr[NUMBER_SIZE], momentum[NUMBER_SIZE], decay[NUMBER_SIZE], norm[NUMBER_SIZE];
+    number_words((double)options->lr, lr);
+    if (options->lr_schedule == LR_CONSTANT)
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr %s, constant after %ld steps of warm-up", lr, warmup);
+    else
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr %s, cosine over %ld steps, %ld of them warm-up", lr,
+                               replica->total_steps, warmup);
+    checkpoint_add_setting(state, "update", "momentum %s, weight decay %s, clipping at %s, gradients sent in %s",
+                           number_words(optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0, momentum),
+                           number_words((double)optimizer->weight_decay, decay),
+                           number_words(options->clip_grad_norm, norm), precision_name(options->ddp.grad_dtype));
+}
+
+/* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
+static void add_settings(const Replica *replica, const Sampler *sampler, CheckpointState *state)
+{
+    const Options *options = replica->options;
     const size_t list_bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
     const uint64_t list_hash = list_bytes > 0 ? fnv1a(FNV1A_START, options->rank_samples, list_bytes) : 0;
     const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
-    checkpoint_add_setting(state, "seed", "--seed %llu", (unsigned long long)options->seed);
-    checkpoint_add_setting(state, "ranks", "%d rank(s)", world_size);
+    const bool rank_order = sampler->world_size <= 2 ||
+                            all_reduce_in_rank_order(options->group.algorithm, options->ddp.grad_dtype);
+    char mask[64] = "", number[NUMBER_SIZE];
+    if (options->mask_tokens > 0)
+        snprintf(mask, sizeof mask, " --mask-tokens %s", number_words((double)options->mask_tokens, number));
+    checkpoint_add_setting(state, CHECKPOINT_DATA, "data of %lld samples, checksum %08x",
+                           (long long)sampler->dataset_size, replica->data_checksum);
+    checkpoint_add_setting(state, CHECKPOINT_SEED, "--seed %llu", (unsigned long long)options->seed);
+    checkpoint_add_setting(state, "ranks", "%d rank(s)", sampler->world_size);
+    checkpoint_add_setting(state, CHECKPOINT_SUMS, "--threads %d, gradients added in %s order", options->threads,
+                           rank_order ? "rank" : "another");
     checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s%s", (long long)options->batch_size,
                            options->accumulate, options->drop_last ? " --drop-last" : "", mask);
     checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: no --rank-samples */
@@ -116,48 +155,82 @@ static void add_settings(const Replica *replica, int world_size, CheckpointState
     checkpoint_add_setting(state, "join", "%s", joins[options->join]);
     checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
                            options->tf32 ? " --tf32" : "");
-    if (options->lr_schedule == LR_CONSTANT)
-        checkpoint_add_setting(state, "schedule", "lr %g, constant after %ld steps of warm-up", (double)options->lr,
-                               warmup);
-    else
-        checkpoint_add_setting(state, "schedule", "lr %g, cosine over %ld steps, %ld of them warm-up",
-                               (double)options->lr, replica->total_steps, warmup);
-    checkpoint_add_setting(state, "update", "momentum %g, weight decay %g, clipping at %g, gradients sent in %s",
-                           optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0.0,
-                           (double)optimizer->weight_decay, options->clip_grad_norm,
-                           precision_name(options->ddp.grad_dtype));
+    add_update_settings(replica, state);
 }
 
-static CheckpointState checkpoint_state(const Replica *replica, int world_size, long next_step)
+static CheckpointState checkpoint_state(const Replica *replica, const Sampler *sampler, long next_step)
 {
     const ModelSpec *model = &replica->options->model;
     const char *optimizer = replica->options->optimizer.kind == OPTIMIZER_ADAMW ? "adamw" : "sgd";
     CheckpointState state = {.step = next_step,
                              .loss_scale = replica->scaler.scale,
-                             .good_steps = replica->scaler.good_steps};
+                             .good_steps = replica->scaler.good_steps,
+                             .place = sampler_place(sampler, next_step)};
+    if (next_step > 0)
+        state.learning_rate = learning_rate(replica->options, next_step - 1, replica->total_steps);
     if (model->kind == MODEL_GPT) /* shapes show neither heads nor activation */
         snprintf(state.model, sizeof state.model, "--model %s --heads %d --optimizer %s", model->name,
                  model->gpt.heads, optimizer);
     else
         snprintf(state.model, sizeof state.model, "--model %s --activation %s --optimizer %s", model->name,
                  activation_name(model->mlp.activation), optimizer);
-    add_settings(replica, world_size, &state);
+    add_settings(replica, sampler, &state);
     return state;
 }
 
-long replica_resume(Replica *replica, const char *path, int world_size)
+/* ours: this run, where it goes on. again: samples of this epoch that are trained a second time. */
+static void tell_differences(const Replica *replica, const char *path, const CheckpointState *saved,
+                             CheckpointState *ours, int64_t again)
 {
-    CheckpointState state = checkpoint_state(replica, world_size, 0);
-    checkpoint_load(path, &replica->optimizer, &state, replica->resumes_quietly);
-    replica->scaler.scale = state.loss_scale;
-    replica->scaler.good_steps = state.good_steps;
-    replica->resumed_hash = state.hash;
-    return state.step;
+    const float rate = learning_rate(replica->options, ours->step, replica->total_steps);
+    CheckpointSetting *schedule = checkpoint_setting(ours, CHECKPOINT_SCHEDULE);
+    if (saved->learning_rate > 0 && memcmp(&rate, &saved->learning_rate, sizeof rate) != 0)
+        snprintf(schedule->effect, sizeof schedule->effect, "the learning rate goes from %g in step %ld to %g in the "
+                 "next", (double)saved->learning_rate, saved->step - 1, (double)rate);
+    if (saved->place.samples > 0)
+        snprintf(checkpoint_setting(ours, CHECKPOINT_SEED)->effect, sizeof schedule->effect,
+                 "the rest of the epoch comes in another order: some samples are trained again, and some are left out");
+    snprintf(checkpoint_setting(ours, CHECKPOINT_DATA)->effect, sizeof schedule->effect,
+             "from here on it trains on other data");
+    checkpoint_compare(path, saved, ours);
+    if (again > 0)
+        advise("%s: was saved after %lld samples of an epoch, which are no whole number of this run's steps: the last "
+               "%lld of them are trained again", path, (long long)saved->place.samples, (long long)again);
 }
 
-void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step)
+long run_length(const Options *options, const Sampler *sampler)
 {
-    CheckpointState state = checkpoint_state(replica, world_size, next_step);
+    if (options->steps > 0)
+        return options->steps;
+    return options->epochs * (long)sampler_steps_per_epoch(sampler) - (long)sampler->batch_offset;
+}
+
+long replica_resume(Replica *replica, const char *path, Sampler *sampler)
+{
+    CheckpointState saved = checkpoint_state(replica, sampler, 0);
+    const bool complete = checkpoint_load(path, &replica->optimizer, &saved);
+    replica->resumed_hash = saved.hash;
+    if (!complete) {
+        if (!replica->resumes_quietly)
+            advise("%s: holds parameters only; the optimizer and the step number start from zero", path);
+        return 0;
+    }
+    const int64_t again = saved.place.epoch >= 0 ? sampler_go_on(sampler, saved.step, saved.place) : 0;
+    replica->total_steps = run_length(replica->options, sampler);
+    CheckpointState ours = checkpoint_state(replica, sampler, saved.step);
+    if (!replica->resumes_quietly)
+        tell_differences(replica, path, &saved, &ours, again);
+    if (strcmp(checkpoint_setting(&saved, CHECKPOINT_PRECISION)->words,
+               checkpoint_setting(&ours, CHECKPOINT_PRECISION)->words) == 0) {
+        replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MOST); /* older versions had no limit */
+        replica->scaler.good_steps = saved.good_steps;
+    }
+    return saved.step;
+}
+
+void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step)
+{
+    CheckpointState state = checkpoint_state(replica, sampler, next_step);
     checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
 }
 

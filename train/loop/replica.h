@@ -9,6 +9,7 @@
 #ifndef LOCKSTEP_TRAIN_REPLICA_H
 #define LOCKSTEP_TRAIN_REPLICA_H
 
+#include "data/sampler.h"
 #include "optim/optimizer.h"
 #include "train/cli/options.h"
 
@@ -23,6 +24,7 @@ typedef struct Replica {
     int64_t counted_terms; /* of this step's loss, on all ranks; set by the caller, and used with --mask-tokens only */
     void *inputs, *targets; /* the micro-batch on the device; owned */
     int64_t capacity;       /* the number of samples that fit into them; grows when needed */
+    uint32_t data_checksum; /* of what is trained on; set by the caller, if the run saves or resumes */
     bool resumes_quietly;  /* replica_resume() prints no notes: another replica has read the same file, and did */
     uint64_t resumed_hash; /* of the checkpoint that replica_resume() has read */
 } Replica;
@@ -55,11 +57,15 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples);
 bool replica_update(Replica *replica, long step);
 bool replica_try_update(Replica *replica, long step);
 
-/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). die()s if
- * the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks: each may hold a part of the
- * optimizer's state. next_step: number of steps done. */
-long replica_resume(Replica *replica, const char *path, int world_size);
-void replica_save(Replica *replica, const char *path, int rank, int world_size, long next_step);
+/* The number of the step after the last one: --steps, or where the sampler ends the last of --epochs. */
+long run_length(const Options *options, const Sampler *sampler);
+
+/* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). Lets the
+ * sampler go on at the file's place in the data, and sets total_steps by it. Notes say in what this run differs from
+ * the one that was saved. die()s if the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks:
+ * each may hold a part of the optimizer's state. next_step: number of steps done. */
+long replica_resume(Replica *replica, const char *path, Sampler *sampler);
+void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step);
 
 const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */
 

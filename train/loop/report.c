@@ -96,6 +96,9 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
            (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
            options->accumulate);
+    if (sampler_steps_per_epoch(sampler) == 1 && sampler_global_count(sampler, 0) < options->batch_size)
+        advise("--batch-size: %lld is more than the %lld samples of an epoch: each step trains on all of them",
+               (long long)options->batch_size, (long long)sampler_global_count(sampler, 0));
     if (options->mask_tokens > 0)
         printf("mask: a target token is left out of the training loss with probability %g\n",
                (double)options->mask_tokens);
@@ -272,6 +275,26 @@ void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const 
     if (options->json != NULL)
         summary_write(summary, options->json);
     cJSON_Delete(summary);
+}
+
+/* note: most-steps-skipped
+ * Under fp16 a short run may skip most steps until its loss scale fits. If the last step was taken, it fits. */
+bool report_success(const Replica *replica, const RunRecord *record)
+{
+    const LossScaler *scaler = &replica->scaler;
+    const bool scale_found = scaler->enabled && scaler->not_finite == NULL;
+    const bool most_skipped = 2 * scaler->skipped > record->stats.count && !scale_found;
+    const bool finite = isfinite(record->evaluation.loss);
+    if (most_skipped && job_rank() == 0)
+        job_say_fault("%ld of %ld steps were skipped, because a gradient was not finite, so the model is hardly "
+                      "trained: %s", scaler->skipped, record->stats.count, scaler->enabled
+                      ? "a lower --loss-scale or more steps may help"
+                      : "a lower --lr or --clip-grad-norm may help; --on-nan stop ends the run at the first such step "
+                        "and names the cause");
+    else if (!finite && job_rank() == 0)
+        job_say_fault("the loss on held-out data is %f: training has diverged in its last steps, and the weights are "
+                      "of no use; a lower --lr or --clip-grad-norm may help", record->evaluation.loss);
+    return !most_skipped && finite && (replica->options->verify == VERIFY_NONE || record->verification.passed);
 }
 
 /* printf() only fills a buffer. A full disk shows when the buffer is written, and the stream remembers the error. It is

@@ -34,6 +34,10 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const RunRecord *record);
 
+/* True if the run has trained. False, and rank 0 says why, if most steps were skipped, if the loss on held-out data is
+ * not finite, or if the verification has failed (which has said so itself). */
+bool report_success(const Replica *replica, const RunRecord *record);
+
 /* Call it on rank 0 when everything is printed: faults if stdout could not be written. */
 void report_check_stdout(void);
 

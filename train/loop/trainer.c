@@ -180,8 +180,7 @@ static void save(Trainer *trainer, long next_step)
 {
     pg_set_measuring(trainer->pg, false);
     ddp_gather_weights(trainer->ddp);
-    replica_save(&trainer->replica, trainer->options->save, pg_rank(trainer->pg), pg_world_size(trainer->pg),
-                 next_step);
+    replica_save(&trainer->replica, trainer->options->save, pg_rank(trainer->pg), &trainer->sampler, next_step);
     pg_set_measuring(trainer->pg, true);
 }
 
@@ -239,8 +238,9 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
 /* note: uneven-end
  * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
  * all-reduce. So before the first step, ranks tell each other how many steps they have data for. Collective. */
-static void check_even_end(const Trainer *trainer, long total_steps)
+static void check_even_end(const Trainer *trainer)
 {
+    const int64_t total_steps = trainer->replica.total_steps + trainer->sampler.batch_offset;
     int world_size = pg_world_size(trainer->pg), fewest_rank = 0, most_rank = 0;
     int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
     int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
@@ -263,14 +263,14 @@ static void check_same_files(const Trainer *trainer)
     char text[320], checkpoint[128] = "none";
     const Replica *replica = &trainer->replica;
     if (pg_world_size(trainer->pg) == 1)
-        return; /* checksums take time, and there is nothing to compare */
+        return; /* a checksum takes time, and there is nothing to compare */
     if (trainer->options->resume != NULL)
         snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
                  trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
                  (unsigned long long)replica->resumed_hash);
     snprintf(text, sizeof text, "the data to train on is %lld samples, checksum %08x\n"
              "the data to evaluate on is %lld samples, checksum %08x\n" "the checkpoint (--resume) is %s\n",
-             (long long)trainer->train_set.size, dataset_checksum(&trainer->train_set),
+             (long long)trainer->train_set.size, replica->data_checksum,
              (long long)trainer->eval_set.size, dataset_checksum(&trainer->eval_set), checkpoint);
     replicas_check_same_text(trainer->pg, text, "the ranks read different files",
                              "give every rank the same data and checkpoint");
@@ -297,8 +297,29 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
     loader_stop(loader);
 }
 
-/* note: same-start
+/* The replica stands where the checkpoint was saved, if there is one.
+ *
+ * note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
+static void create_replica(Trainer *trainer, const Options *options)
+{
+    Replica *replica = &trainer->replica;
+    const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
+    replica_create(replica, options, seed, run_length(options, &trainer->sampler));
+    if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
+        replica->data_checksum = dataset_checksum(&trainer->train_set);
+    if (options->resume != NULL)
+        trainer->record.first_step = replica_resume(replica, options->resume, &trainer->sampler);
+    if (options->warmup_given && options->warmup_steps > replica->total_steps)
+        die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps,
+            replica->total_steps);
+    check_same_files(trainer);
+    check_even_end(trainer);
+    if (trainer->record.first_step >= replica->total_steps)
+        die("--resume: %s was saved after %ld steps, and the run ends there: ask for more --steps or --epochs",
+            options->resume, trainer->record.first_step);
+}
+
 static void set_up(Trainer *trainer, Options *options)
 {
     int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
@@ -309,22 +330,9 @@ static void set_up(Trainer *trainer, Options *options)
                    options->drop_last);
     if (options->rank_samples_count > 0)
         sampler_set_rank_samples(&trainer->sampler, options->rank_samples);
-    int64_t steps_per_epoch = sampler_steps_per_epoch(&trainer->sampler);
-    if (steps_per_epoch == 0)
+    if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
-    long total_steps = options->steps > 0 ? options->steps : options->epochs * (long)steps_per_epoch;
-    if (options->warmup_given && options->warmup_steps > total_steps)
-        die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps, total_steps);
-
-    uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
-    replica_create(&trainer->replica, options, seed, total_steps);
-    if (options->resume != NULL)
-        trainer->record.first_step = replica_resume(&trainer->replica, options->resume, world_size);
-    check_same_files(trainer);
-    check_even_end(trainer, total_steps);
-    if (trainer->record.first_step >= total_steps)
-        die("--resume: %s was saved after step %ld, and the run ends there: ask for more --steps or --epochs",
-            options->resume, trainer->record.first_step);
+    create_replica(trainer, options);
     bool measures = ddp_stage_number >= 2 && ddp_stage_number <= 4; /* stage 5 has a bucket for each layer */
     if (options->auto_bucket_caps && measures && world_size > 1 && strcmp(device_name(), "cpu") == 0)
         choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
@@ -385,7 +393,7 @@ int train(Options *options, ProcessGroup *pg)
     report_end(pg, &trainer.replica, trainer.ddp, record);
     if (options->generate > 0 && pg_rank(pg) == 0)
         generate_text(&trainer.replica, options->generate, options->seed);
-    bool good = options->verify == VERIFY_NONE || record->verification.passed;
+    const bool good = report_success(&trainer.replica, record);
     tear_down(&trainer);
     return good ? 0 : 1;
 }

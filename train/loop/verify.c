@@ -32,9 +32,6 @@ static void reference_create(Reference *reference, const Options *options, const
     *reference = (Reference){.dataset = dataset};
     replica_create(&reference->replica, options, options->seed, total_steps);
     parameters_from_host(&reference->replica.model.parameters, initial);
-    reference->replica.resumes_quietly = true;
-    if (options->resume != NULL) /* the optimizer's state; the weights are the same as `initial` */
-        replica_resume(&reference->replica, options->resume, world_size);
     ParameterList *parameters = &reference->replica.model.parameters;
     reference->gradients = parameters_allocate_gradients(parameters);
     reference->elements = (int64_t)(parameters_gradient_bytes(parameters) / sizeof(float));
@@ -42,6 +39,9 @@ static void reference_create(Reference *reference, const Options *options, const
                    options->drop_last);
     if (options->rank_samples_count > 0)
         sampler_set_rank_samples(&reference->sampler, options->rank_samples);
+    reference->replica.resumes_quietly = true;
+    if (options->resume != NULL) /* the optimizer's state and the place; the weights are the same as `initial` */
+        replica_resume(&reference->replica, options->resume, &reference->sampler);
     int64_t epoch = reference->sampler.length;
     size_t room = (size_t)(options->batch_size < epoch ? options->batch_size : epoch);
     reference->indices = alloc_or_fault(room * sizeof *reference->indices);
@@ -102,8 +102,8 @@ static void sharded_gradient(Reference *reference, int64_t step)
 static void reference_step(Reference *reference, long step)
 {
     Sampler *sampler = &reference->sampler;
-    int64_t steps_per_epoch = sampler_steps_per_epoch(sampler), step_of_epoch = step % steps_per_epoch;
-    sampler_set_epoch(sampler, (long)(step / steps_per_epoch));
+    int64_t step_of_epoch;
+    sampler_set_epoch(sampler, sampler_epoch_of_step(sampler, step, &step_of_epoch));
     reference->replica.counted_terms = 0;
     if (reference->replica.options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
