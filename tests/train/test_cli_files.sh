@@ -134,11 +134,15 @@ fi
 # ---- what a run leaves that is killed while it saves ----
 
 for count in $ranks_list; do
-    : >"$scratch/guarded/ck.lockstep-killed.tmp" # of no process
+    echo half >"$scratch/guarded/ck.lockstep-killed.tmp" # of no process
     : >"$scratch/guarded/ck.backup.tmp"
     run "$count" --model mlp-toy $tiny --save "$scratch/guarded/ck"
     ended 0 --model mlp-toy $tiny --save "$scratch/guarded/ck"
-    [ ! -e "$scratch/guarded/ck.lockstep-killed.tmp" ] || fail "an unfinished file is left" --save ck
+    if grep -q "guarded/ck: 1 unfinished file(s) are beside it" "$scratch/err"; then
+        skipped "$scratch is on a file system that other hosts may see: nothing is removed there"
+    elif [ -e "$scratch/guarded/ck.lockstep-killed.tmp" ]; then
+        fail "an unfinished file is left, and no line says so" --save ck
+    fi
     [ -e "$scratch/guarded/ck.backup.tmp" ] || fail "a file of the user was removed" --save ck
 done
 
