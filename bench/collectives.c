@@ -331,6 +331,8 @@ int main(int argc, char **argv)
     }
     bool writes = settings.csv != NULL && pg_rank(pg) == 0;
     AtomicFile csv = {0};
+    if (settings.csv != NULL)
+        atomic_check_writable("csv", settings.csv);
     if (writes)
         atomic_open(&csv, settings.csv);
     size_t largest = 0;

@@ -15,7 +15,8 @@
 static void open_dataset(Dataset *dataset, const Options *options)
 {
     if (options->dataset == DATASET_TEXT)
-        dataset_open_text(dataset, options->data, SPLIT_TRAIN, options->model.gpt.context, options->seed);
+        dataset_open_text(dataset, options->data, SPLIT_TRAIN, options->model.gpt.context, options->seed,
+                          options->binary_data);
     else if (options->dataset == DATASET_IMAGES)
         dataset_open_images(dataset, options->data, SPLIT_TRAIN, options->model.mlp.inputs, options->model.mlp.outputs);
     else

@@ -25,6 +25,12 @@ while [ $# -gt 0 ]; do
     shift
 done
 out=$(realpath "$out")
+# Found now, not after all runs. (Root may write to every file, so the mode is looked at, too.)
+if [ -d "$out" ] || [ ! -w "$(dirname "$out")" ] ||
+    { [ -e "$out" ] && [ -z "$(find "$out" -writable -perm /222)" ]; }; then
+    echo "report.sh: $out cannot be written: name a file that may be replaced, or a new one" >&2
+    exit 2
+fi
 cd "$repository"
 use_own_openblas_kernels
 if [ -z "$build" ]; then

@@ -3,6 +3,7 @@
 #include "data/dataset.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "data/file_kind.h"
 
 /* Weights, shuffles, shifts and random data all depend on the user's one --seed. These arbitrary constants keep their
  * streams of random numbers different. With the same stream, random data would equal the initial weights. */
@@ -53,6 +55,15 @@ static void die_on_read_error(gzFile file, const char *path)
         die("--data: cannot unpack the gzip file: %s; fetch the file again", reason);
 }
 
+/* A run of gunzip that was interrupted leaves an empty file, which is found before the whole one beside it. */
+static void check_not_empty(const char *path, size_t size)
+{
+    char packed[PATH_MAX];
+    snprintf(packed, sizeof packed, "%s.gz", path);
+    if (size == 0 && access(packed, F_OK) == 0)
+        die("--data: '%s' is empty, but the same with .gz is beside it; remove the empty file", path);
+}
+
 unsigned char *read_file_or_die(const char *path, int64_t *size)
 {
     struct stat status;
@@ -77,6 +88,7 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
     }
     die_on_read_error(file, path);
     gzclose(file);
+    check_not_empty(path, used);
     *size = (int64_t)used;
     return resize_or_fault(bytes, used + 1); /* an empty file, too, has memory to free */
 }
@@ -89,12 +101,37 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
 
 static void check_text_exists(const char *path)
 {
+    char packed[PATH_MAX];
     if (access(path == NULL ? DEFAULT_TEXT : path, F_OK) == 0)
         return;
     if (path == NULL) /* minimal container images leave out /usr/share/doc */
         die("no text at %s: install the Debian/Ubuntu package jargon-text (if it is installed, this system leaves out "
             "/usr/share/doc), or name a text file with --data", DEFAULT_TEXT);
-    die("--data: there is no file '%s'; it must be a text file, gzipped or not", path);
+    snprintf(packed, sizeof packed, "%s.gz", path);
+    die("--data: there is no file '%s'%s; it must be a text file, gzipped or not", path,
+        access(packed, F_OK) == 0 ? ", but the same with .gz is there" : "");
+}
+
+#define OR_BINARY_DATA "; --binary-data trains on its bytes as they are"
+
+/* Any bytes can be trained on, but those of a picture or an archive are rarely meant. Text that is not UTF-8 is
+ * allowed, because many old texts are in Latin-1. */
+static void check_is_text(const char *path, const unsigned char *text, int64_t length, DatasetSplit split)
+{
+    const char *kind = file_kind(text, length);
+    if (kind != NULL)
+        die("--data: '%s' is no plain text, but %s" OR_BINARY_DATA, path, kind);
+    const unsigned char *zero = memchr(text, '\0', (size_t)length);
+    if (zero != NULL)
+        die("--data: '%s' is no plain text: byte %lld is 0, as in binary files, or in UTF-16 (iconv -f UTF-16LE -t "
+            "UTF-8 converts it)" OR_BINARY_DATA, path, (long long)(zero - text));
+    int64_t at = 0;
+    int step = 1;
+    while (at < length && (step = utf8_length(text + at, length - at)) > 0)
+        at += step;
+    if (step < 0 && split == SPLIT_TRAIN) /* else it would be said twice */
+        advise("--data: '%s' is not UTF-8 (see byte %lld); it is trained on as it is, but --generate prints '?' for "
+               "such bytes (iconv -f LATIN1 -t UTF-8 converts Latin-1)", path, (long long)at);
 }
 
 /* Checks both splits, so that a text without evaluation data is rejected before training, not after it. The training
@@ -108,13 +145,16 @@ static void check_text_length(const char *path, int64_t length, int64_t context)
             MIN_EVAL_WINDOWS);
 }
 
-void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed)
+void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed,
+                       bool any_bytes)
 {
     CHECK(context > 0 && context <= INT32_MAX, "a context of %lld tokens", (long long)context);
     check_text_exists(path);
     const char *source = path != NULL ? path : DEFAULT_TEXT;
     int64_t length;
     unsigned char *text = read_file_or_die(source, &length);
+    if (!any_bytes)
+        check_is_text(source, text, length, split);
     check_text_length(source, length, context);
 
     const int64_t eval_length = length / EVAL_PART, train_length = length - eval_length;

@@ -35,17 +35,27 @@ typedef struct Dataset {
 } Dataset;
 
 /* Opens images in MNIST's IDX format, gzipped or not, from `directory` (NULL: where Debian's package
- * dataset-fashion-mnist installs them): train-images-idx3-ubyte[.gz] and -labels-idx1-, or t10k-... for SPLIT_EVAL. A
- * pixel p becomes (p/255 - 0.2860) / 0.3530, with Fashion-MNIST's mean and deviation. `inputs` and `classes` are what
- * the model expects: other image sizes, or labels >= classes, end with die(). */
+ * dataset-fashion-mnist installs them): train-images-idx3-ubyte and -labels-idx1-, or t10k-... for SPLIT_EVAL (for
+ * other names see dataset_image_path()). A pixel p becomes (p/255 - 0.2860) / 0.3530, with Fashion-MNIST's mean and
+ * deviation. `inputs` and `classes` are what the model expects: other image sizes, or labels >= classes, end with
+ * die(). */
 void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit split, int64_t inputs, int classes);
+
+enum { IMAGE_FILES = 4, IMAGE_NAMES = 4 };
+
+/* Writes to path (PATH_MAX bytes) a name that file 0 .. IMAGE_FILES - 1 of `directory` may have: training images and
+ * labels, then those for evaluation. The first of its names 0 .. IMAGE_NAMES - 1 that exists is read: some sites write
+ * a dot for the second dash, and each may end in .gz. Returns false if the name is too long. */
+bool dataset_image_path(char *path, const char *directory, int file, int name);
 
 /* Opens a text as bytes from `path`, gzipped or not (NULL: /usr/share/doc/jargon-text/jargon.txt.gz, Debian's package
  * jargon-text). The last tenth is SPLIT_EVAL. A sample is a window of context + 1 bytes: the inputs are its first
  * `context` bytes, the targets its last ones. Training windows follow each other without overlap. In each epoch they
  * start at another place (a shift below `context`, drawn from seed and epoch); evaluation windows never shift. The text
- * must be long enough for two evaluation windows: 10 * (2 * context + 1) bytes. */
-void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed);
+ * must be long enough for two evaluation windows: 10 * (2 * context + 1) bytes. Unless any_bytes, a file that is no
+ * plain text (an archive, a picture, a page, UTF-16) ends with die(), which names what it is. */
+void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed,
+                       bool any_bytes);
 
 /* `size` samples of standard normal inputs and targets, drawn from seed: the toy regression. */
 void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t targets, uint64_t seed);

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "data/dataset.h"
+#include "data/file_kind.h"
 
 #define DEFAULT_DIRECTORY "/usr/share/datasets/fashion-mnist"
 #define IDX_UNSIGNED_BYTE 0x08
@@ -25,21 +26,44 @@ typedef struct IdxFile {
     uint32_t sizes[IDX_MAX_DIMS]; /* from the header */
 } IdxFile;
 
-/* Finds directory/name or directory/name.gz. */
-static void find_file(IdxFile *file, const char *directory, const char *name)
+bool dataset_image_path(char *path, const char *directory, int file, int name)
 {
-    static const char *const suffixes[] = {"", ".gz"};
+    static const char *const parts[IMAGE_FILES] = {"train-images", "train-labels", "t10k-images", "t10k-labels"};
+    return snprintf(path, PATH_MAX, "%s/%s%cidx%d-ubyte%s", directory, parts[file], name < 2 ? '-' : '.',
+                    file % 2 == 0 ? 3 : 1, name % 2 == 0 ? "" : ".gz") < PATH_MAX;
+}
+
+/* torchvision keeps the files in a directory below the one that it is given. Returns that directory, in `below`, for a
+ * hint; "" if there is none. It is not read, because there may be several, with other pictures in each. */
+static void find_below(char below[PATH_MAX], const char *directory)
+{
+    static const char *const names[] = {"raw", "FashionMNIST/raw", "MNIST/raw"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (snprintf(below, PATH_MAX, "%s/%s", directory, names[i]) < PATH_MAX && access(below, F_OK) == 0)
+            return;
+    below[0] = '\0';
+}
+
+/* Finds the file under one of its names. */
+static void find_file(IdxFile *file, const char *directory, int which)
+{
     const char *where = directory != NULL ? directory : DEFAULT_DIRECTORY;
-    for (int i = 0; i < 2; i++) {
-        int length = snprintf(file->path, sizeof file->path, "%s/%s%s", where, name, suffixes[i]);
-        if (length >= (int)sizeof file->path)
+    char below[PATH_MAX];
+    for (int name = 0; name < IMAGE_NAMES; name++) {
+        if (!dataset_image_path(file->path, where, which, name))
             die("--data: the directory's name is too long");
         if (access(file->path, F_OK) == 0)
             return;
     }
+    dataset_image_path(file->path, where, which, 0);
+    const char *name = file->path + strlen(where) + 1;
     if (directory == NULL)
         die("no Fashion-MNIST in %s (no %s.gz there): install the Debian/Ubuntu package dataset-fashion-mnist, or "
             "name a directory that holds MNIST's four files with --data", where, name);
+    find_below(below, where);
+    if (below[0] != '\0')
+        die("--data: neither %s nor %s.gz in '%s', but there is a directory '%s': is that the right one?", name, name,
+            where, below);
     die("--data: neither %s nor %s.gz in '%s', which must be a directory that holds MNIST's four files", name, name,
         where);
 }
@@ -49,10 +73,21 @@ static uint32_t big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* Reads the file and its header of `dims` sizes. The sizes are not checked here. */
-static void read_idx(IdxFile *file, const char *directory, const char *name, int dims)
+/* The file is not what its name says: it has another beginning than that of `dims` dimensions. */
+static _Noreturn void die_of_kind(const IdxFile *file, int dims)
 {
-    find_file(file, directory, name);
+    const unsigned char *magic = file->content;
+    const char *kind = file_kind(file->content, file->length);
+    if (kind != NULL)
+        die("--data: '%s' is no IDX file of bytes in %d dimension(s), but %s", file->path, dims, kind);
+    die("--data: '%s' is no IDX file of bytes in %d dimension(s): it begins with %02x %02x %02x %02x, not with "
+        "00 00 08 %02x", file->path, dims, magic[0], magic[1], magic[2], magic[3], dims);
+}
+
+/* Reads the file and its header of `dims` sizes. The sizes are not checked here. */
+static void read_idx(IdxFile *file, const char *directory, int which, int dims)
+{
+    find_file(file, directory, which);
     file->content = read_file_or_die(file->path, &file->length);
     file->header = 4 + 4 * dims;
     const unsigned char *magic = file->content;
@@ -60,8 +95,7 @@ static void read_idx(IdxFile *file, const char *directory, const char *name, int
         die("--data: '%s' is too short for an IDX file: %lld bytes, and the header alone has %lld", file->path,
             (long long)file->length, (long long)file->header);
     if (magic[0] != 0 || magic[1] != 0 || magic[2] != IDX_UNSIGNED_BYTE || magic[3] != dims)
-        die("--data: '%s' is no IDX file of bytes in %d dimension(s): it begins with %02x %02x %02x %02x, not with "
-            "00 00 08 %02x", file->path, dims, magic[0], magic[1], magic[2], magic[3], dims);
+        die_of_kind(file, dims);
     for (int i = 0; i < dims; i++)
         file->sizes[i] = big_endian(file->content + 4 + 4 * i);
 }
@@ -89,16 +123,24 @@ static void check_labels(const Dataset *dataset, const IdxFile *labels, int clas
                 dataset->labels[i], classes, classes - 1);
 }
 
+/* The header's sizes must be: images, rows, columns. Some programs write the number of images last. */
+static void check_size_of_images(const IdxFile *images, int64_t inputs)
+{
+    const uint32_t *sizes = images->sizes;
+    if ((uint64_t)sizes[1] * sizes[2] == (uint64_t)inputs)
+        return;
+    bool transposed = (uint64_t)sizes[0] * sizes[1] == (uint64_t)inputs;
+    die("--data: '%s' holds images of %u x %u pixels, but the model takes %lld numbers%s", images->path, sizes[1],
+        sizes[2], (long long)inputs, transposed ? "; is it transposed? The number of images comes first" : "");
+}
+
 void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit split, int64_t inputs, int classes)
 {
     CHECK(inputs > 0 && classes > 0, "a model of %lld inputs and %d classes", (long long)inputs, classes);
     bool train = split == SPLIT_TRAIN;
     IdxFile images, labels;
-    read_idx(&images, directory, train ? "train-images-idx3-ubyte" : "t10k-images-idx3-ubyte", 3);
-    uint64_t pixels = (uint64_t)images.sizes[1] * images.sizes[2];
-    if (pixels != (uint64_t)inputs)
-        die("--data: '%s' holds images of %u x %u pixels, but the model takes %lld numbers", images.path,
-            images.sizes[1], images.sizes[2], (long long)inputs);
+    read_idx(&images, directory, train ? 0 : 2, 3);
+    check_size_of_images(&images, inputs);
     *dataset = (Dataset){.kind = DATASET_IMAGES, .split = split, .size = images.sizes[0], .inputs = inputs,
                          .targets = 1, .input_bytes = (size_t)inputs * sizeof(float), .target_bytes = sizeof(int32_t)};
     snprintf(dataset->source, sizeof dataset->source, "%s", directory != NULL ? directory : DEFAULT_DIRECTORY);
@@ -106,7 +148,7 @@ void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit s
     dataset->byte_count = dataset->size * inputs;
     if (dataset->size == 0)
         die("--data: '%s' holds no image", images.path);
-    read_idx(&labels, directory, train ? "train-labels-idx1-ubyte" : "t10k-labels-idx1-ubyte", 1);
+    read_idx(&labels, directory, train ? 1 : 3, 1);
     dataset->labels = take_elements(&labels, 1);
     check_labels(dataset, &labels, classes);
 }

@@ -58,6 +58,13 @@ for operation in all-reduce reduce-scatter all-gather; do
         fail "a wrong element was counted for MPI's own call"
 done
 
+# ---- a file that is not to be replaced: found before the measurement ----
+echo mine >"$scratch/mine.csv"
+chmod 444 "$scratch/mine.csv"
+ends 2 "$collectives" --sizes 4 --algorithms ring "${quick[@]}" --csv "$scratch/mine.csv"
+grep -q "^collectives: error: --csv $scratch/mine.csv: cannot be written: it is write-protected" "$scratch/err" ||
+    fail "no line says that the CSV is write-protected: $(cat "$scratch/err")"
+
 # ---- an emulated link: 1 MB at 0.1 Gbit/s takes 80 ms at least, and 2 messages of 5 ms ----
 ends 0 "$collectives" --sizes 1000000 --algorithms ring "${quick[@]}" --wire 0.1,5000 --csv "$scratch/wire.csv"
 awk -F, 'NR == 2 { exit !($6 >= 90000) } END { exit NR != 2 }' "$scratch/wire.csv" ||

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -79,6 +80,51 @@ static void images_are_read_plain_or_gzipped(void **state)
     check_three_images(SPLIT_EVAL);
 }
 
+/* The first dash is a dot on some sites. */
+static void images_may_have_dots_in_their_names(void **state)
+{
+    (void)state;
+    write_idx("train-images.idx3-ubyte", 3, three_images, pixels, sizeof pixels);
+    write_idx("train-labels.idx1-ubyte.gz", 1, three_labels, labels, sizeof labels);
+    check_three_images(SPLIT_TRAIN);
+    write_idx("t10k-images.idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
+    write_idx("t10k-labels.idx1-ubyte", 1, three_labels, labels, sizeof labels);
+    check_three_images(SPLIT_EVAL);
+}
+
+static void other_arrangements_are_explained(void **state)
+{
+    (void)state;
+    write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, sizeof labels);
+    write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
+    write_file("train-images-idx3-ubyte", "", 0); /* gunzip was interrupted */
+    expect_images_die("train-images-idx3-ubyte' is empty, but the same with .gz is beside it; remove the empty file");
+    write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){2, 3, 5}, pixels, sizeof pixels);
+    expect_images_die("images of 3 x 5 pixels, but the model takes 6 numbers; is it transposed? The number of");
+    write_file("train-images-idx3-ubyte", "PK\3\4 an archive of it", 20);
+    expect_images_die("is no IDX file of bytes in 3 dimension(s), but a zip archive");
+    write_file("train-images-idx3-ubyte", "<!DOCTYPE html> not found", 25);
+    expect_images_die("but an HTML page");
+}
+
+/* torchvision has the files in DIR/MNIST/raw or DIR/FashionMNIST/raw. */
+static void files_below_the_directory_are_named(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"raw", "MNIST/raw", "FashionMNIST/raw"};
+    for (int i = 0; i < 3; i++) {
+        char found[64];
+        *strchrnul(strcpy(found, names[i]), '/') = '\0';
+        mkdir(path_of(found), 0700);
+        mkdir(path_of(names[i]), 0700);
+        snprintf(found, sizeof found, "/%s': is that the right one?", names[i]);
+        expect_images_die(found);
+        rmdir(path_of(names[i]));
+        *strchrnul(strcpy(found, names[i]), '/') = '\0';
+        rmdir(path_of(found));
+    }
+}
+
 static void image_headers_are_not_believed(void **state)
 {
     (void)state;
@@ -111,7 +157,9 @@ static void image_headers_are_not_believed(void **state)
     write_file("train-images-idx3-ubyte", "\0\1\010\003 not zero second", 20);
     expect_images_die("begins with 00 01 08 03");
     write_idx("train-images-idx3-ubyte", 1, three_labels, pixels, sizeof pixels);
-    expect_images_die("begins with 00 00 08 01, not with 00 00 08 03");
+    expect_images_die("is no IDX file of bytes in 3 dimension(s), but a file of MNIST's labels");
+    write_file("train-images-idx3-ubyte", "\0\0\010\002 two dimensions", 20);
+    expect_images_die("begins with 00 00 08 02, not with 00 00 08 03");
 }
 
 static void labels_fit_images_and_model(void **state)
@@ -275,6 +323,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(images_are_read_plain_or_gzipped, remove_files),
+        cmocka_unit_test_teardown(images_may_have_dots_in_their_names, remove_files),
+        cmocka_unit_test_teardown(other_arrangements_are_explained, remove_files),
+        cmocka_unit_test(files_below_the_directory_are_named),
         cmocka_unit_test_teardown(image_headers_are_not_believed, remove_files),
         cmocka_unit_test_teardown(labels_fit_images_and_model, remove_files),
         cmocka_unit_test_teardown(models_take_and_give_at_least_one_number, remove_files),

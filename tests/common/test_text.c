@@ -18,13 +18,13 @@ static unsigned char text[TEXT_BYTES]; /* byte i is i, so a token shows its plac
 static void open_text(void *name)
 {
     Dataset dataset;
-    dataset_open_text(&dataset, name != NULL ? path_of(name) : NULL, SPLIT_TRAIN, CONTEXT, 0);
+    dataset_open_text(&dataset, name != NULL ? path_of(name) : NULL, SPLIT_TRAIN, CONTEXT, 0, true);
 }
 
 static void open_with_context(void *context)
 {
     Dataset dataset;
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, *(int64_t *)context, 0);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, *(int64_t *)context, 0, true);
 }
 
 /* Checks that window i covers text[start + i * CONTEXT ...] and its targets are one byte ahead; returns start. */
@@ -55,7 +55,7 @@ static void text_is_cut_into_windows(void **state)
     for (int file = 0; file < 2; file++) {
         Dataset dataset;
         write_file(names[file], text, sizeof text);
-        dataset_open_text(&dataset, path_of(names[file]), SPLIT_TRAIN, CONTEXT, 4);
+        dataset_open_text(&dataset, path_of(names[file]), SPLIT_TRAIN, CONTEXT, 4, true);
         assert_string_equal(dataset.source, path_of(names[file]));
         assert_int_equal(dataset.size, 27); /* 27 * 8 tokens, 7 of largest shift, 1 last target: all 224 bytes */
         unsigned starts = 0;
@@ -68,7 +68,7 @@ static void text_is_cut_into_windows(void **state)
         assert_int_equal(starts, 0xff); /* every shift below the context occurs */
         dataset_close(&dataset);
 
-        dataset_open_text(&dataset, path_of(names[file]), SPLIT_EVAL, CONTEXT, 4);
+        dataset_open_text(&dataset, path_of(names[file]), SPLIT_EVAL, CONTEXT, 4, true);
         assert_int_equal(dataset.size, 2); /* not 3: a third window's last target would be beyond the text */
         for (long epoch = 0; epoch < 20; epoch++) {
             assert_int_equal(check_windows(&dataset, epoch), 224);
@@ -84,8 +84,8 @@ static void text_shift_depends_on_the_seed(void **state)
     int differences = 0;
     for (long epoch = 0; epoch < 20; epoch++) {
         Dataset a, b;
-        dataset_open_text(&a, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 1);
-        dataset_open_text(&b, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 2);
+        dataset_open_text(&a, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 1, true);
+        dataset_open_text(&b, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 2, true);
         differences += check_windows(&a, epoch) != check_windows(&b, epoch);
         dataset_close(&a);
         dataset_close(&b);
@@ -100,7 +100,7 @@ static void text_shifts_never_change(void **state)
     static const int starts[] = {7, 7, 4, 6, 3, 6, 7, 1};
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4, true);
     for (long epoch = 0; epoch < 8; epoch++) {
         assert_int_equal(check_windows(&dataset, epoch), starts[epoch]);
     }
@@ -139,7 +139,7 @@ static void mask_belongs_to_the_sample(void **state)
     Dataset dataset;
     int masked = 0, other_epoch = 0, other_sample = 0, other_seed = 0;
     write_file("text.txt", text, sizeof text);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4, true);
     for (long epoch = 0; epoch < 40; epoch++) {
         for (int64_t sample = 1; sample < dataset.size; sample++) {
             unsigned mask = mask_of(&dataset, 0.7f, epoch, sample, 0);
@@ -167,7 +167,7 @@ static void masks_never_change(void **state)
     static const unsigned masks[] = {0xf1, 0xd7, 0x4c, 0xae};
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 4, true);
     for (int i = 0; i < 4; i++)
         assert_int_equal(mask_of(&dataset, 0.5f, i / 2, 5 + i % 2, 0), masks[i]);
     dataset_close(&dataset);
@@ -178,7 +178,7 @@ static void text_must_fill_some_windows(void **state)
     (void)state;
     Dataset dataset;
     write_file("text.txt", text, 170);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0, true);
     assert_int_equal(dataset.size, 2);
     dataset_close(&dataset);
     write_file("text.txt", text, 169);
@@ -186,7 +186,7 @@ static void text_must_fill_some_windows(void **state)
     write_file("text.txt", "", 0);
     expect_dies(open_text, "text.txt", 2, "holds 0 bytes");
     write_file("text.txt", text, TEXT_BYTES - 1);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 0);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, CONTEXT, 0, true);
     assert_int_equal(dataset.size, 26); /* one byte less than 27 windows need */
     dataset_close(&dataset);
 }
@@ -196,7 +196,7 @@ static void contexts_have_bounds(void **state)
     (void)state;
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, 1, 0);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, 1, 0, true);
     assert_int_equal(dataset.size, 223);
     dataset_close(&dataset);
     expect_dies(open_with_context, &(int64_t){0}, 1, "a context of 0 tokens");
@@ -215,6 +215,7 @@ static void unreadable_files_are_explained(void **state)
     (void)state;
     expect_dies(open_text, ".", 2, "/.': Is a directory");
     expect_dies(open_text, "absent.txt", 2, "error: --data: there is no file '");
+    expect_dies(open_text, "absent.txt", 2, "/absent.txt'; it must be");
     assert_int_equal(symlink("/dev/null", path_of("device")), 0);
     expect_dies(open_text, "device", 2, "/device' is no regular file");
     write_file("text.txt", text, sizeof text);
@@ -222,6 +223,10 @@ static void unreadable_files_are_explained(void **state)
     write_file("text.txt.gz", text, sizeof text);
     assert_int_equal(truncate(path_of("text.txt.gz"), 40), 0);
     expect_dies(open_text, "text.txt.gz", 2, "is cut short");
+    write_file("packed.txt.gz", text, sizeof text);
+    expect_dies(open_text, "packed.txt", 2, "/packed.txt', but the same with .gz is there; it must be");
+    write_file("packed.txt", "", 0);
+    expect_dies(open_text, "packed.txt", 2, "/packed.txt' is empty, but the same with .gz is beside it");
 }
 
 /* ---- long files ---- */
@@ -244,7 +249,7 @@ static void long_text_is_read_whole(void **state)
     free(got);
 
     Dataset dataset;
-    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0);
+    dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0, true);
     assert_int_equal(dataset_checksum(&dataset), crc32(0, bytes + 2 * MIB + 1 - 2 * MIB / 10, 2 * MIB / 10));
     dataset_close(&dataset);
     free(bytes);
@@ -300,7 +305,7 @@ static void installed_text_is_read(void **state)
     if (access(DEFAULT_TEXT, F_OK) != 0)
         skip();
     Dataset dataset;
-    dataset_open_text(&dataset, NULL, SPLIT_TRAIN, 128, 0);
+    dataset_open_text(&dataset, NULL, SPLIT_TRAIN, 128, 0, false);
     assert_true(dataset.size > 1000);
     dataset_close(&dataset);
 }

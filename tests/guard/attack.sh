@@ -2,7 +2,7 @@
 # attack.sh TRAIN MPIEXEC [KILLS [PAIRS [FILES]]]: many attacks on runs (default: 300 200 500).
 #   KILLS  kill -9 of a rank, of its parent, of the launcher's process on this host (the proxy), of the launcher, or of
 #          the last two, at a random moment between the first millisecond and the end. All processes must be gone within
-#          --timeout and 10 s, and after the next run nothing may be left in /dev/shm.
+#          --timeout and 10 s, and after the next run nothing may be left in /dev/shm, nor any unfinished file.
 #   PAIRS  two runs save to one file at the same time. In the end it must be exactly the last file of one of them.
 #   FILES  a checkpoint with one to three random bytes changed. It must be refused, or load with the same weights.
 # SEED: seeds the random numbers (default 1). The script kills only its own descendants. It needs MPICH's launcher.
@@ -104,9 +104,11 @@ attack_processes() {
     done
     echo "kills: $hits, in $i runs of $length ms; $hangs hangs, $orphans with processes left"
     left=$(in_shared_memory | wc -l)
+    echo "unfinished files: $(find . -name 'file.lockstep-*' | wc -l) left by killed runs"
     sleep 11
-    "$mpiexec" -n 1 "$train" --model mlp-toy --steps 1 >out 2>err || fail "the next run: $(cat err)"
+    "$mpiexec" -n 1 "$train" --model mlp-toy --steps 1 --save file >out 2>err || fail "the next run: $(cat err)"
     echo "/dev/shm: $left old file(s) left by killed runs, $(in_shared_memory | wc -l) after the next run"
+    [ -z "$(find . -name 'file.*')" ] || fail "the next run has left $(find . -name 'file.*')"
     [ -z "$(in_shared_memory)" ] || fail "files are left in /dev/shm: $(in_shared_memory)"
 }
 

@@ -90,16 +90,85 @@ static void test_permissions_stay(void **unused)
     expect_mode(test_path("modes"), 0600);
 }
 
+static void check_writable(void *path)
+{
+    atomic_check_writable("save", path);
+}
+
+static void test_a_protected_file_is_refused(void **unused)
+{
+    (void)unused;
+    save(test_path("guarded"), &adamw);
+    chmod(test_path("guarded"), 0444);
+    expect_dies(check_writable, test_path("guarded"), 2, "guarded: cannot be written: it is write-protected");
+    chmod(test_path("guarded"), 0666);
+    if (geteuid() == 0 && chown(test_path("guarded"), 65534, (gid_t)-1) == 0) /* root alone can give files away */
+        expect_dies(check_writable, test_path("guarded"), 2, "guarded: cannot be written: it is another user's file");
+    unlink(test_path("guarded"));
+    expect_no_temporary_file();
+}
+
+/* ---- a save that fails ---- */
+
 static void save_into_missing_directory(void *unused)
 {
     (void)unused;
+    if (chdir(test_path("work")) != 0)
+        exit(3);
     save(test_path("missing/file"), &adamw);
 }
 
-static void test_a_file_that_cannot_be_written_is_a_fault(void **unused)
+static void save_into_removed_directory(void *unused)
 {
     (void)unused;
-    expect_dies(save_into_missing_directory, NULL, 1, "missing/file");
+    if (mkdir(test_path("gone"), 0700) != 0 || chdir(test_path("gone")) != 0 || rmdir(test_path("gone")) != 0)
+        exit(3);
+    save("file", &adamw);
+}
+
+/* The only file in the directory that begins with file.rescued-; fails if there is none. free() it. */
+static char *find_rescued(const char *directory)
+{
+    glob_t found = {0};
+    char pattern[64];
+    snprintf(pattern, sizeof pattern, "%s/file.rescued-*", directory);
+    if (glob(test_path(pattern), 0, NULL, &found) != 0 || found.gl_pathc != 1)
+        fail_msg("%zu files in %s, expected the one that holds the weights", found.gl_pathc, directory);
+    char *path = strdup(found.gl_pathv[0]);
+    globfree(&found);
+    return path;
+}
+
+static void expect_rescued_in(const char *directory)
+{
+    size_t count = 0, expected_count = 0;
+    char *path = find_rescued(directory);
+    unsigned char *bytes = read_file(path, &count), *expected = read_file(test_path("whole"), &expected_count);
+    assert_int_equal(count, expected_count);
+    assert_memory_equal(bytes, expected, count);
+    free(bytes);
+    free(expected);
+    unlink(path);
+    free(path);
+}
+
+static void test_a_file_that_cannot_be_written_goes_elsewhere(void **unused)
+{
+    (void)unused;
+    save(test_path("whole"), &adamw);
+    assert_int_equal(mkdir(test_path("work"), 0700), 0);
+    assert_int_equal(mkdir(test_path("spare"), 0700), 0);
+    expect_dies(save_into_missing_directory, NULL, 1, "missing/file: open failed: No such file or directory; the "
+                "weights and the optimizer's state are in ");
+    expect_rescued_in("work");
+
+    /* Nothing can be written to the current directory either; not by root. */
+    setenv("TMPDIR", test_path("spare"), 1);
+    expect_dies(save_into_removed_directory, NULL, 1, "/spare/file.rescued-");
+    expect_rescued_in("spare");
+    unsetenv("TMPDIR");
+    rmdir(test_path("work"));
+    rmdir(test_path("spare"));
 }
 
 /* ---- through a link ---- */
@@ -128,7 +197,7 @@ static void test_a_full_disk_leaves_the_old_file_behind_a_link(void **unused)
     save(test_path("good"), &adamw);
     assert_int_equal(symlink("good", test_path("latest")), 0);
     unsigned char *old = read_file(test_path("good"), &before);
-    expect_dies(save_on_a_full_disk, test_path("latest"), 1, "latest: write failed");
+    expect_dies(save_on_a_full_disk, test_path("latest"), 1, "latest: write failed: File too large; nor could");
     unsigned char *left = read_file(test_path("good"), &after);
     if (after != before || memcmp(left, old, before) != 0)
         fail_msg("the save failed, and %zu bytes of the old checkpoint are left of %zu: it was overwritten",
@@ -152,11 +221,6 @@ static void expect_saved_through(const char *link, const char *target)
         fail_msg("saved to the link %s, but %s, where it leads to, is not what was saved", link, target);
     free(bytes);
     free(expected);
-}
-
-static void check_writable(void *path)
-{
-    atomic_check_writable("save", path);
 }
 
 static void test_a_link_is_followed(void **unused)
@@ -186,7 +250,8 @@ int main(void)
         cmocka_unit_test(test_saving_touches_no_other_file),
         cmocka_unit_test(test_two_writers_of_one_file_do_not_mix),
         cmocka_unit_test(test_permissions_stay),
-        cmocka_unit_test(test_a_file_that_cannot_be_written_is_a_fault),
+        cmocka_unit_test(test_a_protected_file_is_refused),
+        cmocka_unit_test(test_a_file_that_cannot_be_written_goes_elsewhere),
         cmocka_unit_test(test_a_full_disk_leaves_the_old_file_behind_a_link),
         cmocka_unit_test(test_a_link_is_followed),
     };

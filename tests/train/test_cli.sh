@@ -134,6 +134,8 @@ refused --warmup-steps --model mlp-toy --steps 5 --warmup-steps 6
 refused --save-every --model mlp-toy --save-every 5
 refused --join --model mlp-toy --join --drop-last
 refused --mask-tokens --model mlp --mask-tokens 0.5
+refused --binary-data --model mlp --binary-data
+refused --binary-data --model gpt --binary-data=yes
 refused --mask-tokens --model gpt --mask-tokens 0.5 --join initial
 refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl

@@ -52,6 +52,124 @@ run 1 --model mlp-toy $tiny --json /dev/stdout # which is a file here, and holds
 grep -q -e '--json /dev/stdout: cannot be written: this program.s own output goes there' "$scratch/err" ||
     fail "expected to hear that stdout goes there" --json /dev/stdout
 
+# ---- what should not be replaced, or cannot be, although a file can be created beside it ----
+
+# protected FLAG FILE WORDS: refused, and the file is still what it was
+protected()
+{
+    refused "--$1 $2: cannot be written: $3" --model mlp-toy $tiny "--$1" "$2"
+    [ "$(cat "$2")" = mine ] || fail "a refused run has changed $2" "--$1" "$2"
+}
+
+# skipped REASON
+skipped()
+{
+    echo "SKIP: $1"
+}
+
+mkdir "$scratch/guarded"
+for file in read_only other immutable appended mounted; do echo mine >"$scratch/guarded/$file"; done
+chmod 444 "$scratch/guarded/read_only"
+for flag in save trace json flight-recorder; do
+    protected $flag "$scratch/guarded/read_only" "it is write-protected"
+done
+if chown 65534 "$scratch/guarded/other" 2>/dev/null; then
+    for flag in save trace json; do protected $flag "$scratch/guarded/other" "it is another user's file"; done
+else
+    skipped "another user's file: only root can make one"
+fi
+if chattr +i "$scratch/guarded/immutable" 2>/dev/null && chattr +a "$scratch/guarded/appended"; then
+    protected save "$scratch/guarded/immutable" "it is immutable or append-only"
+    protected json "$scratch/guarded/appended" "it is immutable or append-only"
+    chattr -ia "$scratch/guarded/immutable" "$scratch/guarded/appended"
+    chattr +a "$scratch/guarded"
+    refused "its directory is append-only" --model mlp-toy $tiny --save "$scratch/guarded/new"
+    chattr -a "$scratch/guarded"
+else
+    skipped "chattr +i: only root can, and not on every file system"
+fi
+left=$(cd "$scratch/guarded" && echo *tmp)
+[ "$left" = "*tmp" ] || fail "a refused run has left $left" --save "$scratch/guarded"
+
+# as PROGRAM COMMAND...: `train` is run by this program, which gets its arguments; then COMMAND
+as()
+{
+    plain=$train
+    train=$1
+    shift
+    "$@"
+    train=$plain
+}
+
+for namespace in -m -rm; do
+    cat >"$scratch/with_mount" <<END
+#!/bin/sh
+exec unshare $namespace sh -c 'mount --bind /etc/passwd "$scratch/guarded/mounted" && exec "\$@"' sh "$train" "\$@"
+END
+    chmod +x "$scratch/with_mount"
+    "$scratch/with_mount" --help >/dev/null 2>&1 && break
+done
+if "$scratch/with_mount" --help >/dev/null 2>&1; then
+    as "$scratch/with_mount" protected save "$scratch/guarded/mounted" "it is a mount point"
+else
+    skipped "a mount point: no mount namespace is permitted here (unshare -m)"
+fi
+
+# A sticky directory, as /tmp: everyone may write to the file, but only its owner can replace it.
+mkdir -m 1777 "$scratch/sticky"
+chmod 755 "$scratch"
+echo mine >"$scratch/sticky/file"
+chmod 666 "$scratch/sticky/file"
+cat >"$scratch/as_nobody" <<END
+#!/bin/sh
+exec setpriv --reuid=65534 --clear-groups "$train" "\$@"
+END
+chmod +x "$scratch/as_nobody"
+if "$scratch/as_nobody" --help >/dev/null 2>&1; then
+    as "$scratch/as_nobody" protected save "$scratch/sticky/file" "it is another user's file"
+else
+    skipped "a sticky directory: this user cannot be another one (setpriv), or that one cannot run $train"
+fi
+
+# ---- what a run leaves that is killed while it saves ----
+
+for count in $ranks_list; do
+    echo half >"$scratch/guarded/ck.lockstep-killed.tmp" # of no process
+    : >"$scratch/guarded/ck.backup.tmp"
+    run "$count" --model mlp-toy $tiny --save "$scratch/guarded/ck"
+    ended 0 --model mlp-toy $tiny --save "$scratch/guarded/ck"
+    if grep -q "guarded/ck: 1 unfinished file(s) are beside it" "$scratch/err"; then
+        skipped "$scratch is on a file system that other hosts may see: nothing is removed there"
+    elif [ -e "$scratch/guarded/ck.lockstep-killed.tmp" ]; then
+        fail "an unfinished file is left, and no line says so" --save ck
+    fi
+    [ -e "$scratch/guarded/ck.backup.tmp" ] || fail "a file of the user was removed" --save ck
+done
+
+# ---- the place is gone when the training is done ----
+
+# During the run, the directory of --save is renamed (with --save-every, which shows that the run has begun).
+for count in $ranks_list; do
+    mkdir "$scratch/doomed"
+    (
+        while [ ! -e "$scratch/doomed/ck" ]; do sleep 0.05; done
+        mv "$scratch/doomed" "$scratch/renamed"
+    ) &
+    run "$count" --model mlp-toy --steps 100000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
+    wait
+    ended 1 --save "$scratch/doomed/ck"
+    rescued=$(sed -n 's/.*doomed.ck: [a-z]* failed: .* state are in \([^ ]*\) instead.*/\1/p' "$scratch/err")
+    if [ -z "$rescued" ]; then
+        fail "no line says where the weights are" --save "$scratch/doomed/ck"
+    else
+        run 1 --model mlp-toy --steps 1 --batch-size 4 --resume "$rescued"
+        grep -q "was saved after step [1-9][0-9]*, and the run ends there" "$scratch/err" ||
+            fail "the rescued file is no whole checkpoint" --resume "$rescued"
+        rm -f "$rescued"
+    fi
+    rm -r "$scratch/renamed"
+done
+
 # ---- two outputs in one file, under any name ----
 
 same_outputs()
@@ -73,7 +191,8 @@ ln -s mine.txt "$scratch/to_mine"
 for flag in save trace json; do
     refused "--$flag: $scratch/to_mine is a file of --data" --model gpt $tiny --data "$scratch/mine.txt" \
         --$flag "$scratch/to_mine"
-    for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz; do # the last: read next time
+    for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz \
+        t10k-images.idx3-ubyte train-labels.idx1-ubyte.gz; do # the last three: read next time
         refused "--$flag: $scratch/images/$file is a file of --data" --model mlp $tiny --data "$scratch/images/." \
             --$flag "$scratch/images/$file"
     done
@@ -219,8 +338,25 @@ image_directory class # a label that is not a class
 { printf '\0\0\010\001\0\0\0\074'; head -c 59 /dev/zero; byte 10; } >"$scratch/class/train-labels-idx1-ubyte"
 bad_images class
 
+image_directory dots # as on some sites
+for file in train-images train-labels t10k-images t10k-labels; do
+    for path in "$scratch/dots/$file"-*; do mv "$path" "$scratch/dots/$file.${path#*"$file-"}"; done
+done
+accepted --model mlp $tiny --data "$scratch/dots"
+mkdir -p "$scratch/torch/FashionMNIST" # as torchvision does it
+image_directory torch/FashionMNIST/raw
+refused "'$scratch/torch/FashionMNIST/raw': is that the right one?" --model mlp $tiny --data "$scratch/torch"
+image_directory interrupted # gunzip was
+gzip "$scratch/interrupted/t10k-images-idx3-ubyte"
+: >"$scratch/interrupted/t10k-images-idx3-ubyte"
+refused "is empty, but the same with .gz is beside it" --model mlp $tiny --data "$scratch/interrupted"
+
 # ---- text ----
 
+printf 'some words\n%.0s' $(seq 1000) | gzip -c | gzip -c >"$scratch/twice.gz"
+refused "twice.gz' is no plain text, but compressed by gzip twice" --model gpt $tiny --data "$scratch/twice.gz"
+head -c 30000 /dev/zero >"$scratch/zeros"
+refused "zeros' is no plain text: byte 0 is 0" --model gpt $tiny --data "$scratch/zeros"
 refused "$scratch/absent" --model gpt $tiny --data "$scratch/absent"
 refused "$scratch/images" --model gpt $tiny --data "$scratch/images" # a directory, not a file
 refused "$scratch/empty" --model gpt $tiny --data "$scratch/empty"

@@ -114,6 +114,8 @@ static void flags_of_the_model_reach_their_fields(void **state)
     assert_int_equal(options.steps, 0);
     assert_int_equal(options.epochs, 3);
     assert_number(options.mask_tokens, 0);
+    assert_false(options.binary_data);
+    assert_true(parse("--model gpt --binary-data", 1).binary_data);
     assert_number(parse("--model gpt --mask-tokens 0.75", 1).mask_tokens, 0.75);
     assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
     options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 3);
@@ -322,6 +324,7 @@ static void mistakes_are_named(void **state)
         {1, "--model gpt --activation relu", "--activation: not for model gpt"},
         {1, "--rank-samples 3,x", "--rank-samples: '3,x' is not N0,N1,...: up to 256 whole numbers"},
         {1, "--mask-tokens 0.5", "--mask-tokens: not for model mlp; --model gpt and gpt2 have it"},
+        {1, "--binary-data", "--binary-data: not for model mlp; --model gpt and gpt2 have it"},
         {1, "--model gpt --mask-tokens 1", "--mask-tokens: '1' is not a number from 0 to 0.9999"},
         {1, "--model gpt --mask-tokens 0.5 --join initial", "--mask-tokens: not together with --join initial"},
         {1, "--join --drop-last", "--drop-last: not together with --join"},

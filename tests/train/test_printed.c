@@ -230,6 +230,45 @@ static void test_a_full_summary(void **state)
     check_a_full_summary("'stage':5, 'stage_name':'sharded'", "stage 5 (sharded)", "collectives");
 }
 
+/* ---- generated text ---- */
+
+static void expect_text(const char *bytes, size_t count, const char *expected)
+{
+    TextOutput text = {0};
+    catch_stdout();
+    for (size_t i = 0; i < count; i++)
+        text_print_byte(&text, (unsigned char)bytes[i]);
+    fflush(stdout);
+    expect_printed(expected);
+}
+
+static void test_text_in_any_language(void **state)
+{
+    (void)state;
+    expect_text("a\tb\n~", 5, "a\tb\n~");
+    expect_text("caf\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x99\x82.", 15, "caf\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x99\x82.");
+}
+
+/* A terminal must not get what it would carry out, or what is no UTF-8. */
+static void test_other_bytes_become_question_marks(void **state)
+{
+    (void)state;
+    expect_text("\x1b[31m\r\0\x7f", 8, "?[31m???");
+    expect_text("\xc2\x9b" "31m \xc2\xa0", 8, "??31m \xc2\xa0"); /* a control character of two bytes, and a space */
+    expect_text("\xff\xa9x\xc3zy\xe4\xb8 ", 9, "??x?zy?? ");
+    expect_text("\xf0\x9f\x99\xc3\xa9", 5, "???\xc3\xa9"); /* cut off, then a whole one */
+    expect_text("\xf4\x90\x80\x80", 4, "????"); /* beyond the last character */
+}
+
+static void test_an_incomplete_end_is_left_out(void **state)
+{
+    (void)state;
+    expect_text("ab\xc3", 3, "ab");
+    expect_text("ab\xe4\xb8", 4, "ab");
+    expect_text("ab\xf0\x9f\x99", 5, "ab");
+    expect_text("ab\xf0\x9f\x99\x82", 6, "ab\xf0\x9f\x99\x82");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +278,9 @@ int main(void)
         cmocka_unit_test(test_several_ranks), cmocka_unit_test(test_waiting_adds_up),
         cmocka_unit_test(test_a_small_summary),
         cmocka_unit_test(test_a_full_summary),
+        cmocka_unit_test(test_text_in_any_language),
+        cmocka_unit_test(test_other_bytes_become_question_marks),
+        cmocka_unit_test(test_an_incomplete_end_is_left_out),
     };
     return cmocka_run_group_tests_name("printed", tests, NULL, NULL);
 }

@@ -196,6 +196,7 @@ static void fill_model(Options *options)
     CHECK(model_spec_by_name(model->name, &options->model), "nn/ has no model named %s", model->name);
     options->dataset = datasets[model->value];
     options->data = options->text[FLAG_DATA];
+    options->binary_data = options->given[FLAG_BINARY_DATA];
     options->mask_tokens = (float)real_number(options, FLAG_MASK_TOKENS);
 
     if (options->given[FLAG_HIDDEN]) {

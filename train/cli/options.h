@@ -25,6 +25,7 @@ typedef struct Options {
     DatasetKind dataset;
     float mask_tokens; /* the probability that a target token is left out of the training loss */
     const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */
+    bool binary_data; /* a text may be any file */
 
     long steps;  /* to train; 0: train `epochs` epochs */
     long epochs; /* 0: train `steps` steps. Exactly one of the two is not 0 */

@@ -25,7 +25,7 @@
 static void check_model(const Options *options)
 {
     static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
-                                       FLAG_MASK_TOKENS};
+                                       FLAG_BINARY_DATA, FLAG_MASK_TOKENS};
     const char *model = options->model.name;
     if (options->model.kind == MODEL_GPT) {
         if (options->given[FLAG_HIDDEN])
@@ -142,18 +142,17 @@ static void check_resume(const Options *options)
     }
 }
 
-/* --data is a text file, or a directory with MNIST's four files, gzipped or not. */
+/* --data is a text file, or a directory with MNIST's four files. */
 static void check_not_data(const Options *options, FlagId output)
 {
-    static const char *const names[] = {"", "/train-images-idx3-ubyte", "/train-labels-idx1-ubyte",
-                                        "/t10k-images-idx3-ubyte", "/t10k-labels-idx1-ubyte"};
     char path[PATH_MAX];
-    for (size_t i = 0; i < 2 * (sizeof names / sizeof *names) - 1; i++) {
-        snprintf(path, sizeof path, "%s%s%s", options->data, names[(i + 1) / 2], i > 0 && i % 2 == 0 ? ".gz" : "");
-        if (atomic_same_file(options->text[output], path))
-            die("--%s: %s is a file of --data, and would replace it; name another one", flags[output].name,
-                options->text[output]);
-    }
+    bool same = atomic_same_file(options->text[output], options->data);
+    for (int i = 0; i < IMAGE_FILES * IMAGE_NAMES && !same; i++)
+        same = dataset_image_path(path, options->data, i / IMAGE_NAMES, i % IMAGE_NAMES) &&
+               atomic_same_file(options->text[output], path);
+    if (same)
+        die("--%s: %s is a file of --data, and would replace it; name another one", flags[output].name,
+            options->text[output]);
 }
 
 /* Every rank checks, although only rank 0 writes: on one host, or with a shared file system, all see the same files.

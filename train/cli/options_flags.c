@@ -53,6 +53,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_CONTEXT] = {"context", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: tokens in a sample"},
     [FLAG_DATA] = {"data", "PATH", NULL, NULL, 0, 0, 1, NULL,
                    "mlp: directory of MNIST-format files; gpt: a text (default: Debian's data packages)", true},
+    [FLAG_BINARY_DATA] = {"binary-data", NULL, NULL, NULL, 0, 0, 1, NULL,
+                          "gpt, gpt2: --data may be any file, and need not be plain text"},
     [FLAG_MASK_TOKENS] = {"mask-tokens", "F", NULL, "0", 0, 0.9999, 1, NULL,
                           "gpt, gpt2: leave each target token out of the training loss with this probability"},
 

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/hash.h"
@@ -127,7 +128,8 @@ static void check_finite(const char *path, const SafetensorsEntry *entry, const 
               "--clip-grad-norm may help", path, entry->name, (double)values[i]);
 }
 
-static void write_file(const char *path, const TensorTable *table, const CheckpointState *state)
+/* Returns false if the file cannot be written: file->problem says why. */
+static bool try_write(AtomicFile *file, const char *path, const TensorTable *table, const CheckpointState *state)
 {
     void *buffer = table_buffer(table);
     uint64_t hash = FNV1A_START;
@@ -136,15 +138,44 @@ static void write_file(const char *path, const TensorTable *table, const Checkpo
         check_finite(path, &table->entries[i], buffer);
         hash = fnv1a(hash, buffer, (size_t)table->entries[i].bytes);
     }
-    AtomicFile file;
-    atomic_open(&file, path);
-    safetensors_write_header(&file, table->entries, table->count, state_to_metadata(state), hash);
+    if (!atomic_try_open(file, path)) {
+        free(buffer);
+        return false;
+    }
+    safetensors_write_header(file, table->entries, table->count, state_to_metadata(state), hash);
     for (int i = 0; i < table->count; i++) {
         tensor_to_host(&table->entries[i], buffer);
-        atomic_write(&file, buffer, (size_t)table->entries[i].bytes);
+        atomic_write(file, buffer, (size_t)table->entries[i].bytes);
     }
-    atomic_commit(&file);
     free(buffer);
+    return atomic_try_commit(file);
+}
+
+/* note: saved-elsewhere
+ * The checkpoint cannot be written where it belongs, and the training is done. So it goes to a new file in the first of
+ * some directories that takes it. The run still ends with a fault, because what was asked for is not there. (mkstemp()
+ * makes an empty file with a name of its own, which the checkpoint then replaces.) */
+static _Noreturn void save_elsewhere(const AtomicFile *failed, const TensorTable *table, const CheckpointState *state)
+{
+    const char *const directories[] = {".", getenv("TMPDIR"), "/tmp"};
+    const char *slash = strrchr(failed->path, '/'), *name = slash != NULL ? slash + 1 : failed->path;
+    for (size_t i = 0; i < sizeof directories / sizeof *directories; i++) {
+        AtomicFile file;
+        char path[PATH_MAX];
+        if (directories[i] == NULL)
+            continue;
+        snprintf(path, sizeof path, "%s/%.100s.rescued-XXXXXX", directories[i], name);
+        int descriptor = mkstemp(path);
+        if (descriptor < 0)
+            continue;
+        close(descriptor);
+        if (try_write(&file, path, table, state))
+            FAULT("%s: %s; the weights and the optimizer's state are in %s instead", failed->path, failed->problem,
+                  file.place);
+        unlink(path);
+    }
+    FAULT("%s: %s; nor could the current directory, $TMPDIR or /tmp take it: this state of the training is lost",
+          failed->path, failed->problem);
 }
 
 void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
@@ -153,8 +184,10 @@ void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointSta
     float **state1 = optimizer_whole(optimizer, optimizer->state1, path != NULL);
     float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
+        AtomicFile file;
         TensorTable table = table_create(optimizer, state1, state2);
-        write_file(path, &table, state);
+        if (!try_write(&file, path, &table, state))
+            save_elsewhere(&file, &table, state);
         free(table.entries);
     }
     optimizer_free_whole(optimizer, state1);

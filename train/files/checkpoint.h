@@ -52,7 +52,8 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
 
 /* Writes the optimizer's parameters and state; the old file stays until the new one is complete. Call it on rank 0
  * alone, but if the state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights
- * must be whole there. Faults if the file cannot be written, or if a number is infinite or NaN. */
+ * must be whole there. Faults if a number is infinite or NaN. If the file cannot be written, writes to another directory,
+ * and then faults: [note: saved-elsewhere]. */
 void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state);
 
 /* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start,

@@ -14,8 +14,8 @@ typedef struct Evaluation {
  * batches of replica->capacity, which must not be 0. Collective; the result is equal on all ranks. */
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit);
 
-/* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions. Call it on rank 0 alone. Faults if the
- * vocabulary has more than 256 tokens. */
+/* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions, by text_print_byte(). Call it on rank 0
+ * alone. Faults if the vocabulary has more than 256 tokens. */
 void generate_text(Replica *replica, long bytes, uint64_t seed);
 
 #endif

@@ -225,7 +225,7 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
         dataset_open_images(dataset, o->data, split, model->mlp.inputs, model->mlp.outputs);
         break;
     case DATASET_TEXT:
-        dataset_open_text(dataset, o->data, split, model->gpt.context, o->seed);
+        dataset_open_text(dataset, o->data, split, model->gpt.context, o->seed, o->binary_data);
         dataset->mask = split == SPLIT_TRAIN ? o->mask_tokens : 0;
         break;
     case DATASET_RANDOM:
