@@ -7,6 +7,7 @@
 # memory, Gloo. The python needs pip and PyTorch. What is missing in DIR [build-peers/] is downloaded from PyPI (220 MB)
 # and built there (two minutes). Every other round runs backwards. Needs MPICH's libraries.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 rounds=4 build=build python=${PYTHON:-python3} peers=build-peers

@@ -8,6 +8,7 @@
 # a round's result is the median of its steps. lockstep runs at its defaults, but without clipping, which PyTorch's
 # program does not do either.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 rounds=5 models="gpt mlp mlp-toy" build=build python=${PYTHON:-python3}

@@ -6,6 +6,7 @@
 # gpt, 2 ranks, batch 16, buckets of 1 MB. All run in turns; a round's result is the median of its steps, and its ratio
 # is that to stage 4's in the same round. The table shows the median, minimum and maximum over the rounds.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 rounds=5 wire=1,50 launch="mpiexec" build=build

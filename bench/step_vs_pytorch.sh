@@ -8,6 +8,7 @@
 # The table shows the median, minimum and maximum over the rounds. bf16: stage 4's --precision bf16, PyTorch's autocast,
 # and lockstep in float32 as well. It needs a build with -DLOCKSTEP_ONEDNN=ON: otherwise bf16 is emulated.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 
 precision=fp32 rounds=5 build=build python=${PYTHON:-python3}

@@ -6,6 +6,7 @@
 # Two cores each: lockstep's stage 4 on 2 ranks, DistributedDataParallel (DDP) on 2 ranks, one PyTorch process with 2
 # threads. In turns. The seconds are those of whole programs: start, training, evaluation on the last tenth of the text.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 source scripts/mpi.sh
 

@@ -3,7 +3,7 @@
 #
 #   stage, number      stage1_naive, 1             points    the points file; course/README.md describes its columns
 #   build, checked     the builds: plain, and with the address sanitizer
-#   work               an empty directory          seconds, total_seconds   for one case, and for all of them
+#   work               an empty directory          seconds, total_seconds   for one case, and on the clock SECONDS
 #   at_once            cases that run at the same time
 #   mpiexec_options    an array: scripts/mpi.sh       not_run   why nothing is run; empty: everything is
 #   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin. Exit status: that of the
@@ -20,7 +20,10 @@ plain() {
 explain() {
     local message
     case $1 in
-    124 | 137) message="still running after $seconds s: an endless loop, or a rank that waits for ever" ;;
+    124 | 137)
+        message="still running after $seconds s: an endless loop, or a rank that waits for ever"
+        [ $SECONDS -lt "$total_seconds" ] || message="still running when the $total_seconds s for everything were over"
+        ;;
     153) message="wrote more than 64 MiB" ;;
     *)
         message=$(first_message "$2" | plain)
@@ -54,8 +57,9 @@ run_cases() {
     fi
 }
 
-# judge_group PROGRAM RANKS CASE...: writes the message of each case to $work/results/PROGRAM RANKS CASE: why it fails;
-# nothing if it passes. The program is started again for one that fails, and for the cases after it.
+# judge_group PROGRAM RANKS CASE...: writes "passed", or "failed: " and why, to $work/results/PROGRAM RANKS CASE for each
+# case. (On a full disk such a file is empty, so an empty one must not mean that the case has passed.) The program is
+# started again for a case that fails, and for those after it.
 judge_group() {
     local program=$1 ranks=$2 status message log secrets first
     shift 2
@@ -64,7 +68,7 @@ judge_group() {
         if [ -n "$not_run" ]; then
             message=$not_run
         elif [ $SECONDS -ge "$total_seconds" ]; then
-            message="not run: the $total_seconds s for all cases were over"
+            message="not run: the $total_seconds s for everything were over"
         else
             mapfile -t secrets < <(od -A n -N $((16 * $#)) -t x8 -w16 -v /dev/urandom | tr -d ' ')
             run_cases "$program" "$ranks" "$log" "$@" < <(printf '%s\n' "${secrets[@]}")
@@ -72,7 +76,7 @@ judge_group() {
             # The end of the program, after its last case, must be in order, too.
             first=$1
             while has_passed "$1" "$log" "${secrets[0]}" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do
-                : >"$work/results/$program $ranks $1"
+                echo passed >"$work/results/$program $ranks $1"
                 secrets=("${secrets[@]:1}")
                 shift
                 [ $# -gt 0 ] || return
@@ -81,7 +85,7 @@ judge_group() {
             [ "$1" = "$first" ] || continue
             message=$(explain $status "$log")
         fi
-        echo "$message" >"$work/results/$program $ranks $1"
+        echo "failed: $message" >"$work/results/$program $ranks $1"
         shift
     done
 }
@@ -120,7 +124,6 @@ judge_cases() {
     while read -r _ _ program ranks cases _; do
         cases_of "$program" "$ranks" "$cases"
     done | awk '!seen[$0]++' >"$work/cases"
-    SECONDS=0
     awk '{ group = $1 ~ /^address:/ ? $0 : $1 " " $2 }
          !(group in cases) { order[++count] = group; start[group] = $1 " " $2 }
          { cases[group] = cases[group] " " $3 }
@@ -134,7 +137,7 @@ judge_cases() {
 
 # run_lines: runs the lines on standard input (from lines_of_points), prints the table, and calls report for each.
 run_lines() {
-    local worth program ranks cases idea read message key name where case line index total=0 of=0
+    local worth program ranks cases idea read message result key name where case line index total=0 of=0
     cat >"$work/lines"
     judge_cases <"$work/lines"
     printf '%4s%8s  %-6s  %s\n' line points "" "what must be true"
@@ -143,8 +146,11 @@ run_lines() {
         read=${line#*$'\t'} message='' name=$program
         [[ $name =~ ^(start|factor|order): ]] && name=${name#*:}
         while IFS= read -r key && [ -z "$message" ]; do
-            message=$(cat "$work/results/$key")
-            [ -z "$message" ] || { read -r _ where case <<<"$key" && message="$name on $where ranks, $case: $message"; }
+            result=$(cat "$work/results/$key")
+            [ "$result" != passed ] || continue
+            result=${result#failed: }
+            read -r _ where case <<<"$key"
+            message="$name on $where ranks, $case: ${result:-its result could not be written: is the disk full?}"
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
         got=$worth

@@ -7,6 +7,7 @@
 # Each run works in build/, or in build-address/. What the test cases print is left in build/check/logs/.
 # Exit status 0: all that was run has passed. 1: something has not. 2: wrong usage.
 set -u
+export LC_ALL=C # the compiler's and other tools' messages are searched for English words
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 cd "$here" || exit 1
 exec </dev/null
@@ -79,6 +80,7 @@ report() { # GOT WORTH IDEA MESSAGE READ
 
 work=$build/check not_run=
 rm -rf "$work/results" "$work/logs"
+SECONDS=0
 run_lines <<<"$chosen"
 others=$(lines_of_points | awk '$3 ~ /^address:/ { printf " %s (%s points)", $1, $2 }')
 [ -n "$sanitize" ] || [ $# -gt 0 ] || printf 'Not run, as they need the other build:%s: ./check --sanitize\n' "$others"

@@ -5,7 +5,8 @@
 # usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5
 #   --line N        only line N of the table; with --json, puts the new result into FILE, which has an earlier one
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
-#   GRADE_TOTAL     seconds for all of them (600)    GRADE_JOBS        compilers at a time (2)
+#   GRADE_TOTAL     for everything, with all that is built (540 seconds); what has not run by then has failed
+#   GRADE_JOBS      compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
 #   GRADE_VARIANT   the seed of the variant that was handed out (none)
 #   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
@@ -13,10 +14,11 @@
 #   GRADE_SYMBOLS   check: reject a ddp.c that uses what no solution needs (symbols.sh); any: allow it (check)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
+export LC_ALL=C # tools' messages are searched for English words, and submissions may hold any bytes
 umask 022 # what is copied here is read by another user
 exec </dev/null
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-seconds=${GRADE_SECONDS:-60} total_seconds=${GRADE_TOTAL:-600} memory=${GRADE_MEMORY_MB:-4096} jobs=${GRADE_JOBS:-2}
+seconds=${GRADE_SECONDS:-60} total_seconds=${GRADE_TOTAL:-540} memory=${GRADE_MEMORY_MB:-4096} jobs=${GRADE_JOBS:-2}
 
 stop() { # STATUS MESSAGE
     echo "grade: error: $2" >&2
@@ -45,6 +47,8 @@ done
 [ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
 { [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
 [[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
+[[ $seconds/$total_seconds/$memory/$jobs =~ ^[1-9][0-9]*(/[1-9][0-9]*){3}$ ]] ||
+    stop 2 "GRADE_SECONDS, GRADE_TOTAL, GRADE_MEMORY_MB and GRADE_JOBS are whole numbers from 1 on"
 [ -z "$json" ] || [ -n "$line" ] || : >"$json" || stop 2 "--json: $json cannot be written"
 for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
@@ -126,7 +130,9 @@ expand() {
 foreign() {
     local root name
     root=$(cd "$here/.." && pwd -P)
-    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u | while IFS= read -r name; do
+    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u >"$work/included"
+    sed -n '2001{p;q}' "$work/included" # #line can name millions of files, and each takes time here
+    head -n 2000 "$work/included" | while IFS= read -r name; do
         case $name in /proc/* | /dev/* | *\\*) echo "$name" && continue ;; esac
         case $(realpath -m -- "$name") in
         "$tree"/* | "$build" | "$build"/*) ;;
@@ -143,17 +149,24 @@ if [ ! -e "$base/complete" ]; then
         ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
+        [ $SECONDS -lt "$total_seconds" ] || stop 1 "GRADE_TOTAL: the starter was not built within $total_seconds s"
         stop 1 "the starter with empty functions does not build"
     fi
     expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
     touch "$base/complete"
 fi
 cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
-not_run='' errors='' others=''
-if ! expand || { others=$(foreign) && [ -z "$others" ] && ! build_all 300; }; then
+not_run='' errors='' others='' status=0
+expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; } || status=$?
+if [ $status -ne 0 ]; then
     not_run="does not build"
     # Without the lines of the source: they would be the preprocessor's.
     errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
+    case $status in
+    124 | 137) errors="the compiler was still running when its time was over, after $SECONDS s" ;;
+    153) errors="more than 64 MiB of text, with all that it includes" ;;
+    esac
+    [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
     errors=$(sed 's/.*/ddp.c includes &, which is neither of the starter nor of the system/' <<<"$others" | plain | head -n 40)
@@ -162,6 +175,7 @@ elif [ -n "$others" ]; then
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
     for place in "$build" ${checked_programs[0]+"$checked"}; do
         [ -n "$not_run" ] || limited "$log" 60 bash "$tree/tests/stages/symbols.sh" "$stage" "$place" && continue
+        [ -s "$log" ] || echo "ddp.c could not be looked at before its time was over, after $SECONDS s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
         errors=$(plain <"$log" | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
@@ -179,11 +193,14 @@ echo "$stage, $submission (sandbox: $sandbox)"
 at_once=1 # limited() ends all that a submission has left, so one case after the other
 run_lines < <(chosen_lines)
 if [ -n "$json" ]; then
-    [ -n "$line" ] || jq -n --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS \
-        '{$stage, $submission, $seconds, items: []}' >"$json"
-    jq --arg sandbox "$sandbox" --arg not_run "$not_run" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
-        --slurpfile new "$work/items" '.items[$first:$first + ($new | length)] = $new |
-         {stage, submission, seconds, $sandbox, built: ($not_run != "does not build"), $errors,
-          points: ([.items[].points] | add), of: ([.items[].of] | add), items}' \
-        "$json" >"$work/json" && cat "$work/json" >"$json"
+    earlier=$json
+    [ -n "$line" ] || { earlier=$work/none && echo '{"items": []}' >"$earlier"; }
+    [ "$(jq -s length "$work/items")" = "$(chosen_lines | wc -l)" ] &&
+        jq --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS --arg sandbox "$sandbox" \
+            --arg not_run "$not_run" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
+            --slurpfile new "$work/items" '.items[$first:$first + ($new | length)] = $new |
+             {$stage, submission: (.submission // $submission), seconds: (.seconds // $seconds), $sandbox,
+              built: ($not_run != "does not build"), $errors,
+              points: ([.items[].points] | add), of: ([.items[].of] | add), items}' "$earlier" >"$work/json" &&
+        [ -s "$work/json" ] && cat "$work/json" >"$json" || stop 1 "$json could not be written: is the disk full?"
 fi

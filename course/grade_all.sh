@@ -10,12 +10,13 @@
 #   --roster FILE   CSV without a header, a line for each student: NAME first, then anything. Each gets a row.
 #   --deadline TIME as date -d reads it. Late submissions lose points by course/late_days. Handed in: when the file was
 #                   last modified (a copy is new), or what SUBMISSIONS/handed_in says: CSV, in lines of NAME,TIME with
-#                   TIME such as 2027-05-03 23:59.
+#                   TIME such as 2027-05-03 23:59. TZ says in which time zone (this machine's): TZ=Europe/Berlin
 #   --line N        only line N of the table again, after its test was corrected; whole, what has no result yet
 #   --again         everything again
 #   GRADE_CACHE     as for grade.sh; job N uses GRADE_CACHE/N (default: a temporary directory)
 # Exit status 0: all graded, whatever the grades. 1: the grader failed on some, and says which. 2: wrong usage.
 set -u
+export LC_ALL=C # names are sorted and printed as the bytes that they are
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 stop() { # STATUS MESSAGE
@@ -101,10 +102,11 @@ while IFS=$'\t' read -r name time; do
     fi
     [ -n "${file[$name]-}" ] || echo "grade_all: warning: $from/handed_in: $name has handed in nothing" >&2
 done <<<"$times"
-for name in "${!file[@]}"; do
+by_file=$(for name in "${!file[@]}"; do
     [ -z "$deadline" ] || [ -n "${handed_in[$name]-}" ] || echo "$name"
-done | sort | paste -sd ';' |
-    sed "s|.*|grade_all: warning: $from/handed_in lacks &: the time is that of the file, which its author can set|" >&2
+done | sort | paste -sd ';')
+[ -z "$by_file" ] ||
+    echo "grade_all: warning: $from/handed_in lacks $by_file: the time is that of the file, which its author can set" >&2
 mapfile -t expected < <(cut -f 1 <<<"$students" | grep .)
 mapfile -t names < <(printf '%s\n' "${!file[@]}" "${expected[@]}" | grep . | sort -u)
 
@@ -172,9 +174,22 @@ while [ ${#job[@]} -gt 0 ]; do finish; done
 
 # ---- grades.csv ----
 
+# end_of_day N: when the Nth late day ends, without the grace: at the deadline's time of day, but no day is shorter than
+# 24 hours. (When clocks are set back it has 25; when they are set forward, the clock would give it 23.)
+end_of_day() {
+    local by_clock
+    by_clock=$(date -d "$1 days $(date -d "@$deadline" '+%F %T')" +%s)
+    echo $((by_clock > deadline + $1 * 86400 ? by_clock : deadline + $1 * 86400))
+}
+
 late_days_of() { # NAME
-    local late=$((${handed_in[$1]-$(stat -c %Y "${file[$1]}")} - ${deadline:-0} - grace_hours * 3600))
-    echo $((late > 0 && ${#deadline} > 0 ? (late + 86399) / 86400 : 0))
+    local time days
+    time=$((${handed_in[$1]-$(stat -c %Y "${file[$1]}")} - grace_hours * 3600))
+    if [ -z "$deadline" ] || [ $time -le "$deadline" ]; then echo 0 && return; fi
+    days=$(((time - deadline + 86399) / 86400))
+    # Without changes of the clock a day less would not be enough.
+    if [ $days -gt 1 ] && [ $time -le "$(end_of_day $((days - 1)))" ]; then days=$((days - 1)); fi
+    echo $days
 }
 
 row() { # NAME
@@ -186,7 +201,8 @@ row() { # NAME
     else
         got=$(jq .points "$out/$1.json") days=$(late_days_of "$1")
         after=$((days > most_days || days * points_per_day > got ? 0 : got - days * points_per_day))
-        remark=$(jq -r 'if .built | not then "does not build" elif (.errors // "") != "" then "rejected" else "" end' \
+        remark=$(jq -r 'if .built | not then "does not build" elif (.errors // "") != "" then "rejected"
+            elif any(.items[]?.message; contains("for everything were over")) then "out of time" else "" end' \
             "$out/$1.json")
     fi
     [ -z "$roster" ] || printf '%s\n' "${expected[@]}" | grep -q -x -F -e "$1" ||

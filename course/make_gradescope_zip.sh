@@ -5,6 +5,7 @@
 # usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: stage1_naive, ... or 1 to 5
 # Exit status 0: done. 1: something failed. 2: wrong usage.
 set -euo pipefail
+export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 stop() { # STATUS MESSAGE

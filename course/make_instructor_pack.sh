@@ -7,6 +7,7 @@
 # a line says so. PANDOC names another pandoc.
 # Exit status 0: done, also without pandoc. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
+export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 sources=$here/instructor
 

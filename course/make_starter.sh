@@ -7,6 +7,7 @@
 #   --variant SEED   other names, another order of the points, for odd seeds another meaning of a flag: variant.sh
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
+export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 

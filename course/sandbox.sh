@@ -2,9 +2,10 @@
 #
 #   enter_sandbox WISH   auto, require or none. Sets sandbox to bwrap or none. Fails if it is required and cannot run
 #   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin; then none of its processes
-#       is left. Status: the command's; 124: out of time. may_write=yes before it: it may write to the builds
+#       is left. Status: the command's; 124: out of time, its own or that until the clock SECONDS shows total_seconds.
+#       may_write=yes before it: it may write to the builds
 #
-# The caller has set work, base, tree, build, checked, memory, no_leaks, and mpiexec_options.
+# The caller has set work, base, tree, build, checked, memory, total_seconds, no_leaks, and mpiexec_options.
 # shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
 
 nobody=$((30000 + RANDOM)) # a user for each run: the kernel counts the processes of each user
@@ -63,9 +64,11 @@ kill_left() {
 }
 
 limited() {
-    local status log=$1 name run=$work/run bind=--ro-bind
+    local status log=$1 name run=$work/run bind=--ro-bind left=$((total_seconds - SECONDS))
+    left=$((left < $2 ? left : $2))
     [ "${may_write-}" != yes ] || bind=--bind
-    rm -rf "$run" "$log" && mkdir "$run"
+    rm -rf "$run" "$log" && mkdir "$run" && : >"$log"
+    [ $left -gt 0 ] || return 124
     (
         cd "$run" || exit 1
         if [ "$sandbox" = bwrap ]; then
@@ -73,6 +76,8 @@ limited() {
             inside+=(--ro-bind "$tree" "$tree" "$bind" "$build" "$build" "$bind" "$checked" "$checked")
             [ "$bind" = --bind ] || inside+=(--perms 1777 --tmpfs "$build/Testing") # ctest writes there
         fi
+        # If memory runs out, the kernel ends these processes, and not the grader.
+        echo 1000 2>/dev/null >/proc/self/oom_score_adj
         ulimit -c 0 -f $((64 * 1024)) # KiB in any file, $log included
         # The sanitizer maps terabytes, and limits the memory in use itself.
         [ "${sanitizer-}" = address ] || ulimit -v $((memory * 1024))
@@ -82,7 +87,7 @@ limited() {
         export LOCKSTEP_GRADE=$work LOCKSTEP_TEST_TIMEOUT=10 OPENBLAS_NUM_THREADS=1 TMPDIR=$run HOME=$run
         export HWLOC_PLUGINS_PATH=/none # otherwise hwloc leaks when MPI starts: see tests/stages/lockstep_tests.cmake
         export ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2:hard_rss_limit_mb=$memory$no_leaks
-        exec timeout --foreground -k 2 "$2" "${inside[@]}" "${identity[@]}" "${@:3}"
+        exec timeout --foreground -k 2 $left "${inside[@]}" "${identity[@]}" "${@:3}"
     ) >"$log" 2>&1 9>&- # the student's code does not get the lock
     status=$?
     kill_left

@@ -84,7 +84,7 @@ if(LOCKSTEP_OPEN_MPI)
     set(no_leaks ":detect_leaks=0")
     set(no_deadlocks ":detect_deadlocks=0")
 endif()
-set(environment OPENBLAS_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+set(environment LC_ALL=C OPENBLAS_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     HWLOC_PLUGINS_PATH=/none UCX_MEM_EVENTS=no
     ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${no_leaks} UBSAN_OPTIONS=print_stacktrace=1
     TSAN_OPTIONS=halt_on_error=1:handle_segv=2${no_deadlocks})

@@ -4,6 +4,7 @@
 #
 # usage: symbols.sh STAGE BUILD     BUILD: a build of the starter, by cmake. Prints a line for each; status 1: there are
 set -u -o pipefail
+export LC_ALL=C
 stage=$1 build=$2
 object=$build/CMakeFiles/ddp.dir/$stage/ddp.c.o
 address='' needless=", which a solution has no need for"

@@ -5,6 +5,7 @@
 #
 # usage: course/variant.sh SEED FILE...      SEED: a number from 1 on
 set -eu
+export LC_ALL=C
 case ${1-} in '' | *[!0-9]* | 0*) sed -n '6s/^# //p' "$0" >&2 && exit 2 ;; esac
 seed=$1
 shift

@@ -26,6 +26,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 600  # for one command
+os.environ["LC_ALL"] = "C"  # the documents show English messages and decimal points
 VARYING = [
     (r"\d+(\.\d+)?(e[-+]\d+)? (ms|us|s|tokens/s)\b", r"N \3"),
     (r"(?<![\d.])0 % hidden", "nothing hidden"),

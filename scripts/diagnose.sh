@@ -6,6 +6,7 @@
 # Exit status 0: it has measured, or found the place. 1: a run failed, or the file shows no place. 2: wrong usage.
 # 3: it cannot tell, because other programs used the cores.
 set -u
+export LC_ALL=C
 [ "${1-}" = --flight-recorder ] || exec python3 "$(dirname "$0")/diagnose.py" "$@"
 [ $# -eq 2 ] || { sed -n '4,5s/^# //p' "$0" >&2; exit 2; }
 command -v jq >/dev/null || { echo "diagnose.sh: jq is missing: scripts/setup.sh installs it" >&2; exit 2; }

@@ -13,6 +13,7 @@
 # CUDA. MPICH comes from the Python package `mpich`, which works in any directory; Debian's has the path /usr built in.
 # Data sets are not included: gpu_check.sh trains on lockstep's own sources, and other programs on the files of --data.
 set -euo pipefail
+export LC_ALL=C
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # With their dependencies, except the C library and the compiler's: every machine has those, and newer ones.

@@ -3,6 +3,7 @@
 # This works on Debian, Ubuntu and systems derived from them; on others it lists what is missing and stops.
 # If nothing is missing it prints one line and changes nothing. An MPI that is already installed is kept.
 set -euo pipefail
+export LC_ALL=C
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 cmake_needed=$(sed -nE 's/^cmake_minimum_required\(VERSION ([0-9.]+).*/\1/p' "$repository/CMakeLists.txt")

@@ -3,6 +3,7 @@
 #
 # usage: scripts/sizes.sh
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 code() { # DIRECTORY...: their source files

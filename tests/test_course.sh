@@ -10,6 +10,7 @@
 #   PATTERN   grade only what it matches, for example stage3, 'stage[12] ddp' or wait-missing
 #   GRADE_CACHE   a directory that keeps the builds for the next call, as in grade.sh; empty it after any change (none)
 set -u
+export LC_ALL=C
 root=$1 only=${3-}
 command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
 scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
@@ -131,6 +132,46 @@ done
 # The starter of stage 1 links without the files that left_out.c replaces.
 status 0 cmake -S "$scratch/stage1_naive" -B "$scratch/linked" -DCMAKE_BUILD_TYPE=Debug &&
     status 0 cmake --build "$scratch/linked" --parallel 2 --target train
+
+# What is searched for English words is in English, whatever language the student has chosen.
+mkdir "$scratch/tools"
+cat >"$scratch/tools/cmake" <<'END'
+#!/bin/sh
+case $1=${LC_ALL:-${LC_MESSAGES:-${LANG-}}} in
+-S=*) ;;
+--build=C) echo "ddp.c:1:1: error: 'x' undeclared" && exit 1 ;;
+*) echo "ddp.c:1:1: Fehler: »x« nicht deklariert" && exit 1 ;;
+esac
+END
+chmod +x "$scratch/tools/cmake"
+status 1 env PATH="$scratch/tools:$PATH" LC_ALL=de_DE.UTF-8 LANGUAGE=de "$scratch/stage1_naive/check"
+grep -q "error: 'x' undeclared" "$scratch/out" || fail "check finds no error of a German compiler: $(cat "$scratch/out")"
+rm -rf "$scratch/stage1_naive/build"
+
+# outcome ENDING: the table, if its one case ends in this way. A case whose result cannot be written has failed.
+outcome() (
+    # shellcheck disable=SC2034 # read by cases.sh
+    points=$scratch/points work=$scratch/work stage=stage1_naive number=1 build='' seconds=1 total_seconds=600 \
+        at_once=1 mpiexec_options=() not_run='' ending=$1
+    printf '15 bits - - Sums\n read: a.md\n' >"$points"
+    mkdir -p "$work"
+    # shellcheck source-path=SCRIPTDIR source=../course/cases.sh
+    source "$root/course/cases.sh"
+    # shellcheck source-path=SCRIPTDIR source=../tests/stages/messages.sh
+    source "$root/tests/stages/messages.sh"
+    limited() { "$ending" "$1"; }
+    report() { :; }
+    trap '' XFSZ # a limit of file sizes is like a full disk: files that stay empty
+    run_lines < <(lines_of_points) 2>/dev/null
+)
+ends_late() { SECONDS=600 && return 124; }
+passes() { echo 'test: 0 failure(s)' >"$1"; }
+says_passed() { echo 'ERROR: passed' >"$1" && return 1; }
+fills_the_disk() { ulimit -f 0 && return 1; }
+[[ $(outcome ends_late) = *'running when the 600 s for everything were over'* ]] || fail "late: $(outcome ends_late)"
+[[ $(outcome passes) = *'15/ 15  passed'* ]] || fail "a case that passes: $(outcome passes)"
+[[ $(outcome says_passed) = *'0/ 15  FAILED'* ]] || fail "a failed case that says passed: $(outcome says_passed)"
+[[ $(outcome fills_the_disk) = *'0/ 15  FAILED'* ]] || fail "a case on a full disk: $(outcome fills_the_disk)"
 
 # A variant compiles. So does the stage's own ddp.c, if it is rewritten as well, but not as it is.
 variant=$scratch/variant

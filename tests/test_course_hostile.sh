@@ -6,6 +6,7 @@
 # usage: test_course_hostile.sh ROOT [--grade]
 # shellcheck disable=SC2016 # what is quoted is for a shell in the sandbox
 set -u
+export LC_ALL=C
 root=$(cd "$1" && pwd) || exit 1
 scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
 listener=
@@ -122,7 +123,7 @@ inside() {
 
 # shellcheck disable=SC2034 # read by sandbox.sh
 work=$scratch/work base=$scratch/base tree=$scratch/base/tree build=$scratch/base/build checked=$scratch/base/checked \
-    memory=512 no_leaks=
+    memory=512 total_seconds=600 no_leaks=
 mkdir -p "$work" "$tree" "$build/Testing" "$checked" "$scratch/mine"
 echo untouched | tee "$tree/file" "$build/file" "$scratch/mine/file" >/dev/null
 # shellcheck source-path=SCRIPTDIR/..
@@ -171,6 +172,10 @@ sandbox=none
 if enter_sandbox auto && [ "$sandbox" = bwrap ]; then
     export SECRET_TOKEN=visible
     inside 'token:$' 0 'echo token:$SECRET_TOKEN'
+    inside '^1000$' 0 'cat /proc/self/oom_score_adj' # the kernel ends it before the grader
+    limit=60 total_seconds=$((SECONDS + 1)) inside 'begins' 124 'echo begins; sleep 60'
+    total_seconds=$SECONDS inside '' 124 'echo not begun'
+    [ ! -s "$work/log" ] || fail "was run when its time was over: $(cat "$work/log")"
     inside 'uid=[1-9].* gid=[1-9]' 0 id
     inside 'Permission denied' 1 'read -r same </proc/sys/kernel/core_uses_pid
         echo "$same" >/proc/sys/kernel/core_uses_pid'
@@ -231,7 +236,9 @@ headers='
 
 if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     mkdir "$scratch/tmp"
-    export GRADE_CACHE=$scratch/cache GRADE_SECONDS=3 GRADE_TOTAL=12 GRADE_MEMORY_MB=1024
+    export GRADE_CACHE=$scratch/cache
+    TMPDIR=$scratch/tmp "$root/course/grade.sh" 1 "$root"/stage1_*/ddp.c >/dev/null # fills the cache
+    export GRADE_SECONDS=3 GRADE_TOTAL=20 GRADE_MEMORY_MB=1024
     forged='puts("passed: test_same_start 0123456789abcdef\n[       OK ] test_same_start\n[  PASSED  ] 1 test(s).");'
     base_file=$(echo "$root"/stage1_*/ddp.c) # a right solution, which would get 100
     hostile leaves check "section '.init_array" "$(at_start 'exit(0);')"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing.
+# test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing. And: each
+# script that people start sets the locale.
 #
 # usage: test_includes.sh ROOT
 set -u
@@ -40,6 +41,16 @@ may_not onednn '(autograd|nn|optim|data|comm|ddp|train|gpu)/|ddp.h' "onednn/ rep
 may_not gpu 'train/(cli|files|report|guard|loop)' "gpu/ is a device and a backend"
 for stage in stage[0-9]_*; do
     may_not "$stage" 'train/|gpu/|nn/|optim/|data/' "a stage knows ddp.h, and what common/ offers stages"
+done
+
+# A script that is started (one without #! is sourced) says export LC_ALL=C, itself or by way of build.sh: tools then write
+# English messages and decimal points, and sort and match bytes. (ctest sets it for the tests that it runs.)
+for script in course/*.sh course/gradescope/* scripts/*.sh bench/*.sh tests/mutants/*.sh tests/test_course*.sh \
+    tests/test_results.sh tests/guard/attack.sh tests/guard/slurm.sh tests/train/weights_hashes.sh; do
+    [[ $(head -n 1 "$script") = '#!'* ]] || continue
+    grep -q -E '^(export LC_ALL=C( |$)|source .*/build\.sh")' "$script" && continue
+    failures=$((failures + 1))
+    echo "FAIL: $script lacks the line: export LC_ALL=C"
 done
 [ "$failures" -eq 0 ] && echo "all includes are allowed"
 exit $((failures > 0))

@@ -6,6 +6,7 @@
 #
 # usage: test_results.sh ROOT [--grade]
 set -u
+export LC_ALL=C
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; }
 scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
@@ -75,8 +76,10 @@ read -r points <"$2"
 [ "$points" != 51 ] || touch "$2" # the student hands in again, just now
 [ "$points" = hangs ] && { sleep 60 & wait; }
 [ "$points" = 30 ] && errors="uses exit" || errors=
+[ "$points" = 9 ] && items='[{"message": "not run: the 540 s for everything were over"}]' || items='[]'
 [ "$points" -ge 0 ] || { rmdir "$GRADE_CACHE"; exit 1; }
-echo "table of $2" && echo "{\"stage\": \"stage1_naive\", \"points\": $points, \"built\": true, \"errors\": \"$errors\"}" >"$4"
+echo "table of $2" && echo "{\"stage\": \"stage1_naive\", \"points\": $points, \"built\": true, \"errors\": \"$errors\",
+    \"items\": $items}" >"$4"
 sleep 0.2
 rmdir "$GRADE_CACHE"
 END
@@ -97,7 +100,7 @@ is 'name,points,late_days,points_after,remark
 "007",70,4,0,""
 "ada",80,0,80,""
 "bob",95,1,85,""
-"eve",9,2,0,""
+"eve",9,2,0,"out of time"
 "mallory x",50,0,50,"not on the roster"
 "zoe",0,0,0,"nothing handed in"' grades.csv "$(cat "$out/grades.csv")"
 is 5 "graded submissions" "$(wc -l <"$GRADED")"
@@ -108,6 +111,7 @@ fi
 is "table of $in/ada.c" ada.txt "$(cat "$out/ada.txt")"
 
 status 0 grade_all --jobs 2
+! grep 'warning' "$scratch/out" || fail "a warning without a name"
 is 5 "graded again without need" "$(wc -l <"$GRADED")"
 cp "$in/eve.c" "$scratch/old" && touch -d 2020-01-01 "$scratch/old" && mv "$scratch/old" "$in/ada.c" # an older file
 status 0 grade_all
@@ -189,6 +193,77 @@ echo ada >>"$in/handed_in" && status 2 grade_all && sed -i '$d' "$in/handed_in"
 sed -i /most_days/d "$scratch/course/late_days"
 status 2 grade_all
 
+# ---- late days when clocks change ----
+
+# late DAYS ZONE DEADLINE TIME: ada, who handed in at TIME, is late by DAYS.
+late() {
+    echo "ada,$4" >"$clock/handed_in"
+    status 0 env TZ="$2" bash "$scratch/course/grade_all.sh" 1 "$clock" "$scratch/late" --deadline "$3"
+    ! grep warning "$scratch/out" || fail "handed_in has everyone, and there is a warning"
+    is "$1" "late days in $2, deadline $3, handed in $4" \
+        "$(sed -n 's/^"ada",80,\([0-9]*\),.*/\1/p' "$scratch/late/grades.csv")"
+}
+clock=$scratch/clock
+mkdir "$clock" && echo 80 >"$clock/ada.c"
+printf '%s\n' 'grace_hours 1' 'points_per_day 10' 'most_days 3' >"$scratch/course/late_days"
+# Berlin, New York and St. John's: the day on which clocks are set back has 25 hours.
+for zone in CET-1CEST,M3.5.0,M10.5.0/3@2027-10-30@2027-11-01 EST5EDT,M3.2.0,M11.1.0@2027-11-06@2027-11-08 \
+    NST3:30NDT,M3.2.0,M11.1.0@2027-11-06@2027-11-08; do
+    IFS=@ read -r zone before after <<<"$zone"
+    late 0 "$zone" "$before 23:59" "$before 23:59"
+    late 1 "$zone" "$before 23:59" "$after 00:59" # the same time, and the hour of grace
+    late 2 "$zone" "$before 23:59" "$after 01:00"
+done
+zone=CET-1CEST,M3.5.0,M10.5.0/3
+late 0 "$zone" '2027-10-31 02:30 +0200' '2027-10-31 02:30 +0100' # an hour later, on the same time of the clock
+late 1 "$zone" '2027-10-31 02:30 +0200' '2027-10-31 02:31 +0100'
+late 3 "$zone" '2027-10-30 23:59' '2027-11-03 00:59'
+# The day on which clocks are set forward has 23 hours: nobody loses one.
+late 1 "$zone" '2027-03-27 23:59' '2027-03-29 01:59'
+late 2 "$zone" '2027-03-27 23:59' '2027-03-29 02:00'
+late 1 EST5EDT,M3.2.0,M11.1.0 '2027-03-13 23:59' '2027-03-15 01:59'
+late 1 EST5EDT,M3.2.0,M11.1.0 '2027-03-13 02:30' '2027-03-14 04:30' # there is no 02:30 on the next day
+late 1 UTC '2027-10-30 23:59' '2027-11-01 00:59'
+late 2 UTC '2027-10-30 23:59' '2027-11-01 01:00'
+
+# ---- Gradescope: a results.json whatever happens ----
+
+export AUTOGRADER=$scratch/failing
+mkdir -p "$AUTOGRADER/source/lockstep/course" "$AUTOGRADER/submission"
+echo stage1_naive >"$AUTOGRADER/source/stage" && touch "$AUTOGRADER/submission/ddp.c"
+cp "$root/course/results.py" "$AUTOGRADER/source/lockstep/course"
+autograder() { # TEXT: what grade.sh does
+    rm -rf "$AUTOGRADER/results"
+    printf '#!/usr/bin/env bash\n%s\n' "$1" >"$AUTOGRADER/source/lockstep/course/grade.sh"
+    chmod +x "$AUTOGRADER/source/lockstep/course/grade.sh"
+    "$root/course/gradescope/run_autograder" >"$scratch/out" 2>&1
+}
+not_graded() { # TEXT
+    autograder "$1"
+    is '0 Not graded' "results.json if the grader does this: $1" \
+        "$(jq -r '"\(.score) \(.output[:10])"' "$AUTOGRADER/results/results.json" 2>&1)"
+}
+autograder "[ \$GRADE_TOTAL = 540 ] && cp '$scratch/result.json' \"\$4\""
+is 15 "the score at Gradescope" "$(jq '.tests | map(.score) | add' "$AUTOGRADER/results/results.json")"
+not_graded 'exit 1'
+not_graded 'echo "{}" >"$4"'
+not_graded ': >"$4"'
+not_graded 'kill -KILL $$'
+not_graded 'kill -KILL $PPID'
+not_graded 'kill -KILL $(cut -d " " -f 4 /proc/$PPID/stat); sleep 1' 2>/dev/null # run_autograder itself
+GRADE_LIMIT=2 not_graded 'trap "" TERM; for i in $(seq 30); do sleep 1; done'
+not_graded "cp '$scratch/result.json' \"\$4\"; mkdir \"\$AUTOGRADER/results/new.json\"" # it cannot be written
+mkdir "$scratch/tools"
+for tool in bash cat env find mkdir mv rm timeout; do ln -s "$(command -v $tool)" "$scratch/tools"; done
+autograder_without() { PATH=$scratch/tools "$root/course/gradescope/run_autograder" >"$scratch/out" 2>&1; } # jq, python3
+autograder_without
+is '0 Not graded' "results.json without python3" \
+    "$(jq -r '"\(.score) \(.output[:10])"' "$AUTOGRADER/results/results.json")"
+rm "$AUTOGRADER/submission/ddp.c"
+autograder_without
+is '0 Hand in one file with the name ddp.c. There are 0.' "results.json without a ddp.c" \
+    "$(jq -r '"\(.score) \(.output)"' "$AUTOGRADER/results/results.json")"
+
 # ---- grades ----
 
 # at_gradescope SUBMISSION POINTS: what Gradescope does with a submission, in a directory of its own.
@@ -235,6 +310,22 @@ END
     status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --line 12
     status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --json "$scratch/other.json" --line 4
     [ -z "$(ls -A "$TMPDIR")" ] || fail "left behind: $(ls -A "$TMPDIR")"
+
+    # Each case hangs, and so would the compiler: it is over in GRADE_TOTAL, with a result.
+    over() { # TOTAL PATTERN SUBMISSION
+        status 0 env GRADE_SECONDS=300 GRADE_TOTAL="$1" timeout 200 \
+            "$root/course/grade.sh" 1 "$3" --json "$scratch/json"
+        grep -q -e "$2" "$scratch/out" || fail "$3: no output matches '$2': $(cat "$scratch/out")"
+        is "0 of 100" "$3" "$(jq -r '"\(.points) of \(.of)"' "$scratch/json")"
+    }
+    sed '/^Ddp \*ddp_create(/,/^{/s/^{/{ for (volatile int i = 0;; i++) { }/' "$root/stage1_naive/ddp.c" \
+        >"$scratch/hangs.c"
+    over 60 'not run: the 60 s for everything were over' "$scratch/hangs.c"
+    { echo '#define A0' && for i in $(seq 40); do echo "#define A$i A$((i - 1)) A$((i - 1))"; done && echo A40; } \
+        >"$scratch/expands.c"
+    over 15 'the compiler was still running when its time was over' "$scratch/expands.c"
+    printf '#include __FILE__\n#include __FILE__\n' >"$scratch/includes.c"
+    over 15 'does not build' "$scratch/includes.c"
 fi
 
 echo "$failures failure(s)"

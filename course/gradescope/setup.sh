@@ -4,6 +4,7 @@
 # https://gradescope-autograders.readthedocs.io/en/latest/specs/
 #   AUTOGRADER   what Gradescope calls /autograder (a test uses another directory)
 set -euo pipefail
+export LC_ALL=C
 autograder=${AUTOGRADER:-/autograder}
 lockstep=$autograder/source/lockstep
 stage=$(cat "$autograder/source/stage")

@@ -7,6 +7,7 @@
 #   FILES  a checkpoint with one to three random bytes changed. It must be refused, or load with the same weights.
 # SEED: seeds the random numbers (default 1). The script kills only its own descendants. It needs MPICH's launcher.
 set -u
+export LC_ALL=C
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 train=$(realpath "$1") mpiexec=${2:-mpiexec} kills=${3:-300} pairs=${4:-200} files=${5:-500}

@@ -6,6 +6,7 @@
 # Needs root, and Debian's and Ubuntu's packages slurmctld, slurmd, slurm-client and munge; without them it is skipped
 # (status 77). Its daemons have files, ports and a key of their own: a Slurm that runs on the machine is not touched.
 set -u
+export LC_ALL=C
 train=$1
 shift
 for tool in munged slurmctld slurmd srun sbatch scontrol; do

@@ -5,6 +5,7 @@
 # Works in build-random-mutants/, or in $RANDOM_MUTANTS. The files there make the next run begin faster, and let an
 # interrupted one continue. Needs cmake, ninja and python3. Exit status 0: done, whatever the score.
 set -u
+export LC_ALL=C
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

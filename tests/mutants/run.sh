@@ -5,6 +5,7 @@
 # usage: tests/mutants/run.sh [-v] [NAME ...]     default: all; -v: show the failing test's whole output
 # Exit status 0: every mutant was caught by a message that names the right idea. 1: at least one was not.
 set -u
+export LC_ALL=C
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)

@@ -17,6 +17,7 @@ else()
     set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE})
 endif()
 set(LOCKSTEP_TEST_ENVIRONMENT
+    "LC_ALL=C" # English messages and decimal points, for the scripts
     "OPENBLAS_NUM_THREADS=1" ${flags_for_scripts}
     "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
     "HWLOC_PLUGINS_PATH=/none" # hwloc's OpenCL plugin, where installed, leaks a kilobyte when MPI starts

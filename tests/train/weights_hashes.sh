@@ -4,6 +4,7 @@
 #
 # usage: tests/train/weights_hashes.sh BUILD [MPIEXEC [FLAGS]]     BUILD: a build directory of all stages
 set -u
+export LC_ALL=C
 if [ $# -lt 1 ]; then
     sed -n '5s/^# //p' "$0" >&2
     exit 2
