@@ -11,7 +11,6 @@
 #include "train/guard/guard.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -19,16 +18,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "train/guard/parts.h"
-
-#define LEFTOVER_SECONDS 10 /* a younger file may be that of a job that starts now */
 
 /* This process's rank in the numbering of its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
 static const char *launched_rank(void)
@@ -38,44 +33,6 @@ static const char *launched_rank(void)
         if (getenv(variables[i]) != NULL)
             return getenv(variables[i]);
     return NULL;
-}
-
-/* ---- files of killed jobs in /dev/shm ---- */
-
-static bool is_mapped(const char *path)
-{
-    glob_t all;
-    char line[512];
-    bool mapped = false;
-    if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
-        return true;
-    for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
-        /* NULL: the process has ended, or belongs to another user, who cannot map our file. */
-        FILE *maps = fopen(all.gl_pathv[i], "r");
-        while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
-            mapped = strstr(line, path) != NULL;
-        if (maps != NULL)
-            fclose(maps);
-    }
-    globfree(&all);
-    return mapped;
-}
-
-/* note: leftovers
- * MPICH and UCX delete their files in /dev/shm as soon as all ranks of a host have opened them. A job that is killed
- * before this leaves some MB there until the host restarts. The processes that could delete them may be dead, so the
- * next run deletes files that are old, owned by this user, and mapped by no process. */
-static void remove_leftovers(void)
-{
-    glob_t files = {0};
-    struct stat info;
-    glob("/dev/shm/mpich_shar_tmp*", GLOB_NOSORT, NULL, &files);
-    glob("/dev/shm/ucx_shm_posix_*", GLOB_NOSORT | GLOB_APPEND, NULL, &files);
-    for (size_t i = 0; i < files.gl_pathc; i++)
-        if (stat(files.gl_pathv[i], &info) == 0 && info.st_uid == geteuid() &&
-            time(NULL) - info.st_mtime > LEFTOVER_SECONDS && !is_mapped(files.gl_pathv[i]))
-            unlink(files.gl_pathv[i]);
-    globfree(&files);
 }
 
 /* ---- parent and child ---- */
@@ -123,7 +80,6 @@ static _Noreturn void wait_for_child(const char *rank)
     int status = 0;
     for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
         sigaction(forwarded[i], &action, NULL);
-    remove_leftovers();
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
