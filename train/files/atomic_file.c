@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 #define SUFFIX ".tmp"
 
@@ -48,7 +49,7 @@ static bool is_own_output(const struct stat *info)
  * that save to one file would write into the same temporary file, and a file or link of the user with that name would
  * be overwritten. It gets the permissions of the file that it will replace, or those of any new file, because
  * mkstemps() gives fewer. Returns NULL, or a text that says why this failed. */
-static const char *create_temporary(AtomicFile *file, const char *path)
+static const char *create_quickly(AtomicFile *file, const char *path)
 {
     struct stat info;
     *file = (AtomicFile){.path = path};
@@ -71,6 +72,15 @@ static const char *create_temporary(AtomicFile *file, const char *path)
         return NULL;
     unlink(file->temporary);
     return strerror(errno);
+}
+
+/* Here and below: the time of a slow disk is no hang. */
+static const char *create_temporary(AtomicFile *file, const char *path)
+{
+    own_work_begin("writes", path);
+    const char *problem = create_quickly(file, path);
+    own_work_end();
+    return problem;
 }
 
 void atomic_check_writable(const char *flag, const char *path)
@@ -100,12 +110,15 @@ static _Noreturn void fail(const AtomicFile *file, const char *call)
 
 void atomic_write(AtomicFile *file, const void *bytes, size_t count)
 {
+    own_work_begin("writes", file->path);
     if (fwrite(bytes, 1, count, file->stream) != count)
         fail(file, "write");
+    own_work_end();
 }
 
 void atomic_commit(AtomicFile *file)
 {
+    own_work_begin("writes", file->path);
     if (fflush(file->stream) != 0)
         fail(file, "write");
     /* Without fsync a power failure after the rename could leave an empty file under the good name. */
@@ -115,4 +128,5 @@ void atomic_commit(AtomicFile *file)
         fail(file, "close");
     if (rename(file->temporary, file->place) != 0)
         fail(file, "rename");
+    own_work_end();
 }

@@ -302,8 +302,10 @@ static void choose_bucket_caps(Trainer *trainer, Options *options)
 static void set_up(Trainer *trainer, Options *options)
 {
     int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
+    own_work_begin("reads", "its data");
     open_dataset(&trainer->train_set, options, SPLIT_TRAIN);
     open_dataset(&trainer->eval_set, options, SPLIT_EVAL);
+    own_work_end();
     trainer->record.base_rss_mb = report_resident_mb();
     sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
@@ -318,8 +320,11 @@ static void set_up(Trainer *trainer, Options *options)
 
     uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)rank);
     replica_create(&trainer->replica, options, seed, total_steps);
-    if (options->resume != NULL)
+    if (options->resume != NULL) {
+        own_work_begin("reads", options->resume);
         trainer->record.first_step = replica_resume(&trainer->replica, options->resume, world_size);
+        own_work_end();
+    }
     check_same_files(trainer);
     check_even_end(trainer, total_steps);
     if (trainer->record.first_step >= total_steps)
