@@ -8,7 +8,7 @@
 
 # A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal. Nor must it
 # insist on being loaded before the two libraries.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0:verify_asan_link_order=0
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0:handle_sigbus=0:verify_asan_link_order=0
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
@@ -300,6 +300,7 @@ ends() {
     plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
     plant abort 'rank 2 .*signal 6'
     plant crash 'rank 2 .*signal 11'
+    plant bus 'rank 2 .*signal 7 .*: is there room in /dev/shm'
 
     # Before MPI_Init, which the other ranks have called, or will. (Open MPI's launcher ends a job if a rank was killed.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then

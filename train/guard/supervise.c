@@ -92,14 +92,32 @@ static _Noreturn void wait_for_child(const char *rank)
         sleep_seconds(0.2); /* another rank's end may be the cause: then the launcher signals us, too */
     if (ended_by_launcher)
         _exit(1);
-    char line[160];
+    char line[200];
     int length = WIFEXITED(status)
                      ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d%s\n", rank,
                                 dead, code, has_said_all ? "" : " before its work was done, and did not say why")
-                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
-                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
+                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)%s\n",
+                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)),
+                                WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
     ssize_t written = write(STDERR_FILENO, line, (size_t)length);
     (void)written;
+    end_job();
+}
+
+/* MPI_Init would end with many lines of its own about this. A rank that is alone on its host shares no memory. */
+static void check_memory_can_be_shared(const char *rank)
+{
+    const char *ranks_here = getenv("MPI_LOCALNRANKS"), *rank_here = getenv("MPI_LOCALRANKID");
+    if (ranks_here == NULL || atoi(ranks_here) < 2 || access("/dev/shm", W_OK | X_OK) == 0 ||
+        access("/tmp", W_OK | X_OK) == 0)
+        return;
+    char line[240];
+    int length = snprintf(line, sizeof line, "train: fault: rank %s: MPI keeps the memory that ranks of a host share in "
+                          "/dev/shm, or else in /tmp, but neither can be written: make one of them writable\n", rank);
+    if (rank_here == NULL || atoi(rank_here) == 0) { /* one line for a host is enough */
+        ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+        (void)written;
+    }
     end_job();
 }
 
@@ -143,6 +161,7 @@ void supervise_rank(void)
      * jobs continue. */
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
+    check_memory_can_be_shared(rank);
     pid_t parent = getpid();
     end_is_explained = mmap(NULL, sizeof *end_is_explained, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(end_is_explained != MAP_FAILED, "mmap: %s", strerror(errno));
