@@ -20,6 +20,9 @@ enum { TAG_ALARM = 1, TAG_DEPARTURE, TAG_OWN_WORK };
 /* die() may end MPI while the watchdog still runs. The watchdog must not call MPI after that. */
 static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
 static bool mpi_has_ended; /* guarded by `receiving` */
+static bool is_ending;     /* the same: no more news of own work is sent, because no rank would receive it */
+
+#define WORTH_TELLING 10000 /* microseconds */
 
 /* For each rank: what it was last told of this rank's own work. Owned. */
 static struct Told {
@@ -36,6 +39,9 @@ static bool all_ranks_arrive(double seconds)
     MPI_Request request;
     int done = 0;
     double deadline = now_seconds() + seconds;
+    pthread_mutex_lock(&receiving);
+    is_ending = true;
+    pthread_mutex_unlock(&receiving);
     MPI_Ibarrier(ending_comm, &request);
     for (;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -91,15 +97,6 @@ static void finalize(void)
     limit_finalize();
     MPI_Finalize();
     ending_close();
-}
-
-/* Called by die() on every rank. */
-static void leave(void)
-{
-    pthread_mutex_lock(&receiving);
-    mpi_has_ended = true;
-    pthread_mutex_unlock(&receiving);
-    finalize();
 }
 
 /* ---- alarms and departures ---- */
@@ -164,6 +161,15 @@ bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
     return announced;
 }
 
+/* MPI may complain about messages that are left at its end. No rank sends any more. */
+static void drop_own_work(void)
+{
+    int rank;
+    long microseconds;
+    while (receive_if_there(TAG_OWN_WORK, &rank, &microseconds, 1))
+        ;
+}
+
 void departures_await(ProcessGroup *pg)
 {
     int rank;
@@ -171,18 +177,26 @@ void departures_await(ProcessGroup *pg)
     while (departures < pg->world_size - 1)
         if (!departure_was_announced(pg, &rank, &collectives))
             sleep_seconds(1e-3);
-    double seconds;
-    while (own_work_was_announced(pg, &rank, &seconds))
-        ; /* MPI must have no message left that is not received */
+    drop_own_work();
+}
+
+/* Called by die() on every rank, when all ranks have arrived. */
+static void leave(void)
+{
+    drop_own_work();
+    pthread_mutex_lock(&receiving);
+    mpi_has_ended = true;
+    pthread_mutex_unlock(&receiving);
+    finalize();
 }
 
 void own_work_announce(ProcessGroup *pg, double seconds)
 {
     const long microseconds = (long)(1e6 * seconds);
     pthread_mutex_lock(&receiving);
-    for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
+    for (int rank = 0; rank < pg->world_size && !is_ending; rank++) {
         int is_sent = 0;
-        if (rank == pg->rank || told[rank].microseconds == microseconds ||
+        if (rank == pg->rank || microseconds - told[rank].microseconds < WORTH_TELLING ||
             MPI_Test(&told[rank].request, &is_sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_sent)
             continue;
         told[rank].microseconds = microseconds;
