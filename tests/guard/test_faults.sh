@@ -216,6 +216,26 @@ suspend_all() {
     [ -z "$left" ] || fail "$name: processes are left: $left"
 }
 
+# process_1 SIGNAL STATUS: without a launcher, as process 1 of a container. The system keeps signals from it that it does
+# not handle.
+process_1() {
+    local name="kill -$1 of process 1" pid i
+    # shellcheck disable=SC2086 # a list, here and below
+    unshare $namespace --pid --fork --mount-proc --kill-child "$train" --model mlp-toy --steps 100000000 \
+        --seed "$mark" >"$work/out" 2>"$work/err" &
+    launcher=$!
+    await_first_step
+    pid=$(children "$launcher")
+    kill "-$1" $pid
+    for ((i = 0; i < 50; i++)); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    if kill -9 $pid 2>/dev/null; then fail "$name: it still runs after 5 s"; fi
+    wait "$launcher"
+    [ $? -eq "$2" ] || fail "$name: expected status $2"
+}
+
 # ---- a rank that does not come: the time-out ----
 
 waits() {
@@ -329,6 +349,16 @@ signals() {
     [ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
     stop_rank 1
     suspend_all
+    for namespace in "" "-r" none; do
+        # shellcheck disable=SC2086
+        unshare $namespace --pid --fork --mount-proc true 2>/dev/null && break
+    done
+    if [ "$namespace" = none ]; then
+        echo "not run: process 1 of a container, because this user may not make one (unshare --pid)"
+    else
+        process_1 TERM 143
+        process_1 INT 130
+    fi
 }
 
 # ---- rank 0's own work: the others wait for it longer than the time-out, and this is no hang ----

@@ -152,11 +152,28 @@ static void end_with_parent(const char *rank, pid_t parent, const char *whose)
         end_job();
 }
 
+static void end_as_by_signal(int signal_number)
+{
+    _exit(128 + signal_number); /* as a shell reports it */
+}
+
+/* note: process-1
+ * A container's first process has the number 1. The system keeps signals from it that it does not handle, and `docker
+ * stop` would wait for its end, and then kill it. (MPICH's launcher handles them, and so does the parent of a rank.) */
+static void handle_signals_as_process_1(void)
+{
+    static const int ending[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    for (size_t i = 0; getpid() == 1 && i < sizeof ending / sizeof *ending; i++)
+        signal(ending[i], end_as_by_signal);
+}
+
 void supervise_rank(void)
 {
     const char *rank = launched_rank();
-    if (rank == NULL)
+    if (rank == NULL) {
+        handle_signals_as_process_1();
         return;
+    }
     /* Without a connection to MPICH's launcher, the parent may be a shell, and a shell may end while its background
      * jobs continue. */
     if (getenv("PMI_FD") != NULL)
