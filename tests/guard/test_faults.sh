@@ -380,6 +380,7 @@ disks() {
         slow "$function" 2 --timeout 1 || fail "$function takes 2 s under --timeout 1: ended with status $?"
         grep -q 'note: rank 0 .* for longer than --timeout 1 so far; the other ranks wait for it' "$work/err" ||
             fail "$function takes 2 s under --timeout 1: no line says what rank 0 does"
+        ! grep UCX "$work/err" || fail "$function takes 2 s: a message was left over at the end"
     done
 
     # A rank that is stopped while it writes says no more that it writes.

@@ -187,6 +187,19 @@ fi
         >"$work/out" 2>"$work/err" || fail "mpiexec on 2 hosts of Slurm, and 1 rank: ended with status $?"
 }
 
+# One rank computes with other kernels: it trains, and a note names both.
+for core in Prescott Sandybridge; do # two that every x86-64 processor of the last ten years can run
+    # shellcheck disable=SC2086
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env OPENBLAS_CORETYPE=Prescott "$train" $toy : \
+        -n 1 env OPENBLAS_CORETYPE=$core "$train" $toy >"$work/out" 2>"$work/err" || fail "kernels of $core: status $?"
+    said=$(grep -c 'note: rank 0 computes with .*Prescott kernels, .*, rank 1 with .*Sandybridge kernels, .*exact' "$work/err")
+    if ! grep -q 'Prescott kernels' "$work/out"; then
+        echo "not run: other kernels on one rank, because this BLAS has no choice of them"
+        break
+    fi
+    [ "$said" -eq $([ "$core" = Prescott ]; echo $?) ] || fail "rank 0 has kernels of Prescott, rank 1 of $core: $said notes"
+done
+
 # stale SETTING RANKS: what a shell or a container's settings hold is no launcher's. Trains on so many ranks.
 stale() {
     local command=(env "$1" "$train")

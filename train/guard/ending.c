@@ -34,14 +34,19 @@ static int departures; /* other ranks that have announced their departure */
 
 /* ---- MPI's part of base/check.h ---- */
 
+static void begin_ending(void)
+{
+    pthread_mutex_lock(&receiving);
+    is_ending = true;
+    pthread_mutex_unlock(&receiving);
+}
+
 static bool all_ranks_arrive(double seconds)
 {
     MPI_Request request;
     int done = 0;
     double deadline = now_seconds() + seconds;
-    pthread_mutex_lock(&receiving);
-    is_ending = true;
-    pthread_mutex_unlock(&receiving);
+    begin_ending();
     MPI_Ibarrier(ending_comm, &request);
     for (;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -144,6 +149,7 @@ void departure_announce(ProcessGroup *pg)
 {
     static long collectives; /* static: must outlive the MPI_Isend */
     collectives = pg->sequence;
+    begin_ending(); /* what is sent after the departure might not be received */
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Request request;
         if (rank != pg->rank) {
