@@ -11,7 +11,9 @@
 #include "train/guard/guard.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "train/guard/parts.h"
+
+#define THREADS 4 /* of a rank at least: MPI's, the watchdog, the communication thread, the loader */
 
 /* This process's rank in the numbering of its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
 static const char *launched_rank(void)
@@ -61,6 +65,18 @@ static _Noreturn void end_job(void)
     _exit(1);
 }
 
+static _Noreturn __attribute__((format(printf, 1, 2))) void say_and_end(const char *format, ...)
+{
+    char line[300];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
+    (void)written;
+    end_job();
+}
+
 /* Forwards termination signals to the rank. */
 static void forward_signal(int signal_number, siginfo_t *info, void *context)
 {
@@ -92,16 +108,12 @@ static _Noreturn void wait_for_child(const char *rank)
         sleep_seconds(0.2); /* another rank's end may be the cause: then the launcher signals us, too */
     if (ended_by_launcher)
         _exit(1);
-    char line[200];
-    int length = WIFEXITED(status)
-                     ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d%s\n", rank,
-                                dead, code, has_said_all ? "" : " before its work was done, and did not say why")
-                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)%s\n",
-                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)),
-                                WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
-    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-    (void)written;
-    end_job();
+    if (WIFEXITED(status))
+        say_and_end("train: fault: rank %s (process %d) ended with status %d%s\n", rank, dead, code,
+                    has_said_all ? "" : " before its work was done, and did not say why");
+    say_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s\n", rank, dead, WTERMSIG(status),
+                strsignal(WTERMSIG(status)),
+                WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
 }
 
 /* MPI_Init would end with many lines of its own about this. A rank that is alone on its host shares no memory. */
@@ -111,19 +123,16 @@ static void check_memory_can_be_shared(const char *rank)
     if (ranks_here == NULL || atoi(ranks_here) < 2 || access("/dev/shm", W_OK | X_OK) == 0 ||
         access("/tmp", W_OK | X_OK) == 0)
         return;
-    char line[240];
-    int length = snprintf(line, sizeof line, "train: fault: rank %s: MPI keeps the memory that ranks of a host share in "
-                          "/dev/shm, or else in /tmp, but neither can be written: make one of them writable\n", rank);
-    if (rank_here == NULL || atoi(rank_here) == 0) { /* one line for a host is enough */
-        ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-        (void)written;
-    }
-    end_job();
+    if (rank_here != NULL && atoi(rank_here) > 0)
+        end_job(); /* one line for a host is enough */
+    say_and_end("train: fault: rank %s: MPI keeps the memory that ranks of a host share in /dev/shm, or else in /tmp, "
+                "but neither can be written: make one of them writable\n", rank);
 }
 
 static void tell_parent(void)
 {
-    atomic_store(end_is_explained, true);
+    if (end_is_explained != NULL)
+        atomic_store(end_is_explained, true);
 }
 
 /* The line that this process prints when its own parent was killed. */
@@ -152,6 +161,32 @@ static void end_with_parent(const char *rank, pid_t parent, const char *whose)
         end_job();
 }
 
+static void *wait_for(void *held)
+{
+    pthread_mutex_lock(held);
+    pthread_mutex_unlock(held);
+    return NULL;
+}
+
+/* A limit on a user's processes and threads would be found in the middle of MPI_Init, with many lines or none. */
+static void check_threads_can_start(const char *rank)
+{
+    pthread_t threads[THREADS];
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    int started = 0;
+    pthread_mutex_lock(&held);
+    while (started < THREADS && pthread_create(&threads[started], NULL, wait_for, &held) == 0)
+        started++;
+    pthread_mutex_unlock(&held);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (started == THREADS)
+        return;
+    tell_parent();
+    say_and_end("train: fault: rank %s: the system allows %d more thread(s), and a rank needs %d: raise the limit "
+                "(ulimit -u, or a container's pids.max)\n", rank, started, THREADS);
+}
+
 static void end_as_by_signal(int signal_number)
 {
     _exit(128 + signal_number); /* as a shell reports it */
@@ -172,6 +207,7 @@ void supervise_rank(void)
     const char *rank = launched_rank();
     if (rank == NULL) {
         handle_signals_as_process_1();
+        check_threads_can_start("0");
         return;
     }
     /* Without a connection to MPICH's launcher, the parent may be a shell, and a shell may end while its background
@@ -183,9 +219,12 @@ void supervise_rank(void)
     end_is_explained = mmap(NULL, sizeof *end_is_explained, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(end_is_explained != MAP_FAILED, "mmap: %s", strerror(errno));
     child = fork();
-    CHECK(child >= 0, "fork: %s", strerror(errno));
+    if (child < 0)
+        say_and_end("train: fault: rank %s: the system allows no more processes (%s): raise the limit (ulimit -u, or a "
+                    "container's pids.max)\n", rank, strerror(errno));
     if (child > 0)
         wait_for_child(rank);
     job_on_explained_end(tell_parent);
     end_with_parent(rank, parent, "its parent");
+    check_threads_can_start(rank);
 }
