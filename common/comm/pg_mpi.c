@@ -21,9 +21,9 @@ static void abort_all(int status)
 }
 
 /* note: no-dev-shm
- * UCX, the library below many MPIs, keeps messages between the processes of a host in /dev/shm, and MPI_Init fails if it
- * cannot be written or has too little room. UCX can keep them elsewhere, but must be asked to. Returns true if it was
- * asked. */
+ * UCX, the library below many MPIs, keeps messages between the processes of a host in /dev/shm, and MPI_Init fails if
+ * it cannot be written or has too little room. UCX can keep them elsewhere, but must be asked to. Returns true if it
+ * was asked. */
 static bool avoid_dev_shm(void)
 {
     struct statvfs system;

@@ -74,8 +74,8 @@ static void end_meeting(ProcessGroup *pg, const Collective *collective, double s
 }
 
 /* note: room-for-windows
- * A window is a file that all ranks map. MPICH and Open MPI make it in /dev/shm, or, if nothing can be written there, in
- * /tmp. The system allocates a page at the first write to it. If no page is left, this write ends the process (SIGBUS).
+ * A window is a file that all ranks map. MPICH and Open MPI make it in /dev/shm, or, if nothing can be written there,
+ * in /tmp. The system allocates a page at the first write to it. If no page is left, this write ends the process (SIGBUS).
  * MPI does not check this, and a container's /dev/shm often has only 64 MB. */
 static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
@@ -88,8 +88,8 @@ static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
         return true; /* size unknown, or unlimited */
     size_t there = system.f_bavail * system.f_frsize; /* 0 if it cannot be written */
     if (needed > there && !pg->windows_if_room)
-        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left%s, and more "
-            "may follow; make /dev/shm larger (docker: --shm-size) or choose ordered",
+        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left%s, and "
+            "more may follow; make /dev/shm larger (docker: --shm-size) or choose ordered",
             (needed + mebibyte - 1) / mebibyte, directory, there / mebibyte,
             strcmp(directory, "/tmp") == 0 ? " (MPI uses it because /dev/shm cannot be written)" : "");
     return needed <= there;

@@ -242,9 +242,9 @@ typedef struct RankDevice { /* sent as int32 words */
 } RankDevice;
 
 /* note: other-kernels
- * OpenBLAS chooses its kernels by the processor, and OPENBLAS_CORETYPE overrules it. Other kernels add in another order.
- * The ranks still train the same weights, because they add up their gradients. But rank 0 cannot repeat to the bit what
- * another rank computes (--verify exact). */
+ * OpenBLAS chooses its kernels by the processor, and OPENBLAS_CORETYPE overrules it. Other kernels add in another
+ * order. The ranks still train the same weights, because they add up their gradients. But rank 0 cannot repeat to the
+ * bit what another rank computes (--verify exact). */
 static void advise_of_other_kernels(const RankDevice *all, int world_size)
 {
     for (int rank = 1; rank < world_size; rank++) {

@@ -16,8 +16,8 @@
 /* The launcher says how many ranks it has started. If MPI sees one, the program was built for another MPI than the
  * launcher's: every rank would believe that it is alone, and would train by itself. Slurm's srun sets an MPI's own
  * variables only if it supports that MPI. (MPICH's mpiexec starts its helpers with srun. Then Slurm's number counts the
- * helpers, so the launcher's variables decide.) Every launcher also gives each process its rank: a number of ranks alone
- * is left over from something else, for example in a shell or a container's settings. */
+ * helpers, so the launcher's variables decide.) Every launcher also gives each process its rank: a number of ranks
+ * alone is left over from something else, for example in a shell or a container's settings. */
 static void check_launcher(int world_size)
 {
     enum { SLURM = 2 };
@@ -33,8 +33,8 @@ static void check_launcher(int world_size)
         if (starts_ranks)
             die("%s started %s ranks (%s), but this program's MPI library sees 1: %s; or unset %s, if this is not so",
                 i == SLURM ? "srun" : "the launcher", started, sizes[i], i == SLURM
-                ? "srun does not support it; try srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there are), "
-                  "or the MPI's own mpiexec"
+                ? "srun does not support it; try srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there "
+                  "are), or the MPI's own mpiexec"
                 : "it was built with another MPI; use that MPI's own mpiexec", sizes[i]);
         if (!has_launcher)
             advise("%s=%s is set, but no launcher has given this process a rank: it trains alone", sizes[i], started);
