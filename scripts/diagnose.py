@@ -10,6 +10,7 @@ used the cores.
 """
 import argparse
 import json
+import math
 import os
 import resource
 import shlex
@@ -82,14 +83,15 @@ class Runs:
         return float(self.file.read_text().splitlines()[1].split(",")[6]) / 1e3
 
     def cores(self):
-        """How many cores the ranks may run on, all together, and how many their hosts have."""
-        program = "import os; print('cores', os.uname().nodename, os.cpu_count(), *os.sched_getaffinity(0))"
+        """How many cores the ranks may run on, all together; how many their hosts have; how many a container's quota
+        allows, or None."""
         ranks = []
         while len(ranks) < self.ranks:  # MPICH 4.0.2 at times loses what a program printed that is not MPI's
-            shown = output_of([*self.launch, "python3", "-c", program]).splitlines()
+            shown = output_of([*self.launch, "python3", str(ROOT / "scripts/cores.py")]).splitlines()
             ranks = [line.split()[1:] for line in shown if line.startswith("cores ")]
-        return (len({(host, core) for host, _, *cores in ranks for core in cores}),
-                sum({host: int(count) for host, count, *_ in ranks}.values()))
+        quota = sum({host: float(quota) for host, _, quota, *_ in ranks}.values())
+        return (len({(host, core) for host, _, _, *cores in ranks for core in cores}),
+                sum({host: int(count) for host, count, *_ in ranks}.values()), quota if math.isfinite(quota) else None)
 
 
 def turns(runs, f, share, run):
@@ -139,8 +141,9 @@ def measure_communication(runs, run, f):
 def measure(runs):
     begin, busy = time.monotonic(), busy_seconds()
     run, first = runs.train(runs.ranks)
-    cores_of_ranks, cores = runs.cores()
+    cores_of_ranks, cores, quota = runs.cores()
     f = {"ranks": runs.ranks, "threads": run["threads"], "cores": cores, "cores_of_ranks": cores_of_ranks,
+         "quota": quota,
          "fewer": max(1, cores_of_ranks // runs.ranks), "coretype": os.environ.get("OPENBLAS_CORETYPE"),
          "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["wire"]}
     share = ["--batch-size", str(-(-int(run["global_batch"]) // runs.ranks))]
@@ -160,7 +163,10 @@ def measure(runs):
 
 def of_the_cores(f):
     step, ranks, cores, share = f["all"]["step"], f["ranks"], f["cores_of_ranks"], f["share"]["step"]
-    if cores < min(ranks, f["cores"]) and step > APART * share:
+    if f.get("quota") and f["quota"] < min(ranks, cores) and step > APART * share:
+        yield "quota", step - share, f"{ranks} ranks share {f['quota']:.3g} core(s), a container's limit (cpu.max)", (
+            "docker run --cpus, or another limit; or fewer ranks")
+    elif cores < min(ranks, f["cores"]) and step > APART * share:
         yield "binding", step - share, f"all ranks share {cores} of {f['cores']} cores", "mpiexec -bind-to none"
     elif ranks > cores and step > APART * share:
         yield "threads", step - share, f"{ranks} ranks share {cores} core(s)", f"mpiexec -n {cores}"

@@ -102,7 +102,10 @@ static void line_print(Line *line)
         if ((unsigned char)line->text[i] < ' ' || line->text[i] == 0x7f)
             line->text[i] = '?';
     line->text[line->length++] = '\n';
-    fflush(stdout); /* earlier output must come first */
+    if (ftrylockfile(stdout) == 0) { /* else another thread hangs while it prints, and this line must not wait for it */
+        fflush(stdout); /* earlier output must come first */
+        funlockfile(stdout);
+    }
     ssize_t written = write(STDERR_FILENO, line->text, line->length);
     (void)written; /* this error cannot be reported */
 }

@@ -35,6 +35,44 @@ void sleep_seconds(double seconds)
         ; /* a signal interrupted the sleep: sleep for the rest */
 }
 
+/* ---- own work ---- */
+
+static pthread_mutex_t own_work_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
+static int own_work_depth;
+static const char *own_verb, *own_object; /* if depth > 0 */
+static double own_work_since, own_work_before; /* start of the one under way; seconds of all before it */
+
+void own_work_begin(const char *verb, const char *object)
+{
+    pthread_mutex_lock(&own_work_lock);
+    if (own_work_depth++ == 0) {
+        own_verb = verb;
+        own_object = object;
+        own_work_since = now_seconds();
+    }
+    pthread_mutex_unlock(&own_work_lock);
+}
+
+void own_work_end(void)
+{
+    pthread_mutex_lock(&own_work_lock);
+    CHECK(own_work_depth > 0, "own_work_end() without own_work_begin()");
+    if (--own_work_depth == 0)
+        own_work_before += now_seconds() - own_work_since;
+    pthread_mutex_unlock(&own_work_lock);
+}
+
+double own_work_seconds(char *what, size_t size, double *since)
+{
+    pthread_mutex_lock(&own_work_lock);
+    const bool working = own_work_depth > 0;
+    snprintf(what, size, "%s%s%s", working ? own_verb : "", working ? " " : "", working ? own_object : "");
+    *since = own_work_since;
+    const double seconds = own_work_before + (working ? now_seconds() - own_work_since : 0);
+    pthread_mutex_unlock(&own_work_lock);
+    return seconds;
+}
+
 /* ---- the timeline: one growing array; any thread may add to it ---- */
 
 static atomic_bool enabled = false;

@@ -1,4 +1,4 @@
-/* clock.h: what time it is, and the timeline: what this rank did, and when.
+/* clock.h: what time it is, what time is no hang, and the timeline: what this rank did, and when.
  *
  * Interface of the timeline: call timeline_enable() once, then timeline_add() from any thread. Before that call,
  * timeline_add() costs only one test. Events stay in memory; train/report/trace.c gathers the ranks' timelines and
@@ -8,6 +8,7 @@
 #define LOCKSTEP_BASE_CLOCK_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* ---- time, in seconds, on a clock that never jumps ---- */
@@ -18,6 +19,23 @@ double now_seconds(void);
 /* Sleeps, so that other processes can use the core. Returns at once if seconds is <= 0 or NaN; sleeps at most 30
  * years. */
 void sleep_seconds(double seconds);
+
+/* ---- own work ---- */
+
+/* note: own-work
+ * While rank 0 writes a file, prints, or trains the reference of --verify, the other ranks wait for it in their next
+ * collective, and a slow disk can make them wait longer than --timeout. This is no hang. So such work is marked, and
+ * the watchdog (train/guard/watchdog.c) tells the other ranks how much time it takes, which their time-outs do not
+ * count.
+ *
+ * "writes", "ck.st": not copied; valid until own_work_end(). Marks may be nested: the outermost one counts. Call both
+ * on the training thread only. */
+void own_work_begin(const char *verb, const char *object);
+void own_work_end(void);
+
+/* Returns the seconds of own work of this process so far, all together. what: gets the words for what is under way
+ * ("writes ck.st"), or "" if nothing is; *since: gets the time at which it began. May be called in any thread. */
+double own_work_seconds(char *what, size_t size, double *since);
 
 /* ---- the timeline ---- */
 

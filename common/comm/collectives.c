@@ -84,11 +84,6 @@ void pg_barrier(ProcessGroup *pg)
     run_blocking(pg, (Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = ""});
 }
 
-void pg_barrier_without_timeout(ProcessGroup *pg)
-{
-    run_blocking(pg, (Collective){.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = "", .patient = true});
-}
-
 void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)
 {
     run_blocking(pg, (Collective){.operation = OP_BROADCAST, .send = buffer, .receive = buffer, .count = count,

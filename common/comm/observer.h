@@ -25,7 +25,6 @@ typedef struct Collective {
     long sequence;   /* number of this collective in its group, from 0; the same on all ranks */
     struct DeviceEvent *ready; /* background: device work that writes `send`; consumed at the start. NULL on the CPU */
     bool background; /* on the communication thread, which leaves the core to the computation */
-    bool patient;    /* no time-out */
     double queued;   /* when it was called, by now_seconds(); an asynchronous one while the timeline is off: 0 */
 } Collective;
 

@@ -4,6 +4,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "comm/allreduce.h"
@@ -11,14 +13,31 @@
 
 /* ---- the job ---- */
 
+#define UCX_BYTES ((size_t)8 << 20) /* of /dev/shm, for each rank: more than it needs at the start */
+
 static void abort_all(int status)
 {
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 
+/* note: no-dev-shm
+ * UCX, the library below many MPIs, keeps messages between the processes of a host in /dev/shm, and MPI_Init fails if
+ * it cannot be written or has too little room. UCX can keep them elsewhere, but must be asked to. Returns true if it
+ * was asked. */
+static bool avoid_dev_shm(void)
+{
+    struct statvfs system;
+    const char *ranks = getenv("MPI_LOCALNRANKS"); /* on this host, as MPICH's launcher counts */
+    const size_t needed = UCX_BYTES * (size_t)(ranks != NULL && atoi(ranks) > 1 ? atoi(ranks) : 1);
+    const bool usable = access("/dev/shm", W_OK | X_OK) == 0 && statvfs("/dev/shm", &system) == 0 &&
+                        (system.f_blocks == 0 || system.f_bavail * system.f_frsize >= needed);
+    return !usable && getenv("UCX_TLS") == NULL && setenv("UCX_TLS", "^posix", 0) == 0;
+}
+
 void pg_initialize(int *argc, char ***argv)
 {
     int provided, rank, world_size;
+    const bool avoids = avoid_dev_shm();
     CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
     CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library was built without MPI_THREAD_MULTIPLE, which the "
                                            "communication thread needs");
@@ -26,6 +45,9 @@ void pg_initialize(int *argc, char ***argv)
     CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
     CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
     job_set((Job){.rank = rank, .world_size = world_size, .abort_all = abort_all});
+    if (avoids)
+        advise("/dev/shm cannot be written or has little room, so MPI was asked to keep its messages elsewhere "
+               "(UCX_TLS=^posix)");
 }
 
 /* ---- carrying a collective out ---- */

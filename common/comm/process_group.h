@@ -83,7 +83,6 @@ void pg_free_shared(ProcessGroup *pg, void *memory);
 
 /* ---- blocking collectives ---- */
 void pg_barrier(ProcessGroup *pg);
-void pg_barrier_without_timeout(ProcessGroup *pg); /* while one rank does something long */
 void pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
 /* receive (count) = op over all ranks of send (count), on every rank. send == receive: in place. A NaN survives
  * REDUCE_SUM with every algorithm, but REDUCE_MAX only with the hand-written ones, because MPI does not define this

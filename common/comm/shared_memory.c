@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -73,21 +74,24 @@ static void end_meeting(ProcessGroup *pg, const Collective *collective, double s
 }
 
 /* note: room-for-windows
- * A window is a file in /dev/shm that all ranks map. The system allocates a page at the first write to it. If no page
- * is left, this write ends the process (SIGBUS). MPI does not check this, and a container's /dev/shm often has only 64
- * MB. */
+ * A window is a file that all ranks map. MPICH and Open MPI make it in /dev/shm, or, if nothing can be written there,
+ * in /tmp. The system allocates a page at the first write to it. If no page is left, this write ends the process (SIGBUS).
+ * MPI does not check this, and a container's /dev/shm often has only 64 MB. */
 static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
     const size_t mebibyte = (size_t)1 << 20;
-    struct statvfs system;
+    struct statvfs system = {0};
     size_t needed = bytes_per_rank * (size_t)pg->world_size;
-    if (statvfs("/dev/shm", &system) != 0 || system.f_blocks == 0)
+    const char *directory = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
+    const bool writable = access(directory, W_OK | X_OK) == 0;
+    if (writable && (statvfs(directory, &system) != 0 || system.f_blocks == 0))
         return true; /* size unknown, or unlimited */
-    size_t there = system.f_bavail * system.f_frsize;
+    size_t there = system.f_bavail * system.f_frsize; /* 0 if it cannot be written */
     if (needed > there && !pg->windows_if_room)
-        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into /dev/shm, which has %zu MiB left, and "
-            "more may follow; make it larger (docker: --shm-size) or choose ordered",
-            (needed + mebibyte - 1) / mebibyte, there / mebibyte);
+        die("all-reduce in shared memory (shm): the next %zu MiB do not fit into %s, which has %zu MiB left%s, and "
+            "more may follow; make /dev/shm larger (docker: --shm-size) or choose ordered",
+            (needed + mebibyte - 1) / mebibyte, directory, there / mebibyte,
+            strcmp(directory, "/tmp") == 0 ? " (MPI uses it because /dev/shm cannot be written)" : "");
     return needed <= there;
 }
 

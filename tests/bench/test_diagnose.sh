@@ -51,8 +51,29 @@ near link '.all.step as $s | .all.exposed = 0.3 * $s | .link = 0.5 * $x * 0.3 * 
 near slow-rank '.slowest = {rank: 1, ratio: (1.3 * $x)} | .all.ranks[1].own = 2 * .all.ranks[0].own' # APART
 near kernel '.coretype = "Prescott" | .best_kernel = .share | .share.ranks[0].own *= 1.3 * $x'
 near binding '.cores_of_ranks = 1 | .all.step = 1.3 * $x * .share.step'
+near quota '.quota = 1 | .all.step = 1.3 * $x * .share.step'
 near loader '.share.ranks[0].own as $o | .all.ranks[].data = 0.5 * .all.step | .loading = 0.5 * $x * $o | .fixed = 0'
 near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o | .all.exposed = 0'
+
+# A container's limit: of cgroups version 2, of its parent, of version 1, of the container itself; and none.
+groups() { # QUOTA LINE FILE=TEXT...: this process is in the group of LINE, and the files have these texts.
+    rm -rf "$scratch/root"
+    printf '%s\n' "$2" >"$scratch/groups"
+    local file said
+    for file in "${@:3}"; do
+        mkdir -p "$(dirname "$scratch/root/${file%%=*}")"
+        echo "${file#*=}" >"$scratch/root/${file%%=*}"
+    done
+    said=$(python3 -B "$here/../../scripts/cores.py" "$scratch/groups" "$scratch/root" | cut -d ' ' -f 4)
+    [ "$said" = "$1" ] || fail "cores.py, $*: it says $said"
+}
+groups 1.5 "0::/a/b" "a/b/cpu.max=150000 100000" "a/cpu.max=max 100000"
+groups 0.5 "0::/a/b" "a/b/cpu.max=150000 100000" "a/cpu.max=50000 100000"
+groups 2.0 "0::/" "cpu.max=200000 100000"
+groups 1.0 "4:cpu,cpuacct:/docker/1" cpu/cpu.cfs_quota_us=100000 cpu/cpu.cfs_period_us=100000
+groups inf "4:cpu,cpuacct:/" cpu/cpu.cfs_quota_us=-1 cpu/cpu.cfs_period_us=100000
+groups inf "0::/a" "a/cpu.max=max 100000"
+groups inf "0::/a"
 
 # The order is that of what they cost.
 jq '.figures |= (.all.step as $s | .link = $s | .all.exposed = 0.2 * $s | .all.ranks[].data = 0.4 * $s |

@@ -190,6 +190,8 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         abort();
     else if (strcmp(how, "crash") == 0)
         raise(SIGSEGV);
+    else if (strcmp(how, "bus") == 0) /* like a write to shared memory for which the host has no room */
+        raise(SIGBUS);
 }
 
 /* Kills the last rank, or its parent, before the rank calls MPI_Init, where the others wait for it. */

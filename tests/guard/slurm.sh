@@ -99,7 +99,7 @@ timeout 120 "${ranks[@]}" "$train" --model mlp-toy --steps 20 --allreduce ordere
 
 timeout 60 srun -n 2 --overcommit --oversubscribe --mpi=none "$train" --model mlp-toy --steps 2 >"$work/out" 2>&1 &&
     fail "2 programs of one rank each have trained"
-grep -q 'srun started 2 ranks, but this program.s MPI library sees 1' "$work/out" || fail "no message says so"
+grep -q 'srun started 2 ranks (SLURM_STEP_NUM_TASKS), but this program.s MPI library sees 1' "$work/out" || fail "no message says so"
 
 # ---- a killed rank ends the job ----
 

@@ -3,16 +3,18 @@
 # status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from
 # fault_rank.c; TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
-# PART: waits, mistakes, ends or signals: only these faults; all of them if it is not set.
+# PART: waits, mistakes, ends, signals or disks: only these faults; all of them if it is not set.
+# CLOCK_AHEAD, SLOW_DISK: the libraries of clock_ahead.c and slow_disk.c.
 
-# A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal.
-export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0
+# A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal. Nor must it
+# insist on being loaded before the two libraries.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0:handle_sigbus=0:verify_asan_link_order=0
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 fault_rank=$1 train=$2 mpiexec=${3:-mpiexec}
 mark=$$ # an argument of every program started here: other copies may be running
-ranks=3 failures=0
+ranks=3 failures=0 under=() # under: a command that starts fault_rank
 timeout=3             # that of fault_rank.c, and TRAIN's --timeout
 soon=$((timeout + 5)) # seconds from the fault to the end
 limit=60              # seconds after which a run is ended
@@ -50,7 +52,7 @@ plant() {
     local words=$1
     shift
     # shellcheck disable=SC2086 # several words, and MPIEXEC_FLAGS is a list
-    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$fault_rank" $words "$mark" \
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "${under[@]}" "$fault_rank" $words "$mark" \
         >"$work/out" 2>"$work/err"
     status=$?
     ended_soon "$words"
@@ -214,6 +216,26 @@ suspend_all() {
     [ -z "$left" ] || fail "$name: processes are left: $left"
 }
 
+# process_1 SIGNAL STATUS: without a launcher, as process 1 of a container. The system keeps signals from it that it does
+# not handle.
+process_1() {
+    local name="kill -$1 of process 1" pid i
+    # shellcheck disable=SC2086 # a list, here and below
+    unshare $namespace --pid --fork --mount-proc --kill-child "$train" --model mlp-toy --steps 100000000 \
+        --seed "$mark" >"$work/out" 2>"$work/err" &
+    launcher=$!
+    await_first_step
+    pid=$(children "$launcher")
+    kill "-$1" $pid
+    for ((i = 0; i < 50; i++)); do
+        kill -0 $pid 2>/dev/null || break
+        sleep 0.1
+    done
+    if kill -9 $pid 2>/dev/null; then fail "$name: it still runs after 5 s"; fi
+    wait "$launcher"
+    [ $? -eq "$2" ] || fail "$name: expected status $2"
+}
+
 # ---- a rank that does not come: the time-out ----
 
 waits() {
@@ -235,6 +257,11 @@ waits() {
     plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
     plant_late wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
+
+    # The clock of the day is set back by an hour. (The watchdog must not sleep until then.)
+    under=(env LD_PRELOAD="$CLOCK_AHEAD")
+    plant_late sleep 'rank 0, step 2: has been waiting for' 'rank 2, step 2: has not reached collective number 4'
+    under=()
 
     # A broadcast follows a tree: one rank is missing, one waits for it, and the others do not notice. (Open MPI's tree
     # has another shape.)
@@ -284,18 +311,25 @@ mistakes() {
 # ---- a rank that ends, or whose MPI_Finalize does not ----
 
 ends() {
+    # A file that an MPI may use, or may have left: no run deletes it.
+    local others=/dev/shm/mpich_shar_tmp_$mark
+    touch -d '1 hour ago' "$others" || others=
     for code in 0 1 2 3; do # as a library may exit after an error (with leaks, a sanitizer would change the status)
         ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 plant "exit $code" "fault: rank 2 .*ended with status $code before its work"
     done
     plant '_Exit 1' 'fault: rank 2 .*ended with status 1 before its work'
     plant abort 'rank 2 .*signal 6'
     plant crash 'rank 2 .*signal 11'
+    plant bus 'rank 2 .*signal 7 .*: is there room in /dev/shm'
 
     # Before MPI_Init, which the other ranks have called, or will. (Open MPI's launcher ends a job if a rank was killed.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then
         plant 'early rank' 'fault: rank 2 .*signal 9'
         plant 'early parent' 'fault: rank 2 .*its parent, process [0-9]+, was killed'
     fi
+
+    [ -z "$others" ] || [ -e "$others" ] || fail "a run has deleted a file of another program: $others"
+    rm -f "$others"
 
     finalize finalize 0
     finalize die 2
@@ -315,12 +349,58 @@ signals() {
     [ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
     stop_rank 1
     suspend_all
+    for namespace in "" "-r" none; do
+        # shellcheck disable=SC2086
+        unshare $namespace --pid --fork --mount-proc true 2>/dev/null && break
+    done
+    if [ "$namespace" = none ]; then
+        echo "not run: process 1 of a container, because this user may not make one (unshare --pid)"
+    else
+        process_1 TERM 143
+        process_1 INT 130
+    fi
+}
+
+# ---- rank 0's own work: the others wait for it longer than the time-out, and this is no hang ----
+
+# slow FUNCTION SECONDS WORDS...: training in which this function takes so long. Every output is asked for.
+slow() {
+    local function=$1 seconds=$2
+    shift 2
+    # shellcheck disable=SC2086
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 2 env LD_PRELOAD="$SLOW_DISK" SLOW="$function" \
+        SLOW_SECONDS="$seconds" "$train" --model gpt --layers 1 --heads 1 --width 8 --context 8 --batch-size 2 \
+        --eval-samples 2 --steps 2 --save "$work/saved" --save-every 1 --json "$work/json" --trace "$work/trace" \
+        --generate 1 --seed "$mark" "$@" >"$work/out" 2>"$work/err"
+}
+
+disks() {
+    local function pid name="rank 0 stops while it writes"
+    for function in fsync mkstemps fflush; do
+        slow "$function" 2 --timeout 1 || fail "$function takes 2 s under --timeout 1: ended with status $?"
+        grep -q 'note: rank 0 .* for longer than --timeout 1 so far; the other ranks wait for it' "$work/err" ||
+            fail "$function takes 2 s under --timeout 1: no line says what rank 0 does"
+        ! grep UCX "$work/err" || fail "$function takes 2 s: a message was left over at the end"
+    done
+
+    # A rank that is stopped while it writes says no more that it writes.
+    slow fsync 1000 --timeout "$timeout" &
+    launcher=$!
+    for _ in $(seq 200); do
+        grep -q "note: rank 0 writes $work/saved, for longer" "$work/err" && break
+        sleep 0.1
+    done
+    [ "$(processes "$train" "$mark" | wc -l)" -eq 4 ] || fail "$name: ranks are gone before"
+    hurt STOP 0 tail
+    training_ended "$soon"
+    grep -Eq "rank 1, step [0-9]+: has been waiting for .*\\(--timeout $timeout\\)" "$work/err" ||
+        fail "$name: rank 1 does not say what it waits for"
 }
 
 case ${PART:-all} in
-    all) waits; mistakes; ends; signals ;;
-    waits | mistakes | ends | signals) $PART ;;
-    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends or signals" >&2 && exit 2 ;;
+    all) waits; mistakes; ends; signals; disks ;;
+    waits | mistakes | ends | signals | disks) $PART ;;
+    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, signals or disks" >&2 && exit 2 ;;
 esac
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

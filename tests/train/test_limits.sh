@@ -47,6 +47,17 @@ under "-f 8000" --steps 20000 --save weights --trace trace # some 20 MB of event
 expect "a trace beyond the limit" 1 "fault: rank 0: trace: write failed: File too large" "$status"
 [ -s weights ] || { failures=$((failures + 1)) && echo "FAIL: the trace failed, and with it the weights are lost"; }
 
+# A limit on threads counts a user's processes, and none of root's. So root runs this as another user, who has none.
+if [ "$(id -u)" -eq 0 ] && [ -z "$(ps -u 65534 -o pid=)" ]; then
+    (ulimit -u 3 && OPENBLAS_NUM_THREADS=1 exec setpriv --reuid 65534 --regid 65534 --clear-groups timeout -k 2 20 \
+        sh -c 'exec "$0" --model mlp-toy --steps 1' "$train") >out 2>err
+    status=$?
+    expect "few threads" 1 "^train: fault: rank 0: the system allows [12] more thread.*, and a rank needs 4.*ulimit -u" "$status"
+    [ "$(wc -l <err)" -eq 1 ] || { failures=$((failures + 1)) && echo "FAIL: few threads: more than one line: $(cat err)"; }
+else
+    echo "not run: a limit on threads, because this is not root, or user 65534 has processes"
+fi
+
 timeout -k 2 20 "$train" --model mlp-toy --steps 1 <&- >&- 2>&-
 status=$?
 : >err

@@ -175,17 +175,44 @@ fi
 # A program that was built with one MPI, under another MPI's launcher: every rank would train alone.
 # shellcheck disable=SC2086
 {
-    PMI_SIZE=2 "$train" $toy >"$work/out" 2>"$work/err"
+    PMI_SIZE=2 PMI_RANK=0 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
-    refused "another MPI's launcher" "the launcher started 2 ranks, but this program's MPI library sees 1"
+    refused "another MPI's launcher" "the launcher started 2 ranks \(PMI_SIZE\), but this program's MPI library sees 1: .*; or unset PMI_SIZE"
     # The same under Slurm, whose srun sets no variables for an MPI that it does not support ...
-    SLURM_STEP_NUM_TASKS=2 "$train" $toy >"$work/out" 2>"$work/err"
+    SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$train" $toy >"$work/out" 2>"$work/err"
     status=$?
-    refused "srun without --mpi" "srun started 2 ranks, but this program's MPI library sees 1: .*--mpi=pmix"
+    refused "srun without --mpi" "srun started 2 ranks \(SLURM_STEP_NUM_TASKS\), but this program's MPI library sees 1: .*--mpi=pmix"
     # ... but not if mpiexec has started this rank, and srun only mpiexec's helpers.
-    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env SLURM_STEP_NUM_TASKS=2 "$train" $toy \
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0 "$train" $toy \
         >"$work/out" 2>"$work/err" || fail "mpiexec on 2 hosts of Slurm, and 1 rank: ended with status $?"
 }
+
+# One rank computes with other kernels: it trains, and a note names both.
+for core in Prescott Sandybridge; do # two that every x86-64 processor of the last ten years can run
+    # shellcheck disable=SC2086
+    timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n 1 env OPENBLAS_CORETYPE=Prescott "$train" $toy : \
+        -n 1 env OPENBLAS_CORETYPE=$core "$train" $toy >"$work/out" 2>"$work/err" || fail "kernels of $core: status $?"
+    said=$(grep -c 'note: rank 0 computes with .*Prescott kernels, .*, rank 1 with .*Sandybridge kernels, .*exact' "$work/err")
+    if ! grep -q 'Prescott kernels' "$work/out"; then
+        echo "not run: other kernels on one rank, because this BLAS has no choice of them"
+        break
+    fi
+    [ "$said" -eq $([ "$core" = Prescott ]; echo $?) ] || fail "rank 0 has kernels of Prescott, rank 1 of $core: $said notes"
+done
+
+# stale SETTING RANKS: what a shell or a container's settings hold is no launcher's. Trains on so many ranks.
+stale() {
+    local command=(env "$1" "$train")
+    [ "$2" -eq 1 ] || command=("$mpiexec" ${MPIEXEC_FLAGS:-} -n "$2" env "$1" "$train")
+    # shellcheck disable=SC2086
+    timeout -k 2 "$limit" "${command[@]}" $toy >"$work/out" 2>"$work/err" || fail "$1, $2 rank(s): ended with status $?"
+    [ "$2" -gt 1 ] || [ "${1#*=}" -eq 1 ] || grep -q "note: $1 is set, but no launcher has given" "$work/err" ||
+        fail "$1 without a launcher: no note names it"
+}
+for setting in PMI_SIZE=4 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=4 SLURM_STEP_NUM_TASKS=4; do
+    case $setting in PMI*) ;; *) stale "$setting" 2 ;; esac # MPI itself would believe PMI_SIZE
+    stale "$setting" 1
+done
 
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]

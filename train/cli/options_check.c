@@ -236,7 +236,25 @@ void options_check_agreement(const Options *options, ProcessGroup *pg, int stage
     free(text);
 }
 
-enum { IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
+typedef struct RankDevice { /* sent as int32 words */
+    char identity[64], description[128];
+} RankDevice;
+
+/* note: other-kernels
+ * OpenBLAS chooses its kernels by the processor, and OPENBLAS_CORETYPE overrules it. Other kernels add in another
+ * order. The ranks still train the same weights, because they add up their gradients. But rank 0 cannot repeat to the
+ * bit what another rank computes (--verify exact). */
+static void advise_of_other_kernels(const RankDevice *all, int world_size)
+{
+    for (int rank = 1; rank < world_size; rank++) {
+        if (strcmp(all[rank].description, all[0].description) == 0)
+            continue;
+        advise("rank 0 computes with %s, rank %d with %s: they round differently, so --verify exact fails; does "
+               "OPENBLAS_CORETYPE, or the processor, differ between them?", all[0].description, rank,
+               all[rank].description);
+        return; /* one line is enough */
+    }
+}
 
 /* note: one-gpu-each
  * Ranks compare the UUIDs of their GPUs. The number of GPUs does not tell: a launcher may show each rank only one GPU,
@@ -244,14 +262,17 @@ enum { IDENTITY_SIZE = 64 /* of a device; sent as int32 words */ };
  * them), but each at half the speed, so this must be asked for. */
 void options_check_devices(const Options *options, ProcessGroup *pg)
 {
-    char mine[IDENTITY_SIZE] = "";
-    char *all = alloc_or_fault((size_t)pg_world_size(pg) * IDENTITY_SIZE);
-    snprintf(mine, sizeof mine, "%s", device_identity());
-    pg_all_gather(pg, mine, all, IDENTITY_SIZE / sizeof(int32_t), DTYPE_I32, "devices");
-    for (int rank = 1; rank < pg_world_size(pg) && !options->share_gpu; rank++) {
-        const char *device = all + (size_t)rank * IDENTITY_SIZE;
+    const int world_size = pg_world_size(pg);
+    RankDevice mine = {0};
+    RankDevice *all = alloc_or_fault((size_t)world_size * sizeof *all);
+    snprintf(mine.identity, sizeof mine.identity, "%s", device_identity());
+    snprintf(mine.description, sizeof mine.description, "%s", device_description());
+    pg_all_gather(pg, &mine, all, sizeof mine / sizeof(int32_t), DTYPE_I32, "devices");
+    advise_of_other_kernels(all, world_size);
+    for (int rank = 1; rank < world_size && !options->share_gpu; rank++) {
+        const char *device = all[rank].identity;
         for (int other = 0; other < rank; other++)
-            if (device[0] != '\0' && strcmp(device, all + (size_t)other * IDENTITY_SIZE) == 0)
+            if (device[0] != '\0' && strcmp(device, all[other].identity) == 0)
                 die("ranks %d and %d have the same GPU (UUID %s): start one rank per GPU, or let them share it with "
                     "--share-gpu (with --backend mpi, because NCCL refuses this)", other, rank, device);
     }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 /* A new file's name: PLACE.lockstep-XXXXXX.tmp */
 #define MARK ".lockstep-"
@@ -180,7 +181,7 @@ static int create_locked(AtomicFile *file)
  * two runs that save to one file would write into the same temporary file, and a file or link of the user with that
  * name would be overwritten. It gets the permissions of the file that it will replace, or those of any new file,
  * because mkostemps() gives fewer. Returns NULL, or a text that says why this failed. */
-static const char *create_temporary(AtomicFile *file, const char *path)
+static const char *create_quickly(AtomicFile *file, const char *path)
 {
     struct stat old, new;
     *file = (AtomicFile){.path = path};
@@ -208,6 +209,15 @@ static const char *create_temporary(AtomicFile *file, const char *path)
     problem = problem != NULL ? problem : strerror(errno);
     unlink(file->temporary);
     close(descriptor);
+    return problem;
+}
+
+/* Here and below: the time of a slow disk is no hang. */
+static const char *create_temporary(AtomicFile *file, const char *path)
+{
+    own_work_begin("writes", path);
+    const char *problem = create_quickly(file, path);
+    own_work_end();
     return problem;
 }
 
@@ -249,12 +259,15 @@ void atomic_open(AtomicFile *file, const char *path)
 
 void atomic_write(AtomicFile *file, const void *bytes, size_t count)
 {
+    own_work_begin("writes", file->path);
     if (file->problem[0] == '\0' && fwrite(bytes, 1, count, file->stream) != count)
         note_failure(file, "write");
+    own_work_end();
 }
 
 bool atomic_try_commit(AtomicFile *file)
 {
+    own_work_begin("writes", file->path);
     errno = EIO; /* if a caller's own fprintf() to the stream has failed earlier */
     if (fflush(file->stream) != 0 || ferror(file->stream))
         note_failure(file, "write");
@@ -266,6 +279,7 @@ bool atomic_try_commit(AtomicFile *file)
     if (file->problem[0] != '\0')
         unlink(file->temporary);
     fclose(file->stream); /* after the rename, because it gives up the lock; all is on the disk already */
+    own_work_end();
     return file->problem[0] == '\0';
 }
 

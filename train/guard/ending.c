@@ -4,6 +4,7 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -14,21 +15,38 @@
  * them. */
 static MPI_Comm ending_comm;
 
-enum { TAG_ALARM = 1, TAG_DEPARTURE };
+enum { TAG_ALARM = 1, TAG_DEPARTURE, TAG_OWN_WORK };
 
 /* die() may end MPI while the watchdog still runs. The watchdog must not call MPI after that. */
 static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
 static bool mpi_has_ended; /* guarded by `receiving` */
+static bool is_ending;     /* the same: no more news of own work is sent, because no rank would receive it */
+
+#define WORTH_TELLING 10000 /* microseconds */
+
+/* For each rank: what it was last told of this rank's own work. Owned. */
+static struct Told {
+    long microseconds; /* unchanged until the request is done */
+    MPI_Request request;
+} *told;
 
 static int departures; /* other ranks that have announced their departure */
 
 /* ---- MPI's part of base/check.h ---- */
+
+static void begin_ending(void)
+{
+    pthread_mutex_lock(&receiving);
+    is_ending = true;
+    pthread_mutex_unlock(&receiving);
+}
 
 static bool all_ranks_arrive(double seconds)
 {
     MPI_Request request;
     int done = 0;
     double deadline = now_seconds() + seconds;
+    begin_ending();
     MPI_Ibarrier(ending_comm, &request);
     for (;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -86,15 +104,6 @@ static void finalize(void)
     ending_close();
 }
 
-/* Called by die() on every rank. */
-static void leave(void)
-{
-    pthread_mutex_lock(&receiving);
-    mpi_has_ended = true;
-    pthread_mutex_unlock(&receiving);
-    finalize();
-}
-
 /* ---- alarms and departures ---- */
 
 void alarm_raise(ProcessGroup *pg, Alarm alarm)
@@ -140,6 +149,7 @@ void departure_announce(ProcessGroup *pg)
 {
     static long collectives; /* static: must outlive the MPI_Isend */
     collectives = pg->sequence;
+    begin_ending(); /* what is sent after the departure might not be received */
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Request request;
         if (rank != pg->rank) {
@@ -157,6 +167,15 @@ bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
     return announced;
 }
 
+/* MPI may complain about messages that are left at its end. No rank sends any more. */
+static void drop_own_work(void)
+{
+    int rank;
+    long microseconds;
+    while (receive_if_there(TAG_OWN_WORK, &rank, &microseconds, 1))
+        ;
+}
+
 void departures_await(ProcessGroup *pg)
 {
     int rank;
@@ -164,6 +183,42 @@ void departures_await(ProcessGroup *pg)
     while (departures < pg->world_size - 1)
         if (!departure_was_announced(pg, &rank, &collectives))
             sleep_seconds(1e-3);
+    drop_own_work();
+}
+
+/* Called by die() on every rank, when all ranks have arrived. */
+static void leave(void)
+{
+    drop_own_work();
+    pthread_mutex_lock(&receiving);
+    mpi_has_ended = true;
+    pthread_mutex_unlock(&receiving);
+    finalize();
+}
+
+void own_work_announce(ProcessGroup *pg, double seconds)
+{
+    const long microseconds = (long)(1e6 * seconds);
+    pthread_mutex_lock(&receiving);
+    for (int rank = 0; rank < pg->world_size && !is_ending; rank++) {
+        int is_sent = 0;
+        if (rank == pg->rank || microseconds - told[rank].microseconds < WORTH_TELLING ||
+            MPI_Test(&told[rank].request, &is_sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_sent)
+            continue;
+        told[rank].microseconds = microseconds;
+        CHECK_MPI(MPI_Isend(&told[rank].microseconds, 1, MPI_LONG, rank, TAG_OWN_WORK, ending_comm,
+                            &told[rank].request));
+    }
+    pthread_mutex_unlock(&receiving);
+}
+
+bool own_work_was_announced(ProcessGroup *pg, int *rank, double *seconds)
+{
+    (void)pg;
+    long microseconds = 0;
+    bool announced = receive_if_there(TAG_OWN_WORK, rank, &microseconds, 1);
+    *seconds = 1e-6 * (double)microseconds;
+    return announced;
 }
 
 /* ---- the start and the end of a job ---- */
@@ -171,6 +226,9 @@ void departures_await(ProcessGroup *pg)
 void ending_open(void)
 {
     CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &ending_comm));
+    told = alloc_or_fault((size_t)job_world_size() * sizeof *told);
+    for (int rank = 0; rank < job_world_size(); rank++)
+        told[rank].request = MPI_REQUEST_NULL;
     job_set((Job){job_rank(), job_world_size(), all_ranks_arrive, leave, abort_all});
 }
 
@@ -179,6 +237,9 @@ static void close_with_group(void *self)
 {
     (void)self;
     limit_finalize();
+    for (int rank = 0; rank < job_world_size(); rank++)
+        CHECK_MPI(MPI_Wait(&told[rank].request, MPI_STATUS_IGNORE)); /* it was received: see departures_await() */
+    free(told);
     MPI_Comm_free(&ending_comm);
     job_set((Job){.rank = job_rank(), .world_size = job_world_size()});
 }

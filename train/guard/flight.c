@@ -110,9 +110,11 @@ void guard_record_flight(ProcessGroup *pg, const char *path)
     flight.path = path;
     flight.rank = pg_rank(pg);
     flight.ranks = pg_world_size(pg);
+    own_work_begin("writes", path);
     int file = open(path, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0666); /* what an earlier run has left */
     if (file < 0)
         die("--flight-recorder: cannot write %s: %s", path, strerror(errno));
     close(file);
+    own_work_end();
     pg_observe(pg, &(GroupObserver){.called = called, .ready = ready, .done = done});
 }

@@ -13,25 +13,32 @@
 
 /* ---- the launcher ---- */
 
-/* The launcher says how many ranks it has started. If MPI sees fewer, the program was built for another MPI than the
+/* The launcher says how many ranks it has started. If MPI sees one, the program was built for another MPI than the
  * launcher's: every rank would believe that it is alone, and would train by itself. Slurm's srun sets an MPI's own
  * variables only if it supports that MPI. (MPICH's mpiexec starts its helpers with srun. Then Slurm's number counts the
- * helpers, so the launcher's variables decide.) */
+ * helpers, so the launcher's variables decide.) Every launcher also gives each process its rank: a number of ranks
+ * alone is left over from something else, for example in a shell or a container's settings. */
 static void check_launcher(int world_size)
 {
-    static const char *const variables[] = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE"};
+    enum { SLURM = 2 };
+    static const char *const sizes[] = {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"};
+    static const char *const ranks[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"};
     bool has_launcher = false;
-    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
-        const char *started = getenv(variables[i]);
-        has_launcher |= started != NULL;
-        if (started != NULL && atoi(started) != world_size)
-            die("the launcher started %s ranks, but this program's MPI library sees %d: it was built with another MPI; "
-                "use that MPI's own mpiexec", started, world_size);
+    for (int i = 0; i <= SLURM && world_size == 1; i++) {
+        const char *started = getenv(sizes[i]);
+        const bool starts_ranks = started != NULL && getenv(ranks[i]) != NULL && !(i == SLURM && has_launcher);
+        has_launcher |= starts_ranks;
+        if (started == NULL || atoi(started) <= 1)
+            continue;
+        if (starts_ranks)
+            die("%s started %s ranks (%s), but this program's MPI library sees 1: %s; or unset %s, if this is not so",
+                i == SLURM ? "srun" : "the launcher", started, sizes[i], i == SLURM
+                ? "srun does not support it; try srun --mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there "
+                  "are), or the MPI's own mpiexec"
+                : "it was built with another MPI; use that MPI's own mpiexec", sizes[i]);
+        if (!has_launcher)
+            advise("%s=%s is set, but no launcher has given this process a rank: it trains alone", sizes[i], started);
     }
-    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
-    if (!has_launcher && tasks != NULL && atoi(tasks) > 1 && world_size == 1)
-        die("srun started %s ranks, but this program's MPI library sees 1: srun does not support it; try srun "
-            "--mpi=pmix or --mpi=pmi2 (srun --mpi=list shows which there are), or the MPI's own mpiexec", tasks);
 }
 
 /* ---- do all ranks call the same collective? ---- */

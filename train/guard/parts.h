@@ -17,7 +17,7 @@ void ending_observe(ProcessGroup *pg);
 /* Call after MPI has ended: stops that limit. */
 void ending_close(void);
 
-/* ---- ending.c: two messages to all ranks: a collective has timed out; a rank has left the group ---- */
+/* ---- ending.c: three messages to all ranks: a collective has timed out; a rank has left the group; own work ---- */
 
 /* All of ending.c uses a communicator of its own, so these messages arrive even if a collective hangs.
  * An alarm names the collective in which a rank waits. */
@@ -41,9 +41,15 @@ void departure_announce(ProcessGroup *pg);
 /* True if another rank's departure has arrived since the last call: *rank is that rank, *collectives the number of
  * collectives in which it took part. Never waits. Call it from one thread at a time. */
 bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives);
-/* Returns when every other rank has left, too. There is no time-out: a rank may be generating text, and one that dies
- * ends the job by itself. */
+/* Returns when every other rank has left, too. There is no time-out: a rank that dies ends the job by itself. */
 void departures_await(ProcessGroup *pg);
+
+/* Tells every other rank for how long this one has done own work so far (base/clock.h), all together, unless they know
+ * it. Never waits: a message that is still on its way is replaced by the next call's. */
+void own_work_announce(ProcessGroup *pg, double seconds);
+/* True if there is such news: *rank has done own work for *seconds so far. Never waits. Call it from one thread at a
+ * time. */
+bool own_work_was_announced(ProcessGroup *pg, int *rank, double *seconds);
 
 /* ---- watchdog.c: a thread that detects when a collective takes too long, and reports which rank is missing ---- */
 

@@ -11,24 +11,23 @@
 #include "train/guard/guard.h"
 
 #include <errno.h>
-#include <glob.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "train/guard/parts.h"
 
-#define LEFTOVER_SECONDS 10 /* a younger file may be that of a job that starts now */
+#define THREADS 4 /* of a rank at least: MPI's, the watchdog, the communication thread, the loader */
 
 /* This process's rank in the numbering of its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
 static const char *launched_rank(void)
@@ -38,44 +37,6 @@ static const char *launched_rank(void)
         if (getenv(variables[i]) != NULL)
             return getenv(variables[i]);
     return NULL;
-}
-
-/* ---- files of killed jobs in /dev/shm ---- */
-
-static bool is_mapped(const char *path)
-{
-    glob_t all;
-    char line[512];
-    bool mapped = false;
-    if (glob("/proc/[0-9]*/maps", GLOB_NOSORT, NULL, &all) != 0)
-        return true;
-    for (size_t i = 0; i < all.gl_pathc && !mapped; i++) {
-        /* NULL: the process has ended, or belongs to another user, who cannot map our file. */
-        FILE *maps = fopen(all.gl_pathv[i], "r");
-        while (maps != NULL && !mapped && fgets(line, sizeof line, maps) != NULL)
-            mapped = strstr(line, path) != NULL;
-        if (maps != NULL)
-            fclose(maps);
-    }
-    globfree(&all);
-    return mapped;
-}
-
-/* note: leftovers
- * MPICH and UCX delete their files in /dev/shm as soon as all ranks of a host have opened them. A job that is killed
- * before this leaves some MB there until the host restarts. The processes that could delete them may be dead, so the
- * next run deletes files that are old, owned by this user, and mapped by no process. */
-static void remove_leftovers(void)
-{
-    glob_t files = {0};
-    struct stat info;
-    glob("/dev/shm/mpich_shar_tmp*", GLOB_NOSORT, NULL, &files);
-    glob("/dev/shm/ucx_shm_posix_*", GLOB_NOSORT | GLOB_APPEND, NULL, &files);
-    for (size_t i = 0; i < files.gl_pathc; i++)
-        if (stat(files.gl_pathv[i], &info) == 0 && info.st_uid == geteuid() &&
-            time(NULL) - info.st_mtime > LEFTOVER_SECONDS && !is_mapped(files.gl_pathv[i]))
-            unlink(files.gl_pathv[i]);
-    globfree(&files);
 }
 
 /* ---- parent and child ---- */
@@ -104,6 +65,18 @@ static _Noreturn void end_job(void)
     _exit(1);
 }
 
+static _Noreturn __attribute__((format(printf, 1, 2))) void say_and_end(const char *format, ...)
+{
+    char line[300];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
+    (void)written;
+    end_job();
+}
+
 /* Forwards termination signals to the rank. */
 static void forward_signal(int signal_number, siginfo_t *info, void *context)
 {
@@ -123,7 +96,6 @@ static _Noreturn void wait_for_child(const char *rank)
     int status = 0;
     for (size_t i = 0; i < sizeof forwarded / sizeof *forwarded; i++)
         sigaction(forwarded[i], &action, NULL);
-    remove_leftovers();
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -136,20 +108,31 @@ static _Noreturn void wait_for_child(const char *rank)
         sleep_seconds(0.2); /* another rank's end may be the cause: then the launcher signals us, too */
     if (ended_by_launcher)
         _exit(1);
-    char line[160];
-    int length = WIFEXITED(status)
-                     ? snprintf(line, sizeof line, "train: fault: rank %s (process %d) ended with status %d%s\n", rank,
-                                dead, code, has_said_all ? "" : " before its work was done, and did not say why")
-                     : snprintf(line, sizeof line, "train: fault: rank %s (process %d) was ended by signal %d (%s)\n",
-                                rank, dead, WTERMSIG(status), strsignal(WTERMSIG(status)));
-    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
-    (void)written;
-    end_job();
+    if (WIFEXITED(status))
+        say_and_end("train: fault: rank %s (process %d) ended with status %d%s\n", rank, dead, code,
+                    has_said_all ? "" : " before its work was done, and did not say why");
+    say_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s\n", rank, dead, WTERMSIG(status),
+                strsignal(WTERMSIG(status)),
+                WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
+}
+
+/* MPI_Init would end with many lines of its own about this. A rank that is alone on its host shares no memory. */
+static void check_memory_can_be_shared(const char *rank)
+{
+    const char *ranks_here = getenv("MPI_LOCALNRANKS"), *rank_here = getenv("MPI_LOCALRANKID");
+    if (ranks_here == NULL || atoi(ranks_here) < 2 || access("/dev/shm", W_OK | X_OK) == 0 ||
+        access("/tmp", W_OK | X_OK) == 0)
+        return;
+    if (rank_here != NULL && atoi(rank_here) > 0)
+        end_job(); /* one line for a host is enough */
+    say_and_end("train: fault: rank %s: MPI keeps the memory that ranks of a host share in /dev/shm, or else in /tmp, "
+                "but neither can be written: make one of them writable\n", rank);
 }
 
 static void tell_parent(void)
 {
-    atomic_store(end_is_explained, true);
+    if (end_is_explained != NULL)
+        atomic_store(end_is_explained, true);
 }
 
 /* The line that this process prints when its own parent was killed. */
@@ -178,22 +161,70 @@ static void end_with_parent(const char *rank, pid_t parent, const char *whose)
         end_job();
 }
 
+static void *wait_for(void *held)
+{
+    pthread_mutex_lock(held);
+    pthread_mutex_unlock(held);
+    return NULL;
+}
+
+/* A limit on a user's processes and threads would be found in the middle of MPI_Init, with many lines or none. */
+static void check_threads_can_start(const char *rank)
+{
+    pthread_t threads[THREADS];
+    pthread_mutex_t held = PTHREAD_MUTEX_INITIALIZER;
+    int started = 0;
+    pthread_mutex_lock(&held);
+    while (started < THREADS && pthread_create(&threads[started], NULL, wait_for, &held) == 0)
+        started++;
+    pthread_mutex_unlock(&held);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i], NULL);
+    if (started == THREADS)
+        return;
+    tell_parent();
+    say_and_end("train: fault: rank %s: the system allows %d more thread(s), and a rank needs %d: raise the limit "
+                "(ulimit -u, or a container's pids.max)\n", rank, started, THREADS);
+}
+
+static void end_as_by_signal(int signal_number)
+{
+    _exit(128 + signal_number); /* as a shell reports it */
+}
+
+/* note: process-1
+ * A container's first process has the number 1. The system keeps signals from it that it does not handle, and `docker
+ * stop` would wait for its end, and then kill it. (MPICH's launcher handles them, and so does the parent of a rank.) */
+static void handle_signals_as_process_1(void)
+{
+    static const int ending[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    for (size_t i = 0; getpid() == 1 && i < sizeof ending / sizeof *ending; i++)
+        signal(ending[i], end_as_by_signal);
+}
+
 void supervise_rank(void)
 {
     const char *rank = launched_rank();
-    if (rank == NULL)
+    if (rank == NULL) {
+        handle_signals_as_process_1();
+        check_threads_can_start("0");
         return;
+    }
     /* Without a connection to MPICH's launcher, the parent may be a shell, and a shell may end while its background
      * jobs continue. */
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
+    check_memory_can_be_shared(rank);
     pid_t parent = getpid();
     end_is_explained = mmap(NULL, sizeof *end_is_explained, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(end_is_explained != MAP_FAILED, "mmap: %s", strerror(errno));
     child = fork();
-    CHECK(child >= 0, "fork: %s", strerror(errno));
+    if (child < 0)
+        say_and_end("train: fault: rank %s: the system allows no more processes (%s): raise the limit (ulimit -u, or a "
+                    "container's pids.max)\n", rank, strerror(errno));
     if (child > 0)
         wait_for_child(rank);
     job_on_explained_end(tell_parent);
     end_with_parent(rank, parent, "its parent");
+    check_threads_can_start(rank);
 }

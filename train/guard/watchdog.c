@@ -30,6 +30,7 @@
 #define LOOK_EVERY 0.1   /* seconds between two checks */
 #define SUSPENDED 1.0    /* seconds without a check: the process was suspended, for example by Slurm */
 #define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
+#define NEWS 0.3         /* seconds until a rank knows at the latest that another one does work of its own */
 #define RECENT 64        /* number of the latest collectives whose fingerprints are kept */
 
 /* What a rank does with `collective`, in this order. */
@@ -46,7 +47,7 @@ typedef struct Watchdog {
     pthread_mutex_t lock;  /* guards all below */
     pthread_cond_t stopping;
     bool stop;
-    double timeout;        /* of the current collective */
+    double timeout;        /* the group's option, which only the training thread may read */
     Progress progress;
     Collective collective; /* the current collective, or the last one */
     char carries[64];      /* a copy, because the name may be freed before it is printed */
@@ -56,6 +57,8 @@ typedef struct Watchdog {
     long recent[RECENT];   /* fingerprint of collective number n, at [n % RECENT] */
     int left_rank;         /* the first rank to leave the group ... */
     long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
+    double *own_work;      /* by rank: seconds of own work that this rank has heard of; owned */
+    bool own_work_is_long; /* this rank's work takes longer than the time-out, and has been noted */
 } Watchdog;
 
 /* "all_reduce number 7 (bucket 2, 65536 x float32)". Hold the lock when you call it. */
@@ -75,9 +78,10 @@ static void name_collective(const Watchdog *watchdog, char *text, size_t size)
  * hangs. */
 static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
 {
-    double seconds = now_seconds() - watchdog->since;
-    char last[200];
+    double seconds = now_seconds() - watchdog->since, since;
+    char last[200], own_work[120];
     name_collective(watchdog, last, sizeof last);
+    own_work_seconds(own_work, sizeof own_work, &since);
     if (watchdog->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
     else if (watchdog->progress == WAITS_FOR_LINK)
@@ -91,8 +95,8 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
     else if (watchdog->any && watchdog->collective.sequence >= sequence)
         snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
     else if (watchdog->any)
-        snprintf(text, size, "has not reached collective number %ld; its last one, %s, was done %.1f s ago, and it has "
-                 "been computing or stuck since", sequence, last, seconds);
+        snprintf(text, size, "has not reached collective number %ld; its last one, %s, was done %.1f s ago, and it %s",
+                 sequence, last, seconds, own_work[0] != '\0' ? own_work : "has been computing or stuck since");
     else
         snprintf(text, size, "has not reached collective number %ld, nor any other", sequence);
 }
@@ -118,13 +122,13 @@ static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
  * so that all ranks can compare their calls. */
 static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, int from)
 {
-    char text[400];
+    char text[600];
     pthread_mutex_lock(&watchdog->lock);
     long sequence = watchdog->collective.sequence;
     Alarm mine = {.sequence = sequence, .fingerprint = watchdog->recent[sequence % RECENT]};
     bool has_called = watchdog->progress != IDLE;
     describe(watchdog, heard != NULL ? heard->sequence : sequence, text, sizeof text);
-    double timeout = watchdog->timeout;
+    const double timeout = watchdog->timeout;
     pthread_mutex_unlock(&watchdog->lock);
     if (has_called)
         alarm_raise(watchdog->pg, mine);
@@ -142,7 +146,7 @@ static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, i
 /* This rank waits in a collective in which a rank that has left the group will not take part. */
 static _Noreturn void report_departed_rank(Watchdog *watchdog)
 {
-    char text[400];
+    char text[600];
     pthread_mutex_lock(&watchdog->lock);
     describe(watchdog, 0, text, sizeof text);
     int rank = watchdog->left_rank;
@@ -155,16 +159,22 @@ static _Noreturn void report_departed_rank(Watchdog *watchdog)
     job_abort(1);
 }
 
+/* These seconds do not count as waiting. (A call that another thread has made in this time counts from now at the
+ * latest.) Hold the lock when you call it. */
+static void leave_out(Watchdog *watchdog, double seconds)
+{
+    const double now = now_seconds();
+    watchdog->called = fmin(watchdog->called + seconds, now);
+    watchdog->since = fmin(watchdog->since + seconds, now);
+}
+
 /* Time during which this process was suspended does not count as waiting, because the other ranks were probably
- * suspended, too. (A call that another thread has made in this time counts from now at the latest.) Hold the lock when
- * you call it. looked: time of the last check; set to now. */
+ * suspended, too. Hold the lock when you call it. looked: time of the last check; set to now. */
 static void skip_suspended_time(Watchdog *watchdog, double *looked)
 {
     const double now = now_seconds(), gap = now - *looked;
-    if (gap > SUSPENDED) {
-        watchdog->called = fmin(watchdog->called + gap, now);
-        watchdog->since = fmin(watchdog->since + gap, now);
-    }
+    if (gap > SUSPENDED)
+        leave_out(watchdog, gap);
     *looked = now;
 }
 
@@ -181,6 +191,25 @@ static void look_for_departures(Watchdog *watchdog)
     }
 }
 
+/* The time of other ranks' own work does not count as waiting. Tells them of this rank's. Hold the lock when you call
+ * it. */
+static void exchange_own_work(Watchdog *watchdog)
+{
+    int rank;
+    char what[120];
+    double seconds, since;
+    while (own_work_was_announced(watchdog->pg, &rank, &seconds)) {
+        leave_out(watchdog, seconds - watchdog->own_work[rank]);
+        watchdog->own_work[rank] = seconds;
+    }
+    own_work_announce(watchdog->pg, own_work_seconds(what, sizeof what, &since));
+    const double timeout = watchdog->timeout;
+    if (what[0] != '\0' && now_seconds() - since > timeout && !watchdog->own_work_is_long) {
+        advise("rank 0 %s, for longer than --timeout %g so far; the other ranks wait for it", what, timeout);
+        watchdog->own_work_is_long = true; /* one line is enough */
+    }
+}
+
 static void *watch(void *argument)
 {
     Watchdog *watchdog = argument;
@@ -188,13 +217,14 @@ static void *watch(void *argument)
     pthread_mutex_lock(&watchdog->lock);
     while (!watchdog->stop) {
         struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         long nanoseconds = until.tv_nsec + (long)(LOOK_EVERY * 1e9);
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
         pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
         skip_suspended_time(watchdog, &looked);
-        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout;
+        exchange_own_work(watchdog);
+        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout + NEWS;
         long sequence = watchdog->collective.sequence;
         Alarm alarm;
         int from;
@@ -233,7 +263,7 @@ static void called(void *self, const Collective *collective)
     watchdog->recent[collective->sequence % RECENT] = now;
     watchdog->any = true;
     watchdog->progress = WAITS_FOR_DEVICE;
-    watchdog->timeout = collective->patient ? INFINITY : watchdog->pg->options.timeout;
+    watchdog->timeout = watchdog->pg->options.timeout;
     watchdog->called = watchdog->since = now_seconds();
     pthread_mutex_unlock(&watchdog->lock);
 }
@@ -276,6 +306,7 @@ static void leaving(void *self)
     pthread_join(watchdog->thread, NULL);
     pthread_mutex_destroy(&watchdog->lock);
     pthread_cond_destroy(&watchdog->stopping);
+    free(watchdog->own_work);
     free(watchdog);
     departures_await(pg);
 }
@@ -284,8 +315,15 @@ void watchdog_start(ProcessGroup *pg)
 {
     Watchdog *watchdog = alloc_or_fault(sizeof *watchdog);
     *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout, .left_after = LONG_MAX};
+    watchdog->own_work = alloc_or_fault((size_t)pg->world_size * sizeof *watchdog->own_work);
     pthread_mutex_init(&watchdog->lock, NULL);
-    pthread_cond_init(&watchdog->stopping, NULL);
+    /* By default a condition's limit is a time of day, and the watchdog would sleep for an hour if somebody, or a time
+     * server, sets the clock back by one. */
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&watchdog->stopping, &attributes);
+    pthread_condattr_destroy(&attributes);
     CHECK(pthread_create(&watchdog->thread, NULL, watch, watchdog) == 0, "the watchdog could not be started");
     pg_observe(pg, &(GroupObserver){.self = watchdog, .called = called, .ready = ready, .carried = carried,
                                     .done = done, .leaving = leaving});

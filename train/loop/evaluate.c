@@ -8,6 +8,7 @@
 
 #include "autograd/ops.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "train/report/output.h"
@@ -102,6 +103,7 @@ void generate_text(Replica *replica, long bytes, uint64_t seed)
     rng_seed(&rng, seed);
     for (const char *c = PROMPT; *c != '\0' && count < context; c++)
         tokens[count++] = (unsigned char)*c;
+    own_work_begin("generates", "text");
     fputs(PROMPT, stdout);
     for (long i = 0; i < bytes; i++) {
         int32_t byte = next_byte(replica, tokens, count, &rng);
@@ -113,5 +115,7 @@ void generate_text(Replica *replica, long bytes, uint64_t seed)
         tokens[count++] = byte;
     }
     putchar('\n');
+    fflush(stdout);
+    own_work_end();
     free(tokens);
 }

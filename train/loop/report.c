@@ -11,6 +11,7 @@
 
 #include "autograd/rounding.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "device/device.h"
 #include "train/report/output.h"
 
@@ -90,6 +91,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
 {
     if (pg_rank(pg) != 0)
         return;
+    own_work_begin("prints", "its settings");
     printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
            options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
            pg_backend(pg), gradients_algorithm(options), device_description());
@@ -120,6 +122,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     if (caps->buckets > 0)
         print_bucket_caps(caps);
     fflush(stdout);
+    own_work_end();
 }
 
 /* ---- at the end ---- */
@@ -271,7 +274,9 @@ void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const 
     add_results(summary, replica, ddp, record);
     add_verification(summary, options->verify, &record->verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
+    own_work_begin("prints", "the summary");
     summary_print(summary);
+    own_work_end();
     if (options->json != NULL)
         summary_write(summary, options->json);
     cJSON_Delete(summary);

@@ -306,10 +306,12 @@ static void create_replica(Trainer *trainer, const Options *options)
     Replica *replica = &trainer->replica;
     const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
+    own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
         replica->data_checksum = dataset_checksum(&trainer->train_set);
     if (options->resume != NULL)
         trainer->record.first_step = replica_resume(replica, options->resume, &trainer->sampler);
+    own_work_end();
     if (options->warmup_given && options->warmup_steps > replica->total_steps)
         die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps,
             replica->total_steps);
@@ -322,9 +324,11 @@ static void create_replica(Trainer *trainer, const Options *options)
 
 static void set_up(Trainer *trainer, Options *options)
 {
-    int rank = pg_rank(trainer->pg), world_size = pg_world_size(trainer->pg);
+    const int world_size = pg_world_size(trainer->pg);
+    own_work_begin("reads", "its data");
     open_dataset(&trainer->train_set, options, SPLIT_TRAIN);
     open_dataset(&trainer->eval_set, options, SPLIT_EVAL);
+    own_work_end();
     trainer->record.base_rss_mb = report_resident_mb();
     sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
@@ -337,7 +341,7 @@ static void set_up(Trainer *trainer, Options *options)
     if (options->auto_bucket_caps && measures && world_size > 1 && strcmp(device_name(), "cpu") == 0)
         choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
-    trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, rank, options->accumulate,
+    trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
     optimizer_set_partition(&trainer->replica.optimizer, ddp_partition(trainer->ddp));
 }

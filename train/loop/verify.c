@@ -188,14 +188,15 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
 {
     Verification result = {0};
     if (pg_rank(pg) == 0) {
+        own_work_begin("trains", "the process to compare with (--verify)");
         Reference reference;
         reference_create(&reference, options, dataset, pg_world_size(pg), trained->total_steps, initial);
         for (long step = first_step; step < trained->total_steps; step++)
             reference_step(&reference, step);
         compare(&reference, &trained->model.parameters, &result);
         reference_free(&reference);
+        own_work_end();
     }
-    pg_barrier_without_timeout(pg); /* the reference may train longer than --timeout */
     _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
     pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");
     return result;

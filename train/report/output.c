@@ -79,8 +79,11 @@ void progress_step(Progress *progress, long step, double loss, double units, dou
         progress->timed_from = now;
     progress->units += units;
     progress->exposed += exposed;
-    if (line_is_due(progress, step, now))
-        show(progress, step, loss, now);
+    if (!line_is_due(progress, step, now))
+        return;
+    own_work_begin("prints", "a line about a step");
+    show(progress, step, loss, now);
+    own_work_end();
 }
 
 void progress_end(Progress *progress)

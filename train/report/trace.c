@@ -174,6 +174,7 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
     if (rank == pg_rank(pg))
         memcpy(events, own, (size_t)size.count * sizeof *events);
     pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
+    own_work_begin("writes", "the trace");
     for (int64_t i = 0, sequence = 0; file != NULL && i < size.count; i++) {
         if (events[i].row == ROW_WAITING)
             continue;
@@ -184,7 +185,7 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
         if (launch != NULL)
             write_arrow(file, rank, launch, &events[i], zero - size.offset);
     }
-    pg_barrier_without_timeout(pg); /* rank 0 may write longer than --timeout */
+    own_work_end();
     free(events);
 }
 

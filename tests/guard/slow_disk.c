@@ -1,0 +1,51 @@
+/* slow_disk.c: loaded with LD_PRELOAD, this library lets one function of a program take SLOW_SECONDS longer, as a slow
+ * disk, file server or reader does. SLOW is its name: fsync, mkstemps, rename, or fflush (of stdout). */
+#define _GNU_SOURCE /* RTLD_NEXT */
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void sleep_in(const char *function)
+{
+    const char *slow = getenv("SLOW"), *seconds = getenv("SLOW_SECONDS");
+    if (slow != NULL && seconds != NULL && strcmp(slow, function) == 0)
+        usleep((useconds_t)(1e6 * atof(seconds)));
+}
+
+int fsync(int file)
+{
+    int (*real)(int);
+    *(void **)&real = dlsym(RTLD_NEXT, "fsync");
+    sleep_in("fsync");
+    return real(file);
+}
+
+int mkstemps(char *name, int suffix)
+{
+    int (*real)(char *, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "mkstemps");
+    sleep_in("mkstemps");
+    return real(name, suffix);
+}
+
+int rename(const char *from, const char *to)
+{
+    int (*real)(const char *, const char *);
+    *(void **)&real = dlsym(RTLD_NEXT, "rename");
+    sleep_in("rename");
+    return real(from, to);
+}
+
+int fflush(FILE *stream)
+{
+    int (*real)(FILE *);
+    *(void **)&real = dlsym(RTLD_NEXT, "fflush");
+    flockfile(stream == NULL ? stdout : stream); /* as in a write() that does not return */
+    if (stream == stdout)
+        sleep_in("fflush");
+    int error = real(stream);
+    funlockfile(stream == NULL ? stdout : stream);
+    return error;
+}
