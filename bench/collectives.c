@@ -6,12 +6,12 @@
  * Linked with CUDA and NCCL (collectives_cuda) it has one more contender: NCCL, from GPU to GPU. All others use host
  * memory in both programs.
  *
- * A sample: each rank makes one call to warm up and then some calls that are timed; the sample is the slowest rank's time
- * per call. There are two kinds. In training, backward has just written every gradient that is summed, so before each
- * call every rank writes its whole buffer, untimed, and all ranks meet; after it, every element is compared with what
- * it must be (fresh.h). In the other kind, as in most benchmarks, the calls follow one another, and the data is what the
- * call before left: in shared memory, each rank then reads and writes only lines that it wrote last itself. The
- * contenders take turns, sample by sample, so that noise of the machine affects all alike.
+ * A sample: each rank makes one call to warm up and then some calls that are timed; the sample is the slowest rank's
+ * time per call. There are two kinds. In training, backward has just written every gradient that is summed. So before
+ * each call every rank writes its whole buffer, untimed, and all ranks meet; after it, every element is compared with
+ * what it must be (fresh.h). In the other kind, as in most benchmarks, the calls follow one another, and the data is
+ * what the call before left: in shared memory, each rank then reads and writes only lines that it wrote last itself.
+ * The contenders take turns, sample by sample, so that noise of the machine affects all alike.
  */
 #include <math.h>
 #include <mpi.h>
@@ -131,6 +131,15 @@ static long wrong_elements(const Contender *contender, size_t count, unsigned nu
     return wrong;
 }
 
+/* Returns when all ranks have called it. */
+static void meet(void)
+{
+    if (arrivals != NULL)
+        fresh_meet(arrivals, pg_rank(pg), pg_world_size(pg));
+    else
+        pg_barrier(pg);
+}
+
 /* The seconds of one call whose data each rank has just written. */
 static double call_with_fresh_data(const Contender *contender, size_t count, long *wrong)
 {
@@ -139,13 +148,11 @@ static double call_with_fresh_data(const Contender *contender, size_t count, lon
     number++;
     fresh_write(host_buffer_of(contender), count, pg_rank(pg), number);
     host_has_written(contender, count);
-    if (arrivals != NULL)
-        fresh_meet(arrivals, pg_rank(pg), pg_world_size(pg));
-    else
-        pg_barrier(pg);
+    meet();
     double start = now_seconds();
     call(contender, buffer, count);
     double seconds = now_seconds() - start;
+    meet();
     *wrong += wrong_elements(contender, count, number);
     return seconds;
 }

@@ -1,27 +1,29 @@
 #!/usr/bin/env bash
 # All-reduce of lockstep beside the fastest other libraries for one host, in turns. Prints a table in Markdown.
 #
-#   bench/collectives_vs_peers.sh --python VENV/bin/python [--ranks N] [--rounds N] [--results DIR]
-#                                 [--build DIR] [--peers DIR]
+#   bench/collectives_vs_peers.sh --python VENV/bin/python [--ranks N] [--rounds N] [--pause SECONDS]
+#                                 [--results DIR] [--build DIR] [--peers DIR]
 #
 # Peers: Intel MPI, oneCCL (with its default algorithm, and with nreduce), MPICH 5, DeepSpeed's kernels for shared
-# memory, Gloo. The python needs pip and PyTorch. What is missing in --peers [build-peers] is downloaded from PyPI (220 MB)
-# and built there (two minutes). Every other round runs backwards. Ranks are bound as each library does it by itself;
-# the first lines say how. What is done stays in --results [PEERS/results-N-ranks]: after an interruption the same command
-# goes on, and with more --rounds it adds the missing ones. Needs MPICH's libraries.
+# memory, Gloo. The python needs pip and PyTorch. What is missing in --peers [build-peers] is downloaded from PyPI
+# (220 MB) and built there (two minutes). Needs MPICH's libraries. Every other round runs backwards. Ranks are bound as
+# each library does it by itself; the first lines say how. What is measured stays in --results [PEERS/results-N-ranks]:
+# after an interruption the same command goes on, and with more --rounds it adds the missing ones. --pause: before each
+# run, where others use the machine, too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=4 ranks=2 build=build python=${PYTHON:-python3} peers=build-peers results=
+rounds=4 ranks=2 pause=0 build=build python=${PYTHON:-python3} peers=build-peers results=
 while [ $# -gt 0 ]; do
     case $1 in
         --rounds) rounds=$2 ;;
         --ranks) ranks=$2 ;;
+        --pause) pause=$2 ;;
         --results) results=$2 ;;
         --build) build=$2 ;;
         --python) python=$2 ;;
         --peers) peers=$2 ;;
-        *) sed -n '2,11s/^# \{0,1\}//p' bench/collectives_vs_peers.sh; exit 2 ;;
+        *) sed -n '2,12s/^# \{0,1\}//p' bench/collectives_vs_peers.sh; exit 2 ;;
     esac
     shift 2
 done
@@ -98,8 +100,8 @@ torch_ranks() {
             "$peers/fresh.so" $bytes ${2:+--deepspeed "$2"} 2>"$scratch/log.$rank" &
         pids+=($!)
     done
-    for rank in "${pids[@]}"; do
-        wait "$rank" || return
+    for rank in "${pids[@]}"; do # where one ends with a wrong sum, the others would wait for it
+        wait -n || { kill "${pids[@]}" 2>/dev/null; return 1; }
     done
 }
 
@@ -107,13 +109,14 @@ torch_ranks() {
 # shellcheck disable=SC2086 # lists
 contender() {
     case $1 in
-        lockstep*) mpiexec -n "$ranks" "$build/bench/collectives" --sizes "${bytes// /,}" --algorithms \
+        lockstep*) mpiexec -n "$ranks" "$build/bench/collectives" --sizes "${bytes// /,}" --budget 0.25 --algorithms \
             "${1#lockstep }" --csv "$scratch/csv" >"$scratch/out" && grep '^# [pc]' "$scratch/out" &&
             awk -F , 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
                 NR > 1 { print $at["bytes"], $at["p50_us"], $at["left_p50_us"] }' "$scratch/csv" ;;
         "Intel MPI") $with_intel "$intel/bin/mpiexec.hydra" -n "$ranks" "$peers/intel" $bytes ;;
         oneCCL) $with_intel "$intel/bin/mpiexec.hydra" -n "$ranks" "$peers/oneccl" $bytes ;;
-        "oneCCL nreduce") $with_intel CCL_ALLREDUCE=nreduce "$intel/bin/mpiexec.hydra" -n "$ranks" "$peers/oneccl" $bytes ;;
+        "oneCCL nreduce") $with_intel CCL_ALLREDUCE=nreduce "$intel/bin/mpiexec.hydra" -n "$ranks" "$peers/oneccl" \
+            $bytes ;;
         "MPICH 5") "$mpich/bin/mpiexec" -n "$ranks" "$peers/mpich5" $bytes ;;
         DeepSpeed) torch_ranks "$2" "$peers/deepspeed_shm_comm.so" ;;
         Gloo) torch_ranks "$2" ;;
@@ -125,7 +128,7 @@ names=("lockstep shm" "lockstep shm-staged" "lockstep mpi" "Intel MPI" oneCCL "o
 for round in $(seq "$rounds"); do
     for i in "${!names[@]}"; do
         [ $((round % 2)) -eq 1 ] || i=$((${#names[@]} - 1 - i))
-        [ -e "$results/${names[i]}.$round" ] || contender "${names[i]}" "$round"
+        [ -e "$results/${names[i]}.$round" ] || { sleep "$pause" && contender "${names[i]}" "$round"; }
     done
 done
 
@@ -137,7 +140,8 @@ def short(us):
     return f"{us:.{2 if us < 10 else 1}f}" if us < 100 else f"{us:,.0f}"
 
 def cell(fresh, left):
-    return f"{short(statistics.median(fresh))} [{short(min(fresh))} .. {short(max(fresh))}] / {short(statistics.median(left))}"
+    spread = f"[{short(min(fresh))} .. {short(max(fresh))}]"
+    return f"{short(statistics.median(fresh))} {spread} / {short(statistics.median(left))}"
 
 names, head, table = sys.argv[3:], {}, []
 for name in names:
@@ -153,8 +157,8 @@ for name in names:
     table.append(f"| {name} | " + " | ".join(cell(*zip(*t)) for _, t in sorted(times.items())) + " |")
 for line, whose in head.items():
     print(line + ("" if "caches" in line else f" ({', '.join(whose)})"))
-print(f"all-reduce, {sys.argv[2]} ranks, microseconds; over {len(rounds)} rounds, of a round's median: freshly written data, "
-      "median [min .. max] / data as the call before left it, median\n")
+print(f"all-reduce, {sys.argv[2]} ranks, microseconds; over {len(rounds)} rounds, of a round's median: freshly written "
+      "data, median [min .. max] / data as the call before left it, median\n")
 print("| | " + " | ".join(f"{size >> 20} MB" if size >> 20 else f"{size >> 10} KB" for size in sorted(times)) + " |")
 print("|---" * (1 + len(times)) + "|", *table, sep="\n")
 PYTHON

@@ -4,8 +4,9 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
-/* The numbers repeat after so many elements. A prime: where a chunk begins, they begin anew at no chunk. */
+/* The numbers repeat after so many elements. Chunks whose sizes are powers of two begin at different numbers. */
 enum { PERIOD = 127 };
 
 /* What the ranks from..to-1 write, added up: rank r writes (r + 1) * (i % PERIOD + 1) + call % 16 into element i. */
@@ -44,18 +45,25 @@ long fresh_wrong(const float *values, size_t first, size_t count, int from, int 
     return wrong;
 }
 
-/* How often the others' counts are read before this rank yields its core. */
-enum { SPINS = 2000 };
+/* How often a rank reads the others' counts before it yields its core. sysconf() takes long, so it is asked once. */
+static int spins_of(int ranks)
+{
+    static atomic_long processors;
+    if (atomic_load(&processors) == 0)
+        atomic_store(&processors, sysconf(_SC_NPROCESSORS_ONLN));
+    return ranks <= atomic_load(&processors) ? 2000 : 0;
+}
 
 void fresh_meet(void *arrivals, int rank, int ranks)
 {
     _Atomic unsigned *mine = (_Atomic unsigned *)((char *)arrivals + rank * FRESH_ARRIVAL);
+    const int spins = spins_of(ranks);
     const unsigned meeting = atomic_load_explicit(mine, memory_order_relaxed) + 1;
     atomic_store_explicit(mine, meeting, memory_order_release);
     for (int other = 0; other < ranks; other++) {
         _Atomic unsigned *theirs = (_Atomic unsigned *)((char *)arrivals + other * FRESH_ARRIVAL);
         for (int spin = 0; (int)(atomic_load_explicit(theirs, memory_order_acquire) - meeting) < 0; spin++)
-            if (spin >= SPINS)
+            if (spin >= spins)
                 sched_yield();
     }
 }

@@ -1,18 +1,19 @@
-/* fresh.h: what all contenders of an all-reduce share when they are measured with freshly written data: the numbers that
- * a rank writes before each call, the check of what the call made of them, and the meeting of the ranks in between.
+/* fresh.h: what all contenders of an all-reduce share when they are measured with freshly written data: the numbers
+ * that a rank writes before each call, the meeting of the ranks then, and the check of what the call made of them.
  *
  * bench/collectives, peer_all_reduce.cpp and torch_collectives.py (through ctypes) call these, so that no contender's
  * data is other than another's, and none waits in its own library's barrier before its time starts.
  *
- * Interface: before each call fresh_write(), then fresh_meet(), then start the clock; after it fresh_wrong(). */
+ * Interface: fresh_write(), fresh_meet(), then the call, which alone is timed; fresh_meet() again, then fresh_wrong().
+ * (Without the second meeting, where ranks share a core, one would check its sum in another's time.) */
 #ifndef LOCKSTEP_BENCH_FRESH_H
 #define LOCKSTEP_BENCH_FRESH_H
 
 #include <stddef.h>
 
-/* Writes `rank`'s numbers for call number `call` into values[0..count-1]: small integers, which float32 adds exactly, on
- * up to 500 ranks. They differ between ranks, elements and calls, so that a part which is left out, added twice, at
- * another place, or left by the call before is a wrong sum. */
+/* Writes `rank`'s numbers for call number `call` into values[0..count-1]: small integers, which float32 adds exactly,
+ * on up to 500 ranks. They differ between ranks, elements and calls, so that a part which is left out, added twice, at
+ * another place, or left by the call before makes a wrong sum. */
 void fresh_write(float *values, size_t count, int rank, unsigned call);
 
 /* The number of values[0..count-1] that are not the sum of what the ranks from..to-1 wrote into the elements
@@ -20,7 +21,8 @@ void fresh_write(float *values, size_t count, int rank, unsigned call);
 long fresh_wrong(const float *values, size_t first, size_t count, int from, int to, unsigned call);
 
 /* Returns when all ranks have called it. `arrivals` is memory that all of them see: FRESH_ARRIVAL bytes for each rank,
- * zeros before the first meeting. A rank that waits yields its core, and leaves within some 0.1 us of the last one. */
+ * zeros before the first meeting. A rank that waits leaves within some 0.1 us of the last one; it yields its core at
+ * once if there are more ranks than processors, and after some microseconds if not. */
 enum { FRESH_ARRIVAL = 64 };
 void fresh_meet(void *arrivals, int rank, int ranks);
 

@@ -3,8 +3,8 @@
 #ifndef LOCKSTEP_BENCH_RANKS_H
 #define LOCKSTEP_BENCH_RANKS_H
 
-/* Rank 0 prints lines that begin with "#": on which processors each rank may run, and which processors of its host share
- * which caches. All ranks must call this. */
+/* Rank 0 prints two lines that begin with "#": on which processors each rank may run, and which processors of rank 0's
+ * host share which caches. All ranks must call this. */
 void ranks_print_processors(void);
 
 /* Memory for fresh_meet() that all ranks share, or NULL if they are on several hosts. All ranks must call this. The

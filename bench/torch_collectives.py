@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""All-reduce over Gloo, as PyTorch has it: the neighbour of bench/collectives. collectives_vs_peers.sh runs both in turns.
+"""All-reduce over Gloo, as PyTorch has it, beside bench/collectives. collectives_vs_peers.sh runs both in turns.
 
     python3 torch_collectives.py RANK WORLD_SIZE MEETING FRESH SIZE...
     ... SIZE... --deepspeed SO      instead of Gloo, DeepSpeed's kernels for shared memory: the script builds SO
 
-MEETING: the name of a file that does not exist yet, for the ranks to meet; MEETING.arrivals is made beside it. FRESH: fresh.c
-as a shared library. Sizes are bytes of float32. Measured as in collectives.c, with both kinds of samples. Rank 0 prints "SIZE
-FRESH LEFT": the medians in microseconds per call with data that each rank has just written, and with data as the call before
-left it. A wrong sum ends the run.
+MEETING: the name of a file that does not exist yet, for the ranks to meet; MEETING.arrivals is made beside it.
+FRESH: fresh.c as a shared library. Sizes are bytes of float32. Measured as in collectives.c, with both kinds of
+samples. Rank 0 prints "SIZE FRESH LEFT": the medians in microseconds per call with data that each rank has just written,
+and with data as the call before left it. A wrong sum ends the run.
 """
 import ctypes
 import importlib.util
@@ -20,7 +20,7 @@ import time
 import torch
 import torch.distributed as dist
 
-BUDGET = 0.5  # seconds per size, with what is not timed
+BUDGET = 0.25  # seconds per size, with what is not timed
 MAX_SAMPLES = 100
 ARRIVAL = 64  # FRESH_ARRIVAL
 
@@ -60,6 +60,7 @@ class Fresh:
         start = time.perf_counter()
         all_reduce(buffer)
         seconds = time.perf_counter() - start
+        self.library.fresh_meet(self.arrivals, self.rank, self.world_size)
         if self.library.fresh_wrong(values, ctypes.c_size_t(0), count, 0, self.world_size, self.number) != 0:
             sys.exit(f"torch_collectives.py: rank {self.rank}: the sum of {len(buffer)} elements is wrong")
         return seconds
@@ -101,7 +102,8 @@ def main():
         fresh.sample(all_reduce, buffer, calls)
         left_sample(all_reduce, buffer, calls)
         samples = max(5, min(MAX_SAMPLES, int(BUDGET / slowest(time.perf_counter() - start))))
-        times = [(fresh.sample(all_reduce, buffer, calls), left_sample(all_reduce, buffer, calls)) for _ in range(samples)]
+        times = [(fresh.sample(all_reduce, buffer, calls), left_sample(all_reduce, buffer, calls))
+                 for _ in range(samples)]
         if rank == 0:
             print(size, *(statistics.median(kind) * 1e6 for kind in zip(*times)), flush=True)
     dist.barrier()

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test_collectives.sh: bench/collectives writes a row to the CSV for each algorithm and size, its sums of freshly written
-# data are right, and the status is 1 when one is not. The same for bench/peer_all_reduce.cpp. Times are not checked.
+# test_collectives.sh: bench/collectives writes a row to the CSV for each algorithm and size, its sums of freshly
+# written data are right, and the status is 1 when one is not. So does bench/peer_all_reduce.cpp. Times are not checked.
 #
-# usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPICC MPIEXEC [FLAGS...]
+# usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPICC
+#                            MPIEXEC [FLAGS...]
 set -u
 collectives=$1 wrong=$2 played=$3 mpicc=$4
 shift 4

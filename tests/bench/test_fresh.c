@@ -1,5 +1,5 @@
-/* test_fresh.c: the data that benchmarks sum. What the ranks wrote, added up, is right; every way in which a sum goes wrong
- * is seen; and no rank leaves a meeting before all have come. */
+/* test_fresh.c: the data that benchmarks sum. What the ranks wrote, added up, is right; what goes wrong with sums is
+ * seen; and no rank leaves a meeting before all have come. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
