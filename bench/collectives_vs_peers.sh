@@ -101,7 +101,7 @@ torch_ranks() {
         pids+=($!)
     done
     for rank in "${pids[@]}"; do # where one ends with a wrong sum, the others would wait for it
-        wait -n || { kill "${pids[@]}" 2>/dev/null; return 1; }
+        wait -n "${pids[@]}" 2>/dev/null || { kill "${pids[@]}" 2>/dev/null; return 1; }
     done
 }
 
@@ -110,7 +110,8 @@ torch_ranks() {
 contender() {
     case $1 in
         lockstep*) mpiexec -n "$ranks" "$build/bench/collectives" --sizes "${bytes// /,}" --budget 0.25 --algorithms \
-            "${1#lockstep }" --csv "$scratch/csv" >"$scratch/out" && grep '^# [pc]' "$scratch/out" &&
+            "${1#lockstep }" --csv "$scratch/csv" >"$scratch/out" &&
+            grep -E '^# (processors|caches|a meeting)' "$scratch/out" &&
             awk -F , 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
                 NR > 1 { print $at["bytes"], $at["p50_us"], $at["left_p50_us"] }' "$scratch/csv" ;;
         "Intel MPI") $with_intel "$intel/bin/mpiexec.hydra" -n "$ranks" "$peers/intel" $bytes ;;
@@ -133,32 +134,54 @@ for round in $(seq "$rounds"); do
 done
 
 "$python" - "$results" "$ranks" "${names[@]}" <<'PYTHON'
-import glob, statistics, sys
+import glob, os, statistics, sys
 
 def short(us):
     """Three digits, or whole microseconds."""
     return f"{us:.{2 if us < 10 else 1}f}" if us < 100 else f"{us:,.0f}"
 
-def cell(fresh, left):
+def cell(times):
+    if not times:
+        return "-"
+    fresh, left = zip(*times)
     spread = f"[{short(min(fresh))} .. {short(max(fresh))}]"
     return f"{short(statistics.median(fresh))} {spread} / {short(statistics.median(left))}"
 
-names, head, table = sys.argv[3:], {}, []
+def row(*cells):
+    print(f"| {' | '.join(cells)} |")
+
+def group(runs):
+    """A virtual machine may move its processors to cores that share no cache: then a meeting takes several times as
+    long. The two kinds of runs are told apart, unless ranks share a processor."""
+    fastest = min(run["meeting"] for run in runs)
+    apart = int(sys.argv[2]) <= os.cpu_count()
+    near = [run for run in runs if not apart or run["meeting"] < 2 * fastest]
+    return [kind for kind in (near, [run for run in runs if run not in near]) if kind]
+
+names, head, runs = sys.argv[3:], {}, []
 for name in names:
-    times, rounds = {}, glob.glob(f"{glob.escape(sys.argv[1])}/{glob.escape(name)}.[0-9]*")
-    for line in (line for path in rounds for line in open(path)):
-        words = line.split()
-        if len(words) == 3 and words[0].isdigit():  # oneCCL prints other lines, too
-            times.setdefault(int(words[0]), []).append((float(words[1]), float(words[2])))
-        elif line.startswith("# "):
-            head.setdefault(line.strip(), {})[name] = True
-    if not times or {len(t) for t in times.values()} != {len(rounds)}:
-        sys.exit(f"collectives_vs_peers.sh: {name}: sizes are missing: {times}")
-    table.append(f"| {name} | " + " | ".join(cell(*zip(*t)) for _, t in sorted(times.items())) + " |")
+    for path in glob.glob(f"{glob.escape(sys.argv[1])}/{glob.escape(name)}.[0-9]*"):
+        run = {"name": name, "times": {}, "meeting": 0.0}
+        for line in open(path):
+            words = line.split()
+            if len(words) == 3 and words[0].isdigit():  # oneCCL prints other lines, too
+                run["times"][int(words[0])] = float(words[1]), float(words[2])
+            elif "meeting of all ranks" in line:
+                run["meeting"] = float(words[-2])
+            elif line.startswith("# "):
+                head.setdefault(line.strip(), {})[name] = True
+        runs.append(run)
+if {run["name"] for run in runs} != set(names) or len({tuple(run["times"]) for run in runs}) != 1:
+    sys.exit(f"collectives_vs_peers.sh: contenders or sizes are missing: {runs}")
 for line, whose in head.items():
     print(line + ("" if "caches" in line else f" ({', '.join(whose)})"))
-print(f"all-reduce, {sys.argv[2]} ranks, microseconds; over {len(rounds)} rounds, of a round's median: freshly written "
-      "data, median [min .. max] / data as the call before left it, median\n")
-print("| | " + " | ".join(f"{size >> 20} MB" if size >> 20 else f"{size >> 10} KB" for size in sorted(times)) + " |")
-print("|---" * (1 + len(times)) + "|", *table, sep="\n")
+for some in group(runs):
+    meetings, sizes = [run["meeting"] for run in some], list(some[0]["times"])
+    print(f"\nall-reduce, {sys.argv[2]} ranks, microseconds, {len(some)} runs in which a meeting took {min(meetings)} "
+          f"to {max(meetings)} us; of a run's\nmedian: freshly written data, median over the runs [min .. max] / data "
+          "as the call before left it, median\n")
+    row("", *(f"{size >> 20} MB" if size >> 20 else f"{size >> 10} KB" for size in sizes))
+    print("|---" * (1 + len(sizes)) + "|")
+    for name in names:
+        row(name, *(cell([run["times"][size] for run in some if run["name"] == name]) for size in sizes))
 PYTHON

@@ -26,4 +26,8 @@ long fresh_wrong(const float *values, size_t first, size_t count, int from, int 
 enum { FRESH_ARRIVAL = 64 };
 void fresh_meet(void *arrivals, int rank, int ranks);
 
+/* The seconds of a meeting: the fastest of some rounds of many. All ranks must call this. In a virtual machine the
+ * processors may share less than it says they do, and other things at other times: this time shows it. */
+double fresh_seconds_of_a_meeting(void *arrivals, int rank, int ranks);
+
 #endif

@@ -7,8 +7,8 @@
  * host share which caches. All ranks must call this. */
 void ranks_print_processors(void);
 
-/* Memory for fresh_meet() that all ranks share, or NULL if they are on several hosts. All ranks must call this. The
- * memory is freed with ranks_free_meeting(), before MPI_Finalize(). */
+/* Memory for fresh_meet() that all ranks share, or NULL if they are on several hosts. Rank 0 prints how long a meeting
+ * takes. All ranks must call this. The memory is freed with ranks_free_meeting(), before MPI_Finalize(). */
 void *ranks_create_meeting(void);
 void ranks_free_meeting(void);
 

@@ -6,8 +6,8 @@
 
 MEETING: the name of a file that does not exist yet, for the ranks to meet; MEETING.arrivals is made beside it.
 FRESH: fresh.c as a shared library. Sizes are bytes of float32. Measured as in collectives.c, with both kinds of
-samples. Rank 0 prints "SIZE FRESH LEFT": the medians in microseconds per call with data that each rank has just written,
-and with data as the call before left it. A wrong sum ends the run.
+samples. Rank 0 prints "SIZE FRESH LEFT": the medians in microseconds per call with data that each rank has just
+written, and with data as the call before left it. A wrong sum ends the run.
 """
 import ctypes
 import importlib.util
@@ -50,6 +50,11 @@ class Fresh:
             file.truncate(ARRIVAL * world_size)  # zeros
             self.memory = mmap.mmap(file.fileno(), ARRIVAL * world_size)
         self.arrivals = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)))
+        meeting_time = self.library.fresh_seconds_of_a_meeting
+        meeting_time.restype = ctypes.c_double
+        seconds = meeting_time(self.arrivals, rank, world_size)
+        if rank == 0:
+            print(f"# a meeting of all ranks in memory takes {1e6 * seconds:.2f} us")
 
     def call(self, all_reduce, buffer):
         """The seconds of one call whose data each rank has just written."""

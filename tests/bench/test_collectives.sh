@@ -49,7 +49,8 @@ awk -F, -v OFS=, 'NR > 1 && (NF != 14 || $13 != 0 || $4 < 1 || $5 < 1 || !($6 > 
     print "FAIL: a row that cannot be: wrong sums, or times that are not 0 < min <= p50 <= p95: " $0; bad = 1 }
     END { exit bad }' "$scratch/csv" || failures=$((failures + 1))
 
-for head in '# processors that rank 0, 1, ... may run on: [0-9?]' '# caches, and the processors that share them:'; do
+for head in '# processors that rank 0, 1, ... may run on: [0-9?]' '# caches, and the processors that share them:' \
+    '# a meeting of all ranks in memory takes [0-9.]* us'; do
     [ "$(grep -c "^$head" "$scratch/out")" -eq 1 ] || fail "the output's head lacks: $head"
 done
 
