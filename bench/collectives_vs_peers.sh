@@ -153,10 +153,11 @@ def row(*cells):
 def group(runs):
     """A virtual machine may move its processors to cores that share no cache: then a meeting takes several times as
     long. The two kinds of runs are told apart, unless ranks share a processor."""
-    fastest = min(run["meeting"] for run in runs)
-    apart = int(sys.argv[2]) <= os.cpu_count()
-    near = [run for run in runs if not apart or run["meeting"] < 2 * fastest]
-    return [kind for kind in (near, [run for run in runs if run not in near]) if kind]
+    times = sorted(run["meeting"] for run in runs)
+    short, long = max(zip(times, times[1:]), key=lambda pair: pair[1] / pair[0])
+    if int(sys.argv[2]) > os.cpu_count() or long < 2 * short:
+        return [runs]
+    return [[run for run in runs if run["meeting"] <= short], [run for run in runs if run["meeting"] >= long]]
 
 names, head, runs = sys.argv[3:], {}, []
 for name in names:
