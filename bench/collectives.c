@@ -6,10 +6,12 @@
  * Linked with CUDA and NCCL (collectives_cuda) it has one more contender: NCCL, from GPU to GPU. All others use host
  * memory in both programs.
  *
- * A sample: after a barrier, each rank makes one call to warm up and then some calls in a row; the sample is the
- * slowest rank's time per call. The contenders take turns, sample by sample, so that noise of the machine affects all
- * alike. Before and after its samples each contender sums (or gathers) integers, and every element is compared with
- * what it must be.
+ * A sample: each rank makes one call to warm up and then some calls that are timed; the sample is the slowest rank's
+ * time per call. There are two kinds. In training, backward has just written every gradient that is summed. So before
+ * each call every rank writes its whole buffer, untimed, and all ranks meet; after it, every element is compared with
+ * what it must be (fresh.h). In the other kind, as in most benchmarks, the calls follow one another, and the data is
+ * what the call before left: in shared memory, each rank then reads and writes only lines that it wrote last itself.
+ * The contenders take turns, sample by sample, so that noise of the machine affects all alike.
  */
 #include <math.h>
 #include <mpi.h>
@@ -22,23 +24,30 @@
 #include "base/clock.h"
 #include "collectives_options.h"
 #include "device/device.h"
+#include "fresh.h"
+#include "ranks.h"
 #include "train/files/atomic_file.h"
 #include "train/gpu.h"
 #include "train/guard/guard.h"
 
 enum { MAX_CALLS = 200 };
 
+typedef struct Times {
+    double least, p50, p95; /* seconds per call */
+    double samples[MAX_SAMPLES];
+} Times;
+
 typedef struct Result {
     int samples, calls; /* calls per sample */
-    double least, p50, p95; /* seconds per call */
-    long wrong;         /* elements, on all ranks */
-    double times[MAX_SAMPLES];
+    long wrong;         /* elements, in all calls with fresh data, on all ranks */
+    Times fresh, left;  /* data that each rank has just written; data as the call before left it */
 } Result;
 
 static ProcessGroup *pg;
 static float *plain, *window; /* the buffers, in host memory, as large as the largest size */
 static float *on_device;      /* NULL unless NCCL takes part */
 static Measured operation;    /* which of the three is being measured */
+static void *arrivals;        /* memory for fresh_meet(), or NULL if the ranks are on several hosts */
 
 /* ---- one call, and the check of its result ---- */
 
@@ -95,53 +104,79 @@ static double over_ranks(double value, ReduceOp op)
     return value;
 }
 
-/* What a rank puts into element i: a small integer, so that float32 adds it exactly. */
-static float sent_by(int rank, size_t i)
+/* ---- one sample ---- */
+
+/* Copies what the host wrote to the contender's buffer, if that is the GPU's. */
+static void host_has_written(const Contender *contender, size_t count)
 {
-    return (float)((rank + 1) * (int)(i % 127 + 1));
+    if (contender->on_device)
+        device_from_host(buffer_of(contender), host_buffer_of(contender), count * sizeof(float));
 }
 
-/* The number of this rank's elements that are not what the operation must make of sent_by(). */
-static long wrong_elements(const Contender *contender, const float *host, size_t count)
+/* The number of this rank's elements that are not what the operation must make of what the ranks wrote. */
+static long wrong_elements(const Contender *contender, size_t count, unsigned number)
 {
-    size_t part = part_of(count), first = operation == REDUCE_SCATTER ? (size_t)pg_rank(pg) * part : 0;
-    size_t elements = operation == REDUCE_SCATTER ? part : count;
-    const float *result = contender->blocking ? host : host + first;
-    int N = pg_world_size(pg);
+    const float *host = host_buffer_of(contender);
+    const int N = pg_world_size(pg), rank = pg_rank(pg);
+    const size_t part = part_of(count), mine = (size_t)rank * part;
     long wrong = 0;
-    for (size_t i = 0; i < elements; i++) {
-        float sum = (float)(N * (N + 1) / 2 * (int)((first + i) % 127 + 1));
-        wrong += !(result[i] == (operation == ALL_GATHER ? sent_by((int)(i / part), i) : sum));
-    }
+    if (contender->on_device)
+        device_to_host(host_buffer_of(contender), buffer_of(contender), count * sizeof *host);
+    if (operation == ALL_REDUCE)
+        return fresh_wrong(host, 0, count, 0, N, number);
+    if (operation == REDUCE_SCATTER)
+        return fresh_wrong(contender->blocking ? host : host + mine, mine, part, 0, N, number);
+    for (int r = 0; r < N; r++)
+        wrong += fresh_wrong(host + (size_t)r * part, (size_t)r * part, part, r, r + 1, number);
     return wrong;
 }
 
-/* One call on known numbers; returns the number of wrong elements on all ranks. */
-static long count_wrong(const Contender *contender, size_t count)
+/* Returns when all ranks have called it. */
+static void meet(void)
 {
-    float *buffer = buffer_of(contender), *host = host_buffer_of(contender);
-    const size_t bytes = count * sizeof *buffer;
-    for (size_t i = 0; i < count; i++)
-        host[i] = sent_by(pg_rank(pg), i);
-    if (contender->on_device)
-        device_from_host(buffer, host, bytes);
-    pg_set_algorithm(pg, contender->algorithm);
-    call(contender, buffer, count);
-    if (contender->on_device)
-        device_to_host(host, buffer, bytes);
-    long wrong = wrong_elements(contender, host, count);
-    memset(host, 0, bytes); /* zeros stay zeros, however often they are summed */
-    if (contender->on_device)
-        device_from_host(buffer, host, bytes);
-    return (long)over_ranks((double)wrong, REDUCE_SUM);
+    if (arrivals != NULL)
+        fresh_meet(arrivals, pg_rank(pg), pg_world_size(pg));
+    else
+        pg_barrier(pg);
 }
 
-/* ---- timing ---- */
+/* The seconds of one call whose data each rank has just written. */
+static double call_with_fresh_data(const Contender *contender, size_t count, long *wrong)
+{
+    static unsigned number; /* of the call, the same on all ranks */
+    float *buffer = buffer_of(contender);
+    number++;
+    fresh_write(host_buffer_of(contender), count, pg_rank(pg), number);
+    host_has_written(contender, count);
+    meet();
+    double start = now_seconds();
+    call(contender, buffer, count);
+    double seconds = now_seconds() - start;
+    meet();
+    *wrong += wrong_elements(contender, count, number);
+    return seconds;
+}
 
-/* The slowest rank's seconds per call. A first call, which is not counted, brings the buffer into the cache. */
-static double one_sample(const Contender *contender, size_t count, int calls)
+/* The slowest rank's seconds per call. The first call is not counted: what the others' turns pushed out of the caches
+ * returns to them. Its sum is checked like those of the others, and added to *wrong. */
+static double fresh_sample(const Contender *contender, size_t count, int calls, long *wrong)
+{
+    double seconds = 0;
+    long mine = 0;
+    pg_set_algorithm(pg, contender->algorithm);
+    call_with_fresh_data(contender, count, &mine);
+    for (int i = 0; i < calls; i++)
+        seconds += call_with_fresh_data(contender, count, &mine);
+    *wrong += (long)over_ranks((double)mine, REDUCE_SUM);
+    return over_ranks(seconds / calls, REDUCE_MAX);
+}
+
+/* The same for calls in a row. Zeros stay zeros, however often they are summed. */
+static double left_sample(const Contender *contender, size_t count, int calls)
 {
     float *buffer = buffer_of(contender);
+    memset(host_buffer_of(contender), 0, count * sizeof *buffer);
+    host_has_written(contender, count);
     pg_barrier(pg);
     pg_set_algorithm(pg, contender->algorithm);
     call(contender, buffer, count);
@@ -151,16 +186,21 @@ static double one_sample(const Contender *contender, size_t count, int calls)
     return over_ranks((now_seconds() - start) / calls, REDUCE_MAX);
 }
 
-/* Sets the number of calls for a sample of a millisecond, and the number of samples that the budget allows. */
+/* Sets the number of calls for a sample: a timed millisecond, but no more than a tenth of the budget with what is not
+ * timed; and the number of samples of both kinds that the budget allows. */
 static void plan(const Settings *settings, const Contender *contender, size_t count, Result *result)
 {
-    double seconds = one_sample(contender, count, 3);
-    double calls = 1e-3 / seconds;
-    result->calls = calls < 1 ? 1 : calls > MAX_CALLS ? MAX_CALLS : (int)calls;
-    double samples = settings->budget / (seconds * (result->calls + 1));
-    result->samples = samples < 5 ? 5 : samples > settings->samples ? settings->samples : (int)samples;
-    if (result->samples > settings->samples)
-        result->samples = settings->samples;
+    double start = now_seconds(), seconds = fresh_sample(contender, count, 3, &result->wrong);
+    double whole = over_ranks(now_seconds() - start, REDUCE_MAX) / 4;
+    double calls = fmin(fmin(1e-3 / seconds, settings->budget / 10 / whole), MAX_CALLS);
+    result->calls = calls < 1 ? 1 : (int)calls;
+    start = now_seconds();
+    fresh_sample(contender, count, result->calls, &result->wrong);
+    left_sample(contender, count, result->calls);
+    double samples = settings->budget / over_ranks(now_seconds() - start, REDUCE_MAX);
+    int least = settings->samples < 5 ? settings->samples : 5;
+    result->samples = samples < least ? least : samples > settings->samples ? settings->samples : (int)samples;
+    result->wrong = 0;
 }
 
 static int compare_doubles(const void *a, const void *b)
@@ -176,29 +216,33 @@ static size_t count_of(size_t bytes)
     return operation == ALL_REDUCE ? count : count < N ? N : count / N * N;
 }
 
+static void summarise(Times *times, int samples)
+{
+    qsort(times->samples, (size_t)samples, sizeof(double), compare_doubles);
+    times->least = times->samples[0];
+    times->p50 = times->samples[samples / 2];
+    times->p95 = times->samples[(samples * 95 - 1) / 100];
+}
+
 static void measure_size(const Settings *settings, size_t bytes, Result *results)
 {
     size_t count = count_of(bytes);
-    for (int i = 0; i < CONTENDERS; i++) {
-        if (!settings->wanted[i])
-            continue;
-        results[i].wrong = count_wrong(&contenders[i], count);
-        plan(settings, &contenders[i], count, &results[i]);
-    }
+    for (int i = 0; i < CONTENDERS; i++)
+        if (settings->wanted[i])
+            plan(settings, &contenders[i], count, &results[i]);
     for (int sample = 0; sample < settings->samples; sample++)
-        for (int i = 0; i < CONTENDERS; i++)
-            if (settings->wanted[i] && sample < results[i].samples)
-                results[i].times[sample] = one_sample(&contenders[i], count, results[i].calls);
-    for (int i = 0; i < CONTENDERS; i++) {
-        if (!settings->wanted[i])
-            continue;
-        int samples = results[i].samples;
-        qsort(results[i].times, (size_t)samples, sizeof(double), compare_doubles);
-        results[i].least = results[i].times[0];
-        results[i].p50 = results[i].times[samples / 2];
-        results[i].p95 = results[i].times[(samples * 95 - 1) / 100];
-        results[i].wrong += count_wrong(&contenders[i], count);
-    }
+        for (int i = 0; i < CONTENDERS; i++) {
+            Result *r = &results[i];
+            if (!settings->wanted[i] || sample >= r->samples)
+                continue;
+            r->left.samples[sample] = left_sample(&contenders[i], count, r->calls);
+            r->fresh.samples[sample] = fresh_sample(&contenders[i], count, r->calls, &r->wrong);
+        }
+    for (int i = 0; i < CONTENDERS; i++)
+        if (settings->wanted[i]) {
+            summarise(&results[i].left, results[i].samples);
+            summarise(&results[i].fresh, results[i].samples);
+        }
 }
 
 /* ---- printing ---- */
@@ -208,16 +252,17 @@ static void measure_size(const Settings *settings, size_t bytes, Result *results
  * moves half of that. */
 static void print_row(FILE *csv, const char *name, size_t bytes, const Result *result, const Result *yardstick)
 {
-    double N = pg_world_size(pg), algbw = (double)bytes / result->p50 * 1e-9;
+    const Times *t = &result->fresh;
+    double N = pg_world_size(pg), algbw = (double)bytes / t->p50 * 1e-9;
     double busbw = algbw * (operation == ALL_REDUCE ? 2 : 1) * (N - 1) / N;
-    double ratio = yardstick != NULL ? result->p50 / yardstick->p50 : NAN;
-    printf("%12zu  %-20s %7d x %-4d %11.2f %11.2f %11.2f %9.3f %9.3f %8.2f %6ld\n", bytes, name, result->samples,
-           result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
+    double ratio = yardstick != NULL ? t->p50 / yardstick->fresh.p50 : NAN;
+    printf("%12zu  %-20s %7d x %-4d %11.2f %11.2f %11.2f %11.2f %9.3f %9.3f %8.2f %6ld\n", bytes, name, result->samples,
+           result->calls, t->least * 1e6, t->p50 * 1e6, t->p95 * 1e6, result->left.p50 * 1e6, algbw, busbw, ratio,
            result->wrong);
     if (csv != NULL)
-        fprintf(csv, "%s,%d,%zu,%d,%d,%.3f,%.3f,%.3f,%.4f,%.4f,%.4f,%ld,%s\n", name, (int)N, bytes, result->samples,
-                result->calls, result->least * 1e6, result->p50 * 1e6, result->p95 * 1e6, algbw, busbw, ratio,
-                result->wrong, operation_names[operation]);
+        fprintf(csv, "%s,%d,%zu,%d,%d,%.3f,%.3f,%.3f,%.3f,%.4f,%.4f,%.4f,%ld,%s\n", name, (int)N, bytes,
+                result->samples, result->calls, t->least * 1e6, t->p50 * 1e6, t->p95 * 1e6, result->left.p50 * 1e6,
+                algbw, busbw, ratio, result->wrong, operation_names[operation]);
 }
 
 static void print_fits(const Settings *settings, const Result *results)
@@ -230,7 +275,7 @@ static void print_fits(const Settings *settings, const Result *results)
             continue;
         for (int s = 0; s < settings->size_count; s++) {
             bytes[s] = (double)settings->sizes[s];
-            seconds[s] = results[s * CONTENDERS + i].p50;
+            seconds[s] = results[s * CONTENDERS + i].fresh.p50;
         }
         AlphaBeta fit = alpha_beta_fit(bytes, seconds, settings->size_count);
         printf("%-20s %12.2f %16.3f %13.0f%% %13.0f%%\n", contenders[i].name, fit.alpha * 1e6, 1e-9 / fit.beta,
@@ -245,9 +290,11 @@ static long measure_operation(const Settings *settings, FILE *csv)
     long wrong = 0;
     bool speaks = pg_rank(pg) == 0;
     if (speaks)
-        printf("# %s, float32%s, in place, %d ranks\n%12s  %-20s %14s %9s %11s %11s %9s %9s %8s %6s\n",
+        printf("# %s, float32%s, in place, %d ranks; left: data as the call before left it; all else: freshly written\n"
+               "%12s  %-20s %14s %9s %11s %11s %11s %9s %9s %8s %6s\n",
                operation_names[operation], operation == ALL_GATHER ? "" : " sum", pg_world_size(pg), "bytes",
-               "algorithm", "samples x calls", "min us", "p50 us", "p95 us", "algbw", "busbw", "ratio", "wrong");
+               "algorithm", "samples x calls", "min us", "p50 us", "p95 us", "left p50", "algbw", "busbw", "ratio",
+               "wrong");
     for (int s = 0; s < settings->size_count; s++) {
         Result *row = &results[s * CONTENDERS];
         measure_size(settings, settings->sizes[s], row);
@@ -268,8 +315,8 @@ static long measure_all(const Settings *settings, FILE *csv)
 {
     long wrong = 0;
     if (csv != NULL)
-        fprintf(csv, "algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,algbw_gb_s,busbw_gb_s,"
-                     "ratio_to_MPI_Allreduce,wrong,operation\n");
+        fprintf(csv, "algorithm,ranks,bytes,samples,calls,min_us,p50_us,p95_us,left_p50_us,algbw_gb_s,"
+                     "busbw_gb_s,ratio_to_MPI_Allreduce,wrong,operation\n");
     for (int o = 0; o < OPERATIONS; o++) {
         operation = (Measured)o;
         if (settings->operations[o])
@@ -338,11 +385,14 @@ int main(int argc, char **argv)
     size_t largest = 0;
     for (int s = 0; s < settings.size_count; s++)
         largest = settings.sizes[s] > largest ? settings.sizes[s] : largest;
+    ranks_print_processors();
+    arrivals = ranks_create_meeting();
     make_buffers(&settings, largest + (size_t)pg_world_size(pg) * sizeof(float)); /* see count_of() */
     long wrong = measure_all(&settings, csv.stream);
     if (writes)
         atomic_commit(&csv);
     free_buffers();
+    ranks_free_meeting();
     pg_destroy(pg);
     return wrong != 0;
 }

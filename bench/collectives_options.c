@@ -29,8 +29,8 @@ const char collectives_usage[] =
     "  --algorithms A,B,...       MPI_Allreduce mpi root ring recursive-doubling ordered shm shm-staged, and in\n"
     "                             collectives_cuda nccl (all)\n"
     "  --operations A,B,...       all-reduce reduce-scatter all-gather (all-reduce); sizes are of the longer buffer\n"
-    "  --samples N                per algorithm and size (100; fewer where they do not fit into the budget)\n"
-    "  --budget SECONDS           per algorithm and size (0.5)\n"
+    "  --samples N                per algorithm and size, of each kind (100; fewer where the budget is short)\n"
+    "  --budget SECONDS           per algorithm and size, with what is not timed (0.5)\n"
     "  --wire GBPS,LATENCY_US     emulate a slower network, as train does (not for MPI_Allreduce)\n"
     "  --csv FILE                 write the table as CSV\n";
 

@@ -3,8 +3,9 @@
  *
  *   mpiexec -n 2 peer_all_reduce BYTES...
  *
- * Measured as in collectives.c: a sample is some calls in a row after one that is not counted; its value is the slowest
- * rank's time per call. Rank 0 prints "BYTES P50" with P50 in microseconds. A wrong sum ends the run. */
+ * Measured as in collectives.c, with both kinds of samples. Rank 0 prints "BYTES FRESH LEFT": the medians in
+ * microseconds per call with data that each rank has just written, and with data as the call before left it. A wrong
+ * sum ends the run with status 3. */
 #include <mpi.h>
 #ifdef ONECCL
 #include <oneapi/ccl.hpp>
@@ -16,58 +17,102 @@
 #include <functional>
 #include <vector>
 
-static const double BUDGET = 0.5; /* seconds per size */
+extern "C" {
+#include "fresh.h"
+#include "ranks.h"
+}
+
+static const double BUDGET = 0.25; /* seconds per size, with what is not timed */
 static const int MOST_SAMPLES = 100;
+static const int WRONG_SUM = 3; /* the exit status; launchers at times lose what a rank prints last */
 
 using AllReduce = std::function<void(float *, size_t)>;
+static int rank, ranks;
+static void *arrivals;
 
-static double seconds_per_call(const AllReduce &all_reduce, std::vector<float> &buffer, int calls)
+static double slowest(double mine)
 {
+    double result;
+    MPI_Allreduce(&mine, &result, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return result;
+}
+
+static double call_with_fresh_data(const AllReduce &all_reduce, std::vector<float> &buffer)
+{
+    static unsigned number;
+    fresh_write(buffer.data(), buffer.size(), rank, ++number);
+    fresh_meet(arrivals, rank, ranks);
+    const double start = MPI_Wtime();
+    all_reduce(buffer.data(), buffer.size());
+    const double seconds = MPI_Wtime() - start;
+    fresh_meet(arrivals, rank, ranks);
+    if (fresh_wrong(buffer.data(), 0, buffer.size(), 0, ranks, number) != 0) {
+        fprintf(stderr, "peer_all_reduce: rank %d: the sum of %zu elements is wrong\n", rank, buffer.size());
+        MPI_Abort(MPI_COMM_WORLD, WRONG_SUM);
+    }
+    return seconds;
+}
+
+/* A first call, which is not counted, in both kinds of samples. */
+static double fresh_sample(const AllReduce &all_reduce, std::vector<float> &buffer, int calls)
+{
+    double seconds = 0;
+    call_with_fresh_data(all_reduce, buffer);
+    for (int i = 0; i < calls; i++)
+        seconds += call_with_fresh_data(all_reduce, buffer);
+    return slowest(seconds / calls);
+}
+
+static double left_sample(const AllReduce &all_reduce, std::vector<float> &buffer, int calls)
+{
+    std::fill(buffer.begin(), buffer.end(), 0.0f);
     MPI_Barrier(MPI_COMM_WORLD);
     all_reduce(buffer.data(), buffer.size());
     const double start = MPI_Wtime();
     for (int i = 0; i < calls; i++)
         all_reduce(buffer.data(), buffer.size());
-    double mine = (MPI_Wtime() - start) / calls, slowest;
-    MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return slowest;
+    return slowest((MPI_Wtime() - start) / calls);
 }
 
-/* Small integers, which float32 adds exactly. */
-static void check_sum(const AllReduce &all_reduce, int rank, int ranks, size_t count)
+static double median(std::vector<double> &times)
 {
-    std::vector<float> buffer(count);
-    for (size_t i = 0; i < count; i++)
-        buffer[i] = (float)(i % 1000) + (float)rank;
-    all_reduce(buffer.data(), count);
-    for (size_t i = 0; i < count; i++)
-        if (buffer[i] != (float)(i % 1000) * (float)ranks + (float)(ranks * (ranks - 1) / 2)) {
-            fprintf(stderr, "peer_all_reduce: rank %d: the sum of %zu elements is wrong\n", rank, count);
-            MPI_Abort(MPI_COMM_WORLD, 1);
-        }
-}
-
-static void measure(const AllReduce &all_reduce, int rank, int ranks, size_t bytes)
-{
-    check_sum(all_reduce, rank, ranks, bytes / 4);
-    std::vector<float> buffer(bytes / 4);
-    const double first = seconds_per_call(all_reduce, buffer, 3);
-    const int calls = std::max(1, std::min(200, (int)(BUDGET / MOST_SAMPLES / first)));
-    const int samples = std::max(5, std::min(MOST_SAMPLES, (int)(BUDGET / (calls * first))));
-    std::vector<double> times(samples);
-    for (double &time : times)
-        time = seconds_per_call(all_reduce, buffer, calls);
     std::sort(times.begin(), times.end());
-    if (rank == 0)
-        printf("%zu %.3f\n", bytes, times[times.size() / 2] * 1e6);
+    return times[times.size() / 2] * 1e6;
+}
+
+static void measure(const AllReduce &all_reduce, size_t bytes)
+{
+    std::vector<float> buffer(bytes / 4);
+    double start = MPI_Wtime();
+    const double first = fresh_sample(all_reduce, buffer, 3), whole = slowest(MPI_Wtime() - start) / 4;
+    const int calls = std::max(1, (int)std::min({1e-3 / first, BUDGET / 10 / whole, 200.0}));
+    start = MPI_Wtime();
+    fresh_sample(all_reduce, buffer, calls);
+    left_sample(all_reduce, buffer, calls);
+    const int samples = std::max(5, std::min(MOST_SAMPLES, (int)(BUDGET / slowest(MPI_Wtime() - start))));
+    std::vector<double> fresh(samples), left(samples);
+    for (int i = 0; i < samples; i++) {
+        left[i] = left_sample(all_reduce, buffer, calls);
+        fresh[i] = fresh_sample(all_reduce, buffer, calls);
+    }
+    if (rank == 0) {
+        printf("%zu %.3f %.3f\n", bytes, median(fresh), median(left));
+        fflush(stdout);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    int rank, ranks, threads;
+    int threads;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads); /* as lockstep, which has a communication thread */
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    ranks_print_processors();
+    arrivals = ranks_create_meeting();
+    if (arrivals == NULL) {
+        fprintf(stderr, "peer_all_reduce: the ranks must be on one host\n");
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    }
     {
 #ifdef ONECCL
         ccl::init();
@@ -90,8 +135,9 @@ int main(int argc, char **argv)
         };
 #endif
         for (int i = 1; i < argc; i++)
-            measure(all_reduce, rank, ranks, strtoul(argv[i], NULL, 10));
+            measure(all_reduce, strtoul(argv[i], NULL, 10));
     }
+    ranks_free_meeting();
     MPI_Finalize();
     return 0;
 }
