@@ -84,6 +84,14 @@ sections() {
     objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
 }
 
+# Where a call through a pointer is checked at run time (starter.cmake), no function may turn this off by an attribute.
+calls() {
+    [[ $(compile_command) = *-mindirect-branch=thunk-extern* ]] || return 0
+    objdump -d --no-show-raw-insn "$object" | awk '
+        /^[0-9a-f]+ <.*>:$/ { name = $2 }
+        /[[:space:]](notrack |bnd )?l?(call|jmp)q? +\*/ { print "ddp.c has a call that is not checked, in " name " an attribute?" }'
+}
+
 # Of preprocessed text, on one line: each string becomes "", or "!" if it has what could end a line of assembler. The text
 # must have no raw strings.
 without_strings() {
@@ -146,5 +154,5 @@ assembler() {
     fi
 }
 
-found=$({ names && sections && private_headers && assembler; } 2>&1)
+found=$({ names && sections && calls && private_headers && assembler; } 2>&1)
 [ -z "$found" ] || { sort -u <<<"$found"; exit 1; }

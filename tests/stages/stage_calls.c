@@ -7,7 +7,7 @@
  *   printing    goes straight to the descriptors 1 and 2, with "ddp.c: " before each line: no message of a test begins
  *               so. stdout and stderr are no FILEs of the C library's.
  *   exit()      is a fault: the other ranks would wait.
- *   qsort() ... call only functions of libddp.a.
+ *   qsort() ... call only functions of libddp.a; and so does each call through a pointer.
  */
 #include "stage_calls.h"
 
@@ -321,7 +321,13 @@ extern const char start_of_ddp[] __asm__("__start_ddp_text"), end_of_ddp[] __asm
 
 bool stage_has_function(const void *function)
 {
-    return (const char *)function >= start_of_ddp && (const char *)function < end_of_ddp;
+    const char *at = function;
+    const bool inside = at >= start_of_ddp && at + sizeof(int) < end_of_ddp;
+#ifdef LOCKSTEP_CALLS_ARE_CHECKED
+    return inside && memcmp(at, "\xf3\x0f\x1e\xfa", 4) == 0; /* endbr64: -fcf-protection=branch begins functions with it */
+#else
+    return inside;
+#endif
 }
 
 typedef int (*Compare)(const void *, const void *);
@@ -349,3 +355,29 @@ void *stage_bsearch(const void *key, const void *base, size_t count, size_t size
     check_own((const void *)compare, "bsearch()");
     return bsearch(key, base, count, size, compare);
 }
+
+/* ---- calls through a pointer ---- */
+
+#ifdef LOCKSTEP_CALLS_ARE_CHECKED
+
+/* Not static, and used: only the assembler below calls it. */
+_Noreturn void stage_refuse_call(void);
+_Noreturn void stage_refuse_call(void)
+{
+    FAULT("ddp.c calls through a pointer that leads to no function of its own");
+}
+
+/* gcc (-mindirect-branch=thunk-extern) makes each indirect call of ddp.c a call of one of these, by the register with the
+ * address. They go there if a function of libddp.a begins there. */
+#define CHECKED_JUMP(register, scratch)                                                                                \
+    ".globl __x86_indirect_thunk_" register "\n__x86_indirect_thunk_" register ":\n"                                  \
+    "push %" scratch "\nlea __start_ddp_text(%rip), %" scratch "\ncmp %" scratch ", %" register "\njb 1f\n"           \
+    "lea __stop_ddp_text-4(%rip), %" scratch "\ncmp %" scratch ", %" register "\nja 1f\n"                             \
+    "cmpl $0xfa1e0ff3, (%" register ")\njne 1f\npop %" scratch "\njmp *%" register "\n1: jmp stage_refuse_jump\n"
+__asm__(".text\nstage_refuse_jump: and $-16, %rsp\ncall stage_refuse_call\n"
+        CHECKED_JUMP("rax", "r11") CHECKED_JUMP("rbx", "r11") CHECKED_JUMP("rcx", "r11") CHECKED_JUMP("rdx", "r11")
+        CHECKED_JUMP("rsi", "r11") CHECKED_JUMP("rdi", "r11") CHECKED_JUMP("rbp", "r11") CHECKED_JUMP("r8", "r11")
+        CHECKED_JUMP("r9", "r11") CHECKED_JUMP("r10", "r11") CHECKED_JUMP("r11", "r10") CHECKED_JUMP("r12", "r11")
+        CHECKED_JUMP("r13", "r11") CHECKED_JUMP("r14", "r11") CHECKED_JUMP("r15", "r11"));
+
+#endif
