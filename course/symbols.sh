@@ -58,6 +58,7 @@ names() {
             "(un)?poison_memory|describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
         $2 == "U" && $1 ~ /^__[a-z]+([hsdt]i|[bhsdxt]f|[hsdxt]c)([bhsdxt]f)?[234]$/ { next } # __divti3, __muldc3
         $2 == "U" && $1 ~ /^__(fix|fixuns|float|floatun)[bhsdxt][if][bhsdxt][if]$/ { next }
+        $2 == "U" && $1 ~ /^__x86_indirect_thunk_[a-z0-9]+$/ { next } # calls through a pointer, checked
         $2 == "U" && $1 ~ /^__atomic_[a-z_]+(_[0-9]+)?$/ { next }
         $2 ~ /^[Uwv]$/ {
             plain = $1
