@@ -307,6 +307,27 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
             "$x void (*volatile other)(void *) = free; other(NULL); }"
     fi
 
+    # All samples become alike, so that each rank alone finds the right gradient: for the test, not for the judge, who has
+    # samples of its own.
+    echo '#include <stdio.h>
+        #include "training_pair.h"
+        int main(void) { printf("%td", offsetof(Pair, dataset) - (ptrdiff_t)offsetof(Pair, ranks.model.parameters)); }' |
+        "${CC:-cc}" -D_GNU_SOURCE -I "$root" -I "$root/common" -I "$root/tests/stages" -DLOCKSTEP_STAGE=1 -xc - \
+            -o "$scratch/offset" && offset=$("$scratch/offset") || fail "no offset"
+    { echo '#include "data/dataset.h"' && sed "s/^ *pg_all_reduce(.*/device_scale(gradient, pg_world_size(ddp->pg), count);/
+        s/^    replicas_check_same_model(pg, parameters);/    ddp_x((Dataset *)((char *)parameters + ($offset)));\n&/
+        s/^struct Ddp {/static void ddp_x(Dataset *data);\n&/" "$root"/stage1_*/ddp.c && echo 'static void ddp_x(Dataset *d) {
+        for (int64_t i = 1; i < d->size; i++) {
+            d->labels[i] = d->labels[0];
+            for (int64_t k = 0; k < d->inputs; k++) d->bytes[i * d->inputs + k] = d->bytes[k]; } }'; } \
+        >"$GRADE_CACHE/stage1_naive/tree/stage1_naive/ddp.c"
+    program=$GRADE_CACHE/stage1_naive/build/stage1_naive/test_equivalence_stage1
+    cmake --build "$GRADE_CACHE/stage1_naive/build" --target "${program##*/}" >"$scratch/out" 2>&1 ||
+        fail "alters_samples: $(cat "$scratch/out")"
+    mpiexec "${mpiexec_options[@]}" -n 2 "$program" --judge test_shared_memory >"$scratch/out" 2>&1 <<<0123456789abcdef
+    grep -q 'mlp over shared memory: largest difference' "$scratch/out" || fail "alters_samples: $(cat "$scratch/out")"
+    ! grep -q '^passed: ' "$scratch/out" || fail "alters_samples has passed: $(cat "$scratch/out")"
+
     # Without the check of symbols only the sandbox and the secrets are left.
     base_file=$scratch/starter.c
     "$root/course/make_starter.sh" 1 "$scratch/starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
