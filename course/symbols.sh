@@ -14,7 +14,7 @@ address='' needless=", which a solution has no need for"
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/ddp.dir" -name '*.o' ! -path '*/data/*' ! -name ddp.c.o \
         -exec nm -P -g --defined-only {} + | awk '
-        NF > 2 && $1 !~ /^(job|timeline|group|shared|worker|stage)_|^pg_(set_|reset_|observe|create|destroy|initialize|mpi_)/ {
+        NF > 2 && $1 !~ /^(job|timeline|group|shared|worker)_|^pg_(set_|reset_|observe|create|destroy|initialize|mpi_)/ {
             print $1
         }'
     echo job_rank job_world_size
@@ -29,33 +29,33 @@ harmless() {
     echo qsort qsort_r bsearch {,l,ll}abs {,l,ll}div {s,}rand rand_r {s,}random {s,d,l,m}rand48 getrandom getenv
     echo ato{i,l,ll,f} strto{l,ul,ll,ull,d,f,ld,imax,umax} abort exit __assert_fail __assert_perror_fail
     echo mem{cpy,pcpy,move,set,cmp,chr,rchr,mem} rawmemchr explicit_bzero bzero bcmp bcopy {,r}index ffs{,l,ll}
-    echo str{len,nlen,cmp,ncmp,casecmp,ncasecmp,coll,cpy,ncpy,lcpy,cat,ncat,lcat,chr,chrnul,rchr,str,casestr} stp{,n}cpy
+    echo str{len,nlen,cmp,ncmp,casecmp,ncasecmp,cpy,ncpy,lcpy,cat,ncat,lcat,chr,chrnul,rchr,str,casestr} stp{,n}cpy
     echo str{spn,cspn,pbrk,tok,tok_r,sep,dup,ndup,signal,error,error_r,fry,rev} __xpg_strerror_r __strtok_r
     echo is{alnum,alpha,blank,cntrl,digit,graph,lower,print,punct,space,upper,xdigit,ascii} to{lower,upper,ascii}
     echo __ctype_{b,tolower,toupper}_loc __errno_location {,v}{s,sn,as}printf {,v}sscanf
     echo stdout stderr {,v}{,f}printf puts putchar fputs fputc putc fwrite fflush perror setvbuf setbuf
-    echo {time,difftime,clock,clock_gettime,clock_getres,gettimeofday,timespec_get,nanosleep,usleep,sleep,sched_yield}
+    echo time difftime clock clock_get{time,res} gettimeofday timespec_get nanosleep usleep sleep sched_yield
     echo {localtime,gmtime,ctime,asctime}{,_r} mktime timegm strftime getpid getrusage sched_getcpu gethostname sysconf
     echo {acos,asin,atan,atan2,cos,sin,tan,sincos,cosh,sinh,tanh,acosh,asinh,atanh}{,f,l} {exp,log,pow}{,f,l}
-    echo {exp2,exp10,expm1,log2,log10,log1p,logb,ilogb,sqrt,cbrt,hypot,erf,erfc,lgamma,tgamma,lgamma_r,significand}{,f,l}
-    echo {ceil,floor,trunc,round,roundeven,lround,llround,rint,nearbyint,lrint,llrint,fmod,remainder,remquo,drem}{,f,l}
-    echo {fabs,fmin,fmax,fdim,fma,copysign,nan,nextafter,nexttoward,frexp,ldexp,modf,scalb,scalbn,scalbln}{,f,l}
+    echo {exp2,exp10,expm1,log2,log10,log1p,logb,ilogb,sqrt,cbrt,hypot,erf,erfc,lgamma,tgamma,lgamma_r}{,f,l}
+    echo {ceil,floor,trunc,round,roundeven,lround,llround,rint,nearbyint,lrint,llrint,fmod,remainder,remquo}{,f,l}
+    echo {fabs,fmin,fmax,fdim,fma,copysign,nan,nextafter,nexttoward,frexp,ldexp,modf,scalbn,scalbln}{,f,l}
     echo {__,}{fpclassify,finite,signbit,isnan,isinf}{,f,l} {j0,j1,jn,y0,y1,yn,gamma}{,f,l} signgam
     echo {c,}{abs,arg,imag,real}{,f,l} {conj,cproj,cexp,clog,cpow,csqrt}{,f,l} c{,a}{cos,sin,tan}{,h}{,f,l}
     echo fe{clear,raise,test,enable,disable,get}except fe{get,set}{round,env} feholdexcept feupdateenv
     echo pthread_{mutex,cond,rwlock,spin,mutexattr,condattr,barrier}_{init,destroy} pthread_mutexattr_settype
-    echo pthread_mutex_{lock,trylock,timedlock,unlock} pthread_cond_{wait,timedwait,signal,broadcast} pthread_{self,equal}
-    echo pthread_rwlock_{rdlock,wrlock,tryrdlock,trywrlock,unlock} pthread_spin_{lock,trylock,unlock} pthread_barrier_wait
+    echo pthread_mutex_{lock,trylock,timedlock,unlock} pthread_cond_{wait,timedwait,signal,broadcast} pthread_self
+    echo pthread_rwlock_{rdlock,wrlock,tryrdlock,trywrlock,unlock} pthread_spin_{lock,trylock,unlock} pthread_equal
     echo __stack_chk_fail _GLOBAL_OFFSET_TABLE_ __tls_get_addr
 }
 
-# The compiler brings in names that no student has written: those of the sanitizers' runtime, but for what their headers
-# declare (which the other build shows to be written by hand); and arithmetic of wide numbers, with the types in its name.
+# The compiler brings in names that no student has written: those of the sanitizers, but for what their headers declare;
+# and arithmetic of wide numbers, with the types in its name.
 names() {
     nm -P "$object" | awk -v address="$address" -v uses="ddp.c uses " -v needless="$needless" '
         FNR == NR { for (i = 1; i <= NF; i++) allowed[$i]; next }
-        address && $2 == "U" && $1 ~ /^__(ubsan_handle|asan)_/ && $1 !~ "^__asan_(set_(death|error)|" \
-            "(un)?poison_memory|describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
+        address && $2 == "U" && $1 ~ /^__(ubsan_handle|asan)_/ && $1 !~ "^__asan_(set_(death|error)|(un)?poison_memory|" \
+            "describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
         $2 == "U" && $1 ~ /^__[a-z]+([hsdt]i|[bhsdxt]f|[hsdxt]c)([bhsdxt]f)?[234]$/ { next } # __divti3, __muldc3
         $2 == "U" && $1 ~ /^__(fix|fixuns|float|floatun)[bhsdxt][if][bhsdxt][if]$/ { next }
         $2 == "U" && $1 ~ /^__x86_indirect_thunk_[a-z0-9]+$/ { next } # calls through a pointer, checked
@@ -90,7 +90,9 @@ calls() {
     [[ $(compile_command) = *-mindirect-branch=thunk-extern* ]] || return 0
     objdump -d --no-show-raw-insn "$object" | awk '
         /^[0-9a-f]+ <.*>:$/ { name = $2 }
-        /[[:space:]](notrack |bnd )?l?(call|jmp)q? +\*/ { print "ddp.c has a call that is not checked, in " name " an attribute?" }'
+        /[[:space:]](notrack |bnd )?l?(call|jmp)q? +\*/ {
+            print "ddp.c has a call that is not checked, in " name " an attribute?"
+        }'
 }
 
 # Of preprocessed text, on one line: each string becomes "", or "!" if it has what could end a line of assembler. The text
@@ -120,8 +122,8 @@ compile_command() { # of ddp.c, to assembler on standard output
         sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /'
 }
 
-# A stage gets a handle (tests/stages/stage_calls.c), and what is behind it is not its matter: nor are the tests, nor what
-# stands beside ddp.c and is not handed in.
+# A stage gets a handle (tests/stages/stage_calls.c), and what is behind it is not its matter. Nor are the tests, nor
+# what stands beside ddp.c and is not handed in.
 private_headers() {
     local command name top
     command=$(compile_command)

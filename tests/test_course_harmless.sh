@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_course_harmless.sh: what a starter's `./check` accepts, the grader accepts. Harmless pieces of C, as one may write
-# them in a solution or to debug one, stand in stage 1's ddp.c, and run in ddp_create(). Without --grade: symbols.sh
+# test_course_harmless.sh: what a starter's `./check` accepts, the grader accepts. Harmless pieces of C, as one may
+# write them in a solution or to debug one, stand in stage 1's ddp.c, and run in ddp_create(). Without --grade: symbols.sh
 # accepts them in both builds, with and without the sanitizer. With --grade, in minutes: `./check` and grade.sh
 # give all points to a ddp.c with all of them; and to none that calls exit().
 #
@@ -69,8 +69,10 @@ harmless 'if (getenv("DEBUG_DDP") != NULL) fprintf(stderr, "rank %d: %s\n", pg_r
 harmless 'struct timespec now; clock_gettime(CLOCK_MONOTONIC, &now); *sink += (int)now.tv_sec;'
 harmless 'if (parameters->count < 0) { fprintf(stderr, "no parameters\n"); exit(EXIT_FAILURE); }'
 harmless '*sink += (int)(log10(*sink) + log1p(*sink) + cbrt(*sink) + tanhf((float)*sink) + erf(*sink) + sinl(*sink));'
-harmless '*sink += (int)llround(*sink * 1.5) + (int)lrintf(1.5f) + (int)nearbyint(2.5) + ilogb(*sink) + (int)fmaf(1, 2, 3);'
-harmless 'static void say(const char *format, ...) { va_list a; va_start(a, format); vfprintf(stderr, format, a); va_end(a); }
+harmless '*sink += (int)llround(*sink * 1.5) + (int)lrintf(1.5f) + (int)nearbyint(2.5) + ilogb(*sink) + (int)fmaf(1,
+    2, 3);'
+harmless 'static void say(const char *format, ...) { va_list a; va_start(a, format); vfprintf(stderr, format, a);
+    va_end(a); }
     ---- if (pg_rank(pg) == 0) say("%d of %s\n", parameters->count, "parameters");'
 harmless 'typedef struct Range { long from, to; double weight[6]; } Range;
     static Range half(Range r) { r.to = (r.from + r.to) / 2; return r; }
@@ -78,7 +80,8 @@ harmless 'typedef struct Range { long from, to; double weight[6]; } Range;
 harmless 'const int *p = (const int[]){1, 2, *sink}; *sink += p[2]; *sink += ((struct { int a, b; }){.b = 7}).b;'
 harmless '*sink += _Generic(parameters->count, int: 1, long: 2, default: 3) + _Generic(1.0f, float: 4, double: 5);'
 harmless 'static atomic_int hits; static _Atomic double total;
-    ---- atomic_fetch_add(&hits, 2); total += 0.5; atomic_thread_fence(memory_order_seq_cst); *sink += atomic_load(&hits);'
+    ---- atomic_fetch_add(&hits, 2); total += 0.5; atomic_thread_fence(memory_order_seq_cst);
+    *sink += atomic_load(&hits);'
 harmless '*sink += __builtin_popcount((unsigned)*sink) + __builtin_ctzl(8) + __builtin_clz(9) + __builtin_ffs(*sink);
     int sum; if (__builtin_add_overflow(*sink, 1, &sum) || __builtin_expect(sum < 0, 0)) *sink = 0;'
 harmless 'static long ways(int n) { return n < 2 ? 1 : ways(n - 1) + ways(n - 2); } ---- *sink += (int)ways(20);'
@@ -88,19 +91,22 @@ harmless 'static int one(int i) { return i + 1; } static int two(int i) { return
 harmless 'struct Flags { unsigned ready : 1, sent : 1; int bucket : 12; };
     ---- struct Flags f = {.ready = 1, .bucket = *sink}; f.sent = !f.ready; *sink += f.bucket + (int)sizeof f;'
 harmless 'enum { SMALL, LARGE, KINDS }; static const char *const names[KINDS] = {[LARGE] = "large", [SMALL] = "small"};
-    ---- switch (*sink % 5) { case 0: *sink += 4; break; case 1: *sink -= 4; break; case 2: *sink = names[LARGE][0]; break;
+    ---- switch (*sink % 5) { case 0: *sink += 4; break; case 1: *sink -= 4; break; case 2: *sink = names[LARGE][0];
+    break;
     case 3: puts(names[SMALL]); break; default: putchar(10); }'
 harmless 'assert(parameters != NULL && "a model"); static_assert(sizeof(float) == 4, "float"); assert(tape || !tape);'
 harmless 'errno = ENOMEM; perror("ddp"); fprintf(stdout, "%s, %s\n", strerror(errno), strerror(*sink)); errno = 0;'
 harmless 'char line[80]; snprintf(line, sizeof line, "%-8s|%5.2f|%p", "x", 1.5, (void *)tape); fputs(line, stdout);
     fputc(10, stdout); fwrite(line, 1, 3, stderr); putc(10, stderr); fflush(stdout); fflush(NULL);'
 harmless 'time_t now = time(NULL); struct tm day; char text[64]; localtime_r(&now, &day);
-    strftime(text, sizeof text, "%F %T", &day); struct timeval t; gettimeofday(&t, NULL); printf("%s %ld\n", text, t.tv_usec);'
+    strftime(text, sizeof text, "%F %T", &day); struct timeval t; gettimeofday(&t, NULL);
+    printf("%s %ld\n", text, t.tv_usec);'
 harmless 'const char *hit = memmem("bucket 12", 9, "12", 2); *sink += hit != NULL ? atoi(hit) : 0;'
 harmless 'unsigned __int128 wide = (unsigned __int128)*sink << 70; wide /= 7; wide %= 1000003; *sink += (int)wide;
     *sink += (int)((double)wide * 0.5) + (int)(__int128)(1e20 * *sink);'
 harmless 'double complex z = *sink + 2 * I, w = cexp(z) * z / (z + 1); *sink += (int)cabs(w) + (int)creal(csqrt(z));'
-harmless 'long double sum = 0; for (int i = 1; i < 9; i++) sum += 1.0L / i + powl(sum, 0.5L); *sink += (int)floorl(sum);'
+harmless 'long double sum = 0; for (int i = 1; i < 9; i++) sum += 1.0L / i + powl(sum, 0.5L);
+    *sink += (int)floorl(sum);'
 harmless 'static inline float half_of(float x) { return 0.5f * x; }
     ---- float x[64]; for (int i = 0; i < 64; i++) x[i] = half_of((float)(i + *sink)); *sink += (int)x[63];'
 harmless 'setvbuf(stdout, NULL, _IONBF, 0); setbuf(stderr, NULL); vprintf("a line\n", (va_list){0}); printf("%s", "");'
@@ -109,21 +115,24 @@ harmless 'char *end; *sink += (int)strtol("12 x", &end, 10) + (int)strtod(end, N
     int number; if (sscanf("bucket 3", "bucket %d", &number) == 1) *sink += number;'
 harmless 'char words[] = "a,b;c", *rest = words, *word; while ((word = strsep(&rest, ",;")) != NULL) *sink += word[0];
     *sink += isdigit(*sink) + toupper(97) + (int)strspn("aab", "a") + strcasecmp("A", "a"); free(strdup("x"));'
-harmless 'feclearexcept(FE_ALL_EXCEPT); volatile double zero = 0; *sink += isnan(zero / 1) + (fetestexcept(FE_INVALID) != 0);'
+harmless 'feclearexcept(FE_ALL_EXCEPT); volatile double zero = 0;
+    *sink += isnan(zero / 1) + (fetestexcept(FE_INVALID) != 0);'
 harmless 'static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; static _Thread_local int mine;
     ---- pthread_mutex_lock(&lock); mine++; *sink += mine; pthread_mutex_unlock(&lock);'
-harmless 'void *target = &&out; if (*sink == 77) goto *target; char *text; if (asprintf(&text, "%d", *sink) > 0) free(text);
+harmless 'void *target = &&out; if (*sink == 77) goto *target; char *text;
+    if (asprintf(&text, "%d", *sink) > 0) free(text);
     out: *sink += 1;'
 harmless 'int64_t *list = reallocarray(NULL, 8, sizeof *list); list = realloc(list, 99); list[3] = INT64_C(1) << 40;
     printf("%" PRId64 "\n", list[3]); free(list); free(aligned_alloc(64, 128));'
 
 with "${pieces[@]}" >"$scratch/all.c"
 for build in "$starter/build" "$starter/build-address"; do
-    # The allow-list is made from the objects of common/, which are not built here: so from what a solution uses of them.
+    # The allow-list is made from the objects of common/, which are not built here: so from what a solution uses.
     cp "$root/stage1_naive/ddp.c" "$starter/stage1_naive/ddp.c"
     compiled "$build"
     mkdir -p "$build/CMakeFiles/common.dir"
-    { nm -u -j "$build/CMakeFiles/ddp.dir/stage1_naive/ddp.c.o" && echo pg_rank; } | grep -v '^__' | sed 's/.*/void &(void) { }/' |
+    { nm -u -j "$build/CMakeFiles/ddp.dir/stage1_naive/ddp.c.o" && echo pg_rank; } | grep -v '^__' |
+        sed 's/.*/void &(void) { }/' |
         "${CC:-cc}" -w -xc -c -o "$build/CMakeFiles/common.dir/all.o" - || fail "no list of names"
     cp "$scratch/all.c" "$starter/stage1_naive/ddp.c"
     compiled "$build"

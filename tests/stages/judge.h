@@ -24,8 +24,8 @@ bool judge_leaves_case_out(void);
 void judge_start(void);
 bool in_judge(void); /* false in a process that was not judge_start()ed, too */
 
-/* In the judge: a group of as many ranks as the child's, whose collectives do nothing. pg_destroy() ends the process, as
- * the child has ended. In the child and elsewhere: tells the judge how many ranks there are; returns pg. */
+/* In the judge: a group of as many ranks as the child's, whose collectives do nothing. pg_destroy() ends the process
+ * as the child has ended. In the child and elsewhere: tells the judge how many ranks there are; returns pg. */
 ProcessGroup *judge_group(ProcessGroup *pg);
 
 /* A case is over. In the child, on rank 0: asks the judge, who prints "passed: NAME SECRET" if nothing has differed. */

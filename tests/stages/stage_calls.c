@@ -1,5 +1,4 @@
-/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests that judge it,
- * so it gets no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the
+/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests, so it gets no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the
  * names of stage_calls.syms, so that pg_rank() becomes stage_pg_rank(), and printf() stage_printf().
  *
  *   the group   is a handle, an address without memory. The functions here know the group behind it, and fault if the
@@ -324,7 +323,7 @@ bool stage_has_function(const void *function)
     const char *at = function;
     const bool inside = at >= start_of_ddp && at + sizeof(int) < end_of_ddp;
 #ifdef LOCKSTEP_CALLS_ARE_CHECKED
-    return inside && memcmp(at, "\xf3\x0f\x1e\xfa", 4) == 0; /* endbr64: -fcf-protection=branch begins functions with it */
+    return inside && memcmp(at, "\xf3\x0f\x1e\xfa", 4) == 0; /* endbr64, with -fcf-protection=branch */
 #else
     return inside;
 #endif
@@ -367,8 +366,8 @@ _Noreturn void stage_refuse_call(void)
     FAULT("ddp.c calls through a pointer that leads to no function of its own");
 }
 
-/* gcc (-mindirect-branch=thunk-extern) makes each indirect call of ddp.c a call of one of these, by the register with the
- * address. They go there if a function of libddp.a begins there. */
+/* gcc (-mindirect-branch=thunk-extern) makes each indirect call of ddp.c a call of one of these, by the register with
+ * the address. They go there if a function of libddp.a begins there. */
 #define CHECKED_JUMP(register, scratch)                                                                                \
     ".globl __x86_indirect_thunk_" register "\n__x86_indirect_thunk_" register ":\n"                                  \
     "push %" scratch "\nlea __start_ddp_text(%rip), %" scratch "\ncmp %" scratch ", %" register "\njb 1f\n"           \

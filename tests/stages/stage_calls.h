@@ -1,4 +1,4 @@
-/* stage_calls.h: what stands between a graded ddp.c and the rest of its process, in a starter's build: stage_calls.c. */
+/* stage_calls.h: what stands between a graded ddp.c and the rest of its process: see stage_calls.c. */
 #ifndef LOCKSTEP_TESTS_STAGE_CALLS_H
 #define LOCKSTEP_TESTS_STAGE_CALLS_H
 

@@ -87,9 +87,12 @@ static void expect_own(const void *now, const void *then, const char *event, con
 static void expect_tape_untouched(const Before *was, const char *call)
 {
     Tape now = *was->tape, then = was->tape_before;
-    expect_own((const void *)now.on_gradient_ready, (const void *)then.on_gradient_ready, "tape->on_gradient_ready", call);
-    expect_own((const void *)now.on_gradient_needed, (const void *)then.on_gradient_needed, "tape->on_gradient_needed", call);
-    expect_own((const void *)now.on_parameters_needed, (const void *)then.on_parameters_needed, "tape->on_parameters_needed", call);
+    const void *listeners[][2] = {{(const void *)now.on_gradient_ready, (const void *)then.on_gradient_ready},
+                                  {(const void *)now.on_gradient_needed, (const void *)then.on_gradient_needed},
+                                  {(const void *)now.on_parameters_needed, (const void *)then.on_parameters_needed}};
+    const char *names[] = {"tape->on_gradient_ready", "tape->on_gradient_needed", "tape->on_parameters_needed"};
+    for (int i = 0; i < 3; i++)
+        expect_own(listeners[i][0], listeners[i][1], names[i], call);
     CHECK(memcmp(&now.arena, &then.arena, sizeof now.arena) == 0 && now.tensors == then.tensors &&
               now.tensor_count == then.tensor_count && now.tensor_capacity == then.tensor_capacity &&
               now.nodes == then.nodes && now.count == then.count && now.capacity == then.capacity &&
