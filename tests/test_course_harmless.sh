@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_course_harmless.sh: what a starter's `./check` accepts, the grader accepts. Harmless pieces of C, as one may
-# write them in a solution or to debug one, stand in stage 1's ddp.c, and run in ddp_create(). Without --grade: symbols.sh
-# accepts them in both builds, with and without the sanitizer. With --grade, in minutes: `./check` and grade.sh
+# write them in a solution or to debug one, stand in stage 1's ddp.c, and run in ddp_create(). Without --grade:
+# symbols.sh accepts them in both builds, with and without the sanitizer. With --grade, in minutes: `./check` and grade.sh
 # give all points to a ddp.c with all of them; and to none that calls exit().
 #
 # usage: test_course_harmless.sh ROOT [--grade]

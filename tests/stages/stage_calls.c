@@ -1,5 +1,6 @@
-/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests, so it gets no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the
- * names of stage_calls.syms, so that pg_rank() becomes stage_pg_rank(), and printf() stage_printf().
+/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests, so it
+ * gets no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the names of
+ * stage_calls.syms, so that pg_rank() becomes stage_pg_rank(), and printf() stage_printf().
  *
  *   the group   is a handle, an address without memory. The functions here know the group behind it, and fault if the
  *               stage has changed what it must not change. Who holds the group itself, as train does, may pass it, too.
