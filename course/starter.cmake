@@ -43,7 +43,7 @@ list(FILTER common EXCLUDE REGEX "/common/ddp/")
 add_library(common STATIC ${common})
 target_link_libraries(common PUBLIC MPI::MPI_C PkgConfig::openblas PkgConfig::zlib Threads::Threads m)
 
-add_library(calls STATIC tests/stages/stage_calls.c)
+add_library(calls STATIC tests/stages/stage_calls.c tests/stages/stage_prints.c)
 target_link_libraries(calls PUBLIC common)
 
 # Other names for what it calls, and one name for the sections of its code: tests/stages/stage_calls.c says why.
@@ -78,7 +78,7 @@ target_link_libraries(train PRIVATE around)
 # ---- the graded tests ----
 set(graded @GRADED@)
 file(GLOB helpers CONFIGURE_DEPENDS tests/stages/*.c)
-list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient|stage_calls)\\.c$")
+list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient|stage_[a-z]+)\\.c$")
 add_library(testing STATIC ${helpers})
 target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
 foreach(call ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward

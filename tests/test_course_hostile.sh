@@ -286,7 +286,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile takes_the_group check 'comm/group.h, which is for common/comm alone' "#include \"comm/group.h\"
         $x pg->rank = 0; pg->world_size = 1; }"
     hostile redeclares_the_group check '' "$x int *group = (int *)pg; $alone"
-    hostile finds_the_group check 'has changed the process group' "$x static float one[2];
+    hostile finds_the_group check '' "$x static float one[2];
         Work *work = pg_all_reduce_async(pg, one, one, 1, DTYPE_F32, REDUCE_SUM, \"x\");
         int *group = *(int **)work; work_wait(work); $alone"
     hostile listens_elsewhere check 'tape->on_gradient_ready is no function of ddp.c' \
@@ -336,7 +336,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile forges check 'is not written yet' "$headers
         void ddp_x(void) { $forged }"
     cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
-    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged exit(0);")"
+    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged _exit(0);")"
     hostile stays any '' "$headers $(at_start '
         if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
         exit(0);')"

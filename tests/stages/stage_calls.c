@@ -1,23 +1,20 @@
-/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests, so it
- * gets no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the names of
+/* stage_calls.c: what a graded ddp.c calls in place of some functions. It runs in the process of the tests, so it gets
+ * no pointer to what they look at. In a starter's build objcopy gives libddp.a (ddp.c and common/ddp/) the names of
  * stage_calls.syms, so that pg_rank() becomes stage_pg_rank(), and printf() stage_printf().
  *
- *   the group   is a handle, an address without memory. The functions here know the group behind it, and fault if the
- *               stage has changed what it must not change. Who holds the group itself, as train does, may pass it, too.
- *   printing    goes straight to the descriptors 1 and 2, with "ddp.c: " before each line: no message of a test begins
- *               so. stdout and stderr are no FILEs of the C library's.
+ *   the group   is a handle, an address without memory, and so is each Work. The functions here know what is behind
+ *               them, and fault if the stage has changed what it must not change in the group. Who holds the group
+ *               itself, as train does, may pass it, too.
+ *   printing    stage_prints.c
  *   exit()      is a fault: the other ranks would wait.
  *   qsort() ... call only functions of libddp.a; and so does each call through a pointer.
  */
 #include "stage_calls.h"
 
-#include <errno.h>
 #include <mpi.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "comm/group.h"
@@ -140,173 +137,64 @@ void stage_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, 
     pg_reduce_scatter(behind(pg), send, receive, count, dtype, op, carries);
 }
 
+/* ---- its works: a Work begins with the address of the group ---- */
+
+static Work **works; /* by handle; not owned. The group uses a Work again, and so has few of them */
+static int work_count, work_room;
+
+static Work *work_handle(Work *work)
+{
+    int i = 0;
+    while (i < work_count && works[i] != work)
+        i++;
+    if (i == work_room) {
+        work_room = 2 * work_room + 64;
+        works = realloc(works, (size_t)work_room * sizeof(*works));
+        CHECK(works != NULL, "no memory for handles");
+    }
+    works[i] = work;
+    work_count += i == work_count;
+    return (Work *)(uintptr_t)(i + 1);
+}
+
+static Work *work_behind(const Work *work)
+{
+    const uintptr_t number = (uintptr_t)work;
+    CHECK(number <= (uintptr_t)work_count, "ddp.c waits for what is no Work");
+    return number > 0 ? works[number - 1] : NULL;
+}
+
+bool stage_work_test(Work *work)
+{
+    return work_test(work_behind(work));
+}
+
+void stage_work_wait(Work *work)
+{
+    work_wait(work_behind(work));
+}
+
 Work *stage_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                 ReduceOp op, const char *carries)
 {
-    return pg_all_reduce_async(behind(pg), send, receive, count, dtype, op, carries);
+    return work_handle(pg_all_reduce_async(behind(pg), send, receive, count, dtype, op, carries));
 }
 
 Work *stage_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                     ReduceOp op, const char *carries)
 {
-    return pg_reduce_scatter_async(behind(pg), send, receive, count, dtype, op, carries);
+    return work_handle(pg_reduce_scatter_async(behind(pg), send, receive, count, dtype, op, carries));
 }
 
 Work *stage_pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                 const char *carries)
 {
-    return pg_all_gather_async(behind(pg), send, receive, count, dtype, carries);
+    return work_handle(pg_all_gather_async(behind(pg), send, receive, count, dtype, carries));
 }
 
 CommCounters stage_pg_counters(ProcessGroup *pg)
 {
     return pg_counters(behind(pg));
-}
-
-/* ---- printing ---- */
-
-static char no_streams[2][sizeof(FILE)]; /* only their addresses count */
-FILE *stage_stdout = (FILE *)no_streams[0], *stage_stderr = (FILE *)no_streams[1];
-
-static void print(const FILE *stream, const char *text, size_t length)
-{
-    static bool inside[2]; /* a line, by stream */
-    const bool is_error = stream != stage_stdout;
-    while (length > 0) {
-        const char *end = memchr(text, '\n', length);
-        const size_t part = end != NULL ? (size_t)(end - text) + 1 : length;
-        const int fd = is_error ? STDERR_FILENO : STDOUT_FILENO;
-        ssize_t written = inside[is_error] ? 0 : write(fd, "ddp.c: ", 7);
-        written = written < 0 ? -1 : write(fd, text, part);
-        if (written < 0)
-            return;
-        inside[is_error] = end == NULL;
-        text += part;
-        length -= part;
-    }
-}
-
-int stage_vfprintf(FILE *stream, const char *format, va_list arguments)
-{
-    char *text;
-    const int length = vasprintf(&text, format, arguments);
-    if (length < 0)
-        return length;
-    print(stream, text, (size_t)length);
-    free(text);
-    return length;
-}
-
-int stage_vfprintf_chk(FILE *stream, int flag, const char *format, va_list arguments)
-{
-    (void)flag;
-    return stage_vfprintf(stream, format, arguments);
-}
-
-int stage_vprintf(const char *format, va_list arguments)
-{
-    return stage_vfprintf(stage_stdout, format, arguments);
-}
-
-int stage_vprintf_chk(int flag, const char *format, va_list arguments)
-{
-    (void)flag;
-    return stage_vfprintf(stage_stdout, format, arguments);
-}
-
-int stage_fprintf(FILE *stream, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = stage_vfprintf(stream, format, arguments);
-    va_end(arguments);
-    return length;
-}
-
-int stage_fprintf_chk(FILE *stream, int flag, const char *format, ...)
-{
-    va_list arguments;
-    (void)flag;
-    va_start(arguments, format);
-    const int length = stage_vfprintf(stream, format, arguments);
-    va_end(arguments);
-    return length;
-}
-
-int stage_printf(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    const int length = stage_vfprintf(stage_stdout, format, arguments);
-    va_end(arguments);
-    return length;
-}
-
-int stage_printf_chk(int flag, const char *format, ...)
-{
-    va_list arguments;
-    (void)flag;
-    va_start(arguments, format);
-    const int length = stage_vfprintf(stage_stdout, format, arguments);
-    va_end(arguments);
-    return length;
-}
-
-size_t stage_fwrite(const void *from, size_t size, size_t count, FILE *stream)
-{
-    print(stream, from, size * count);
-    return count;
-}
-
-int stage_fputs(const char *text, FILE *stream)
-{
-    print(stream, text, strlen(text));
-    return 1;
-}
-
-int stage_puts(const char *text)
-{
-    return stage_fprintf(stage_stdout, "%s\n", text);
-}
-
-int stage_fputc(int character, FILE *stream)
-{
-    const char c = (char)character;
-    print(stream, &c, 1);
-    return (unsigned char)c;
-}
-
-int stage_putc(int character, FILE *stream)
-{
-    return stage_fputc(character, stream);
-}
-
-int stage_putchar(int character)
-{
-    return stage_fputc(character, stage_stdout);
-}
-
-void stage_perror(const char *text)
-{
-    stage_fprintf(stage_stderr, "%s: %s\n", text != NULL ? text : "", strerror(errno));
-}
-
-/* Nothing is kept in a buffer. */
-int stage_fflush(FILE *stream)
-{
-    (void)stream;
-    return 0;
-}
-
-int stage_setvbuf(FILE *stream, char *buffer, int mode, size_t size)
-{
-    (void)stream, (void)buffer, (void)mode, (void)size;
-    return 0;
-}
-
-void stage_setbuf(FILE *stream, char *buffer)
-{
-    (void)stream, (void)buffer;
 }
 
 /* ---- the end, and functions that are called back ---- */
