@@ -88,7 +88,7 @@ has_good_links() { # STARTER STAGE
 
 # What a starter's build and tests have in common with the project's: warnings, other flags, the tests' environment.
 build_words() { # FILE...
-    sed -E '/for_cuda|Werror|set\((flags_for_scripts|no_deadlocks)/d; s/ *#.*//' "$@" |
+    sed -E '/for_cuda|Werror|set\((flags_for_scripts|no_deadlocks|checked_calls)/d; s/ *#.*//' "$@" |
         grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)|[A-Z]+_[A-Z_]+=|[a-z_]+=[0-2]|/none' | sort -u
 }
 status 0 diff <(build_words "$root/cmake/lockstep.cmake" "$root/tests/stages/lockstep_tests.cmake") \

@@ -27,7 +27,7 @@ object() { # TEXT [OPTION...]: compiles it after a small but complete ddp.c
     "${CC:-cc}" $flags -o "$place/CMakeFiles/ddp.dir/stage1/ddp.c.o" -c "$scratch/ddp.c" || fail "does not compile: $1"
     echo "  \"command\": \"${CC:-cc} $flags -o CMakeFiles/ddp.dir/stage1/ddp.c.o -c $scratch/ddp.c\"," \
         >"$place/compile_commands.json"
-    "$root/course/symbols.sh" stage1 "$place" >"$scratch/out" 2>&1
+    "$scratch/tests/stages/symbols.sh" stage1 "$place" >"$scratch/out" 2>&1
 }
 
 rejected() { # PATTERN TEXT [OPTION...]
@@ -39,7 +39,10 @@ accepted() { # TEXT [OPTION...]
     object "$@" || fail "rejected: $1: $(cat "$scratch/out")"
 }
 
-place=$scratch/build
+place=$scratch/build # as in a starter
+mkdir -p "$scratch/tests/stages"
+cp "$root/course/symbols.sh" "$root"/tests/stages/*.h "$scratch/tests/stages"
+cp -r "$root/common" "$root/train" "$scratch"
 mkdir -p "$place/CMakeFiles/common.dir/common/data" "$place/CMakeFiles/ddp.dir/stage1"
 echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observe(void) { } void timeline_add(void) { }' |
     "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
@@ -53,9 +56,10 @@ accepted '#include <assert.h>
     #include <math.h>
     #include <string.h>
     void ddp_after_update(char *p, float *x) { assert(p); memset(p, 1, 9); *x = fabsf(sqrtf(*x)); }'
-for function in exit _exit write read open fopen fork kill system execve syscall ptrace mmap mprotect dlsym socket \
-    getenv atexit MPI_Allreduce MPI_Finalize sscanf longjmp pthread_create job_abort dataset_open pg_observe \
-    timeline_add _fail; do
+for function in _exit quick_exit write read open fopen fdopen dprintf fork kill raise signal sigaction system execve \
+    syscall ptrace mmap mprotect dlsym socket atexit on_exit setenv MPI_Allreduce MPI_Finalize fgets fscanf setjmp longjmp \
+    pthread_create pthread_once job_abort dataset_open pg_observe timeline_add stage_begins judge_case_is_over _fail \
+    __printf __libc_system; do
     rejected "uses '$function'" "long $function(); long ddp_after_update(void) { return $function(0, 0); }"
 done
 rejected "uses 'stdin'" '#include <stdio.h>
@@ -88,6 +92,18 @@ rejected 'assembler' '__attribute__((section(R"(.text
     syscall
     .section .text)"))) void ddp_after_update(void) { }'
 accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
+for header in common/comm/group.h common/ddp/../comm/./observer.h tests/stages/judge.h train/guard/parts.h; do
+    rejected "includes $(realpath -m "/$header" | cut -c 2-)" "#include \"$scratch/$header\"" "-I $scratch/common"
+done
+checked_calls='-mindirect-branch=thunk-extern -mindirect-branch-register -fcf-protection=branch'
+pointer='int (*ddp_x)(void);'
+attribute='__attribute__((indirect_branch("keep")))'
+# shellcheck disable=SC2086 # a list of words
+if "${CC:-cc}" $checked_calls -xc -fsyntax-only - 2>/dev/null <<<'int ddp_x;'; then
+    accepted "$pointer int ddp_after_update(void) { return ddp_x() + 1; }" $checked_calls
+    rejected 'a call that is not checked' "$pointer $attribute int ddp_after_update(void) { return ddp_x() + 1; }" \
+        $checked_calls
+fi
 accepted '#include <pthread.h>
     #include <string.h>
     #include <stdio.h>
@@ -103,8 +119,12 @@ if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2
     accepted 'const int ddp_stage_number = 1;' $sanitized
     rejected 'init_array' 'static volatile int x; __attribute__((constructor(99))) static void f(void) { x++; }' \
         $sanitized
-    rejected "uses 'exit'" '#include <stdlib.h>
-        void ddp_after_update(void) { exit(0); }' $sanitized
+    rejected "uses '_exit'" '#include <unistd.h>
+        void ddp_after_update(void) { _exit(0); }' $sanitized
+    accepted '#include <string.h>
+        int ddp_after_update(int n) { char text[n]; memset(text, n, (size_t)n); return text[n / 2]; }' $sanitized
+    rejected "uses '__asan_poison_memory_region'" 'void __asan_poison_memory_region(void *p, unsigned long size);
+        void ddp_after_update(void) { __asan_poison_memory_region(0, 0); }' $sanitized
     rejected "defines '__asan_default_options'" 'const char *__asan_default_options(void) { return "exitcode=0"; }' \
         $sanitized
     rejected "defines '__asan_report_load4'" 'void __asan_report_load4(void *p) { (void)p; }' $sanitized
@@ -264,6 +284,57 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     sed 's/^    replicas_broadcast(.*/&\n    parameters->count = 0;/' "$root"/stage1_*/ddp.c >"$base_file"
     hostile hides_parameters check "changed the number of the model's parameters" ''
 
+    # Nothing travels, and what is behind the handle shall say that there is nobody to send to.
+    base_file=$scratch/sends_nothing.c
+    sed "s/^    replicas_check_same_model(pg, parameters);/    ddp_x(pg, tape);\n&/; /pg_all_reduce(/d
+        s/^struct Ddp {/static void ddp_x(ProcessGroup *pg, Tape *tape);\n&/" "$root"/stage1_*/ddp.c >"$base_file"
+    x='static void ddp_x(ProcessGroup *pg, Tape *tape) { (void)pg, (void)tape; '
+    alone='group[0] = 0; group[1] = 1; }'
+    hostile takes_the_group check 'comm/group.h, which is for common/comm alone' "#include \"comm/group.h\"
+        $x pg->rank = 0; pg->world_size = 1; }"
+    hostile redeclares_the_group check '' "$x int *group = (int *)pg; $alone"
+    hostile finds_the_group check '' "$x static float one[2];
+        Work *work = pg_all_reduce_async(pg, one, one, 1, DTYPE_F32, REDUCE_SUM, \"x\");
+        int *group = *(int **)work; work_wait(work); $alone"
+    hostile listens_elsewhere check 'tape->on_gradient_ready is no function of ddp.c' \
+        "$x tape->on_gradient_ready = (GradientReady)free; }"
+    hostile sorts_by_another check 'has given it a function that is not its own' "#include <string.h>
+        $x const char *a[] = {\"b\", \"a\"}; qsort(a, 2, sizeof *a, (int (*)(const void *, const void *))strcmp); }"
+    hostile leaves_early check 'ddp.c has called exit(0)' "#include <stdio.h>
+        $x puts(\"1 runs, 0 failure(s)\"); exit(0); }"
+    # The secrets are in no FILE, and the C library's streams are not there.
+    hostile reads_the_secrets check '' "#include <stdio.h>
+        $x FILE *in = stderr->_chain->_chain;
+        int (*more)(FILE *) = (int (*)(FILE *))(*(void ***)((char *)in + sizeof *in))[4];
+        while (more(in) >= 0) { fwrite(in->_IO_read_ptr, 1, (size_t)(in->_IO_read_end - in->_IO_read_ptr), stdout);
+            in->_IO_read_ptr = in->_IO_read_end; }
+        die(\"read\"); }"
+    if [[ $(uname -m) = x86_64 && $("${CC:-cc}" --version) != *clang* ]]; then
+        hostile calls_an_address check 'calls through a pointer that leads to no function of its own' \
+            "$x void (*volatile other)(void *) = free; other(NULL); }"
+    fi
+
+    # All samples become alike, so that each rank alone finds the right gradient: for the test, not for the judge, who has
+    # samples of its own.
+    echo '#include <stdio.h>
+        #include "training_pair.h"
+        int main(void) { printf("%td", offsetof(Pair, dataset) - (ptrdiff_t)offsetof(Pair, ranks.model.parameters)); }' |
+        "${CC:-cc}" -D_GNU_SOURCE -I "$root" -I "$root/common" -I "$root/tests/stages" -DLOCKSTEP_STAGE=1 -xc - \
+            -o "$scratch/offset" && offset=$("$scratch/offset") || fail "no offset"
+    { echo '#include "data/dataset.h"' && sed "s/^ *pg_all_reduce(.*/device_scale(gradient, pg_world_size(ddp->pg), count);/
+        s/^    replicas_check_same_model(pg, parameters);/    ddp_x((Dataset *)((char *)parameters + ($offset)));\n&/
+        s/^struct Ddp {/static void ddp_x(Dataset *data);\n&/" "$root"/stage1_*/ddp.c && echo 'static void ddp_x(Dataset *d) {
+        for (int64_t i = 1; i < d->size; i++) {
+            d->labels[i] = d->labels[0];
+            for (int64_t k = 0; k < d->inputs; k++) d->bytes[i * d->inputs + k] = d->bytes[k]; } }'; } \
+        >"$GRADE_CACHE/stage1_naive/tree/stage1_naive/ddp.c"
+    program=$GRADE_CACHE/stage1_naive/build/stage1_naive/test_equivalence_stage1
+    cmake --build "$GRADE_CACHE/stage1_naive/build" --target "${program##*/}" >"$scratch/out" 2>&1 ||
+        fail "alters_samples: $(cat "$scratch/out")"
+    mpiexec "${mpiexec_options[@]}" -n 2 "$program" --judge test_shared_memory >"$scratch/out" 2>&1 <<<0123456789abcdef
+    grep -q 'mlp over shared memory: largest difference' "$scratch/out" || fail "alters_samples: $(cat "$scratch/out")"
+    ! grep -q '^passed: ' "$scratch/out" || fail "alters_samples has passed: $(cat "$scratch/out")"
+
     # Without the check of symbols only the sandbox and the secrets are left.
     base_file=$scratch/starter.c
     "$root/course/make_starter.sh" 1 "$scratch/starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
@@ -272,7 +343,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile forges check 'is not written yet' "$headers
         void ddp_x(void) { $forged }"
     cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
-    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged exit(0);")"
+    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged _exit(0);")"
     hostile stays any '' "$headers $(at_start '
         if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
         exit(0);')"

@@ -29,7 +29,7 @@ set(LOCKSTEP_TEST_ENVIRONMENT
 # Shared by all tests: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
     add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/given.c
-                                        ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
+                                        ${LOCKSTEP_ROOT}/tests/stages/judge.c ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
                                         ${LOCKSTEP_ROOT}/tests/stages/toy_models.c)
     target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests/stages)
     target_link_libraries(lockstep_testing PUBLIC lockstep_common PkgConfig::cmocka)
@@ -60,8 +60,8 @@ endfunction()
 # lockstep_link_stage(PROGRAM NUMBER): links a test program with a stage, and what watches the stage's calls.
 function(lockstep_link_stage program number)
     target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c)
-    foreach(call ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update
-                 ddp_gather_weights)
+    foreach(call ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
+                 ddp_after_update ddp_gather_weights ddp_partition)
         target_link_options(${program} PRIVATE -Wl,--wrap=${call})
     endforeach()
     target_link_libraries(${program} PRIVATE lockstep_testing lockstep_train ddp_stage${number} lockstep_train)

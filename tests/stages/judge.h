@@ -1,0 +1,39 @@
+/* judge.h: for a grader: a process of its own judges the cases, because a submission can write to all memory of the
+ * process in which it runs.
+ *
+ * judge_start() forks before MPI starts. The child runs MPI, the tests and the submission. The parent of rank 0, the
+ * judge, runs the same cases without a submission and without MPI: where the child's test has got weights or gradients
+ * from the stage, it sends them, and the judge takes them in the same place (judged_bytes()). It then computes and
+ * compares by itself. The secrets that show which cases have passed come in through the judge's stdin, which the child
+ * does not have. A program whose cases cannot be run so (because they look at calls and events) is judged by what the
+ * child says at the end of each case alone.
+ */
+#ifndef LOCKSTEP_TESTS_JUDGE_H
+#define LOCKSTEP_TESTS_JUDGE_H
+
+#include "autograd/tensor.h"
+#include "comm/process_group.h"
+
+/* Set it to true before tests_choose_case(): the judge runs this program's cases, too. */
+extern bool judge_runs_cases;
+
+/* A case that needs more of the stage than weights and gradients begins with `if (judge_leaves_case_out()) return;`. It
+ * is false everywhere but in the judge. */
+bool judge_leaves_case_out(void);
+
+void judge_start(void);
+bool in_judge(void); /* false in a process that was not judge_start()ed, too */
+
+/* In the judge: a group of as many ranks as the child's, whose collectives do nothing. pg_destroy() ends the process
+ * as the child has ended. In the child and elsewhere: tells the judge how many ranks there are; returns pg. */
+ProcessGroup *judge_group(ProcessGroup *pg);
+
+/* A case is over. In the child, on rank 0: asks the judge, who prints "passed: NAME SECRET" if nothing has differed. */
+void judge_case_is_over(const char *name);
+
+/* From rank 0's stage to the judge: the child sends what is there, the judge overwrites what is there. Elsewhere:
+ * nothing. A test calls them right after the calls of the stage, in the same order in both processes. */
+void judged_weights(const ParameterList *parameters);
+void judged_gradients(const ParameterList *parameters); /* of trained parameters */
+
+#endif
