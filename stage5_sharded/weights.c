@@ -142,9 +142,12 @@ void weights_begin_micro_batch(Weights *weights)
     weights->everything = false;
 }
 
-/* Nothing is kept, so that every micro-batch begins alike and makes the same gathers. */
+/* Level 3: nothing is kept, so that every micro-batch begins alike and makes the same gathers. Levels 1 and 2: a gather
+ * of weights that the step did not use may still read this rank's shard, which the update changes. */
 void weights_end_micro_batch(Weights *weights, bool update_follows)
 {
+    for (int b = 0; b < weights->shards->count && update_follows; b++)
+        finish_gather(&weights->shards->buckets[b]);
     if (weights->shards->zero < 3)
         return;
     drop_others(weights, NULL, 0);
