@@ -6,6 +6,7 @@
 #
 # usage: test_course_harmless.sh ROOT [--grade]
 set -u
+export LC_ALL=C
 root=$(cd "$1" && pwd) || exit 1
 scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
 trap 'rm -rf "$scratch"' EXIT

@@ -109,11 +109,6 @@ void stage_pg_barrier(ProcessGroup *pg)
     pg_barrier(behind(pg));
 }
 
-void stage_pg_barrier_without_timeout(ProcessGroup *pg)
-{
-    pg_barrier_without_timeout(behind(pg));
-}
-
 void stage_pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)
 {
     pg_broadcast(behind(pg), buffer, count, dtype, root, carries);
