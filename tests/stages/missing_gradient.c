@@ -1,10 +1,11 @@
-/* missing_gradient.c: trains the branching model without find_unused_parameters. In step 2 one branch is missing, on
- * one rank or on all ranks, perhaps in the first of two micro-batches only; or one rank has a different model from the
- * start. test_missing_gradient.sh checks the error that must follow.
+/* missing_gradient.c: trains the branching model without find_unused_parameters, twice: first undisturbed, then in one
+ * step one branch is missing, on one rank or on all ranks, in one of some micro-batches; or one rank has a different model
+ * from the start. test_missing_gradient.sh checks the error that must follow.
  *
- * usage: missing_gradient RANK                     the rank that leaves branch 3 out; -1: all of them do
- *        missing_gradient first-micro-batch RANK   the same, in the first of two micro-batches only
- *        missing_gradient other-model RANK         the rank that has frozen the bias of branch 1 */
+ * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP   RANK leaves branch 3 out (-1: all of them do) in STEP, in
+ *                  micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level; CAP: bytes
+ *        missing_gradient frozen|shape RANK              RANK has frozen the bias of branch 1, or another shape of its
+ *                  weight, with as many elements */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,59 @@ static void micro_batch(Ddp *ddp, Branches *branches, const BranchPlan *plan, in
     ddp_after_backward(ddp, 1);
 }
 
+/* The disturbance: rank -1 is all ranks; step -1 is none. */
+typedef struct Case {
+    int rank, step, micro_batch, micro_batches;
+    const char *other_model;
+    DdpOptions options;
+} Case;
+
+static Case read_case(char **argv)
+{
+    Case c = {.step = -1, .micro_batches = 1,
+              .options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32, .zero = 2}};
+    if (argv[3] == NULL) {
+        c.other_model = argv[1];
+        c.rank = atoi(argv[2]);
+        return c;
+    }
+    c.rank = atoi(argv[1]);
+    c.step = atoi(argv[2]);
+    c.micro_batch = atoi(argv[3]);
+    c.micro_batches = atoi(argv[4]);
+    c.options.grad_dtype = strcmp(argv[5], "bf16") == 0 ? DTYPE_BF16 : strcmp(argv[5], "fp16") == 0 ? DTYPE_F16 : DTYPE_F32;
+    c.options.zero = atoi(argv[6]);
+    c.options.bucket_cap_bytes = c.options.first_bucket_cap_bytes = (size_t)atol(argv[7]);
+    return c;
+}
+
+static void train(ProcessGroup *pg, const Case *c, bool disturbed, long steps)
+{
+    const int rank = pg_rank(pg);
+    const bool is_culprit = disturbed && (c->rank < 0 || c->rank == rank);
+    Branches branches;
+    BranchPlan plan = branches_plan(0);
+    branches_create(&branches, 1);
+    if (is_culprit && c->other_model != NULL && strcmp(c->other_model, "frozen") == 0)
+        branches.parameters.items[3]->tensor.requires_grad = false;
+    if (is_culprit && c->other_model != NULL && strcmp(c->other_model, "shape") == 0)
+        branches.parameters.items[2]->tensor.shape[0] /= 2, branches.parameters.items[2]->tensor.shape[1] *= 2;
+    Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &c->options);
+    for (long step = 0; step < steps; step++) {
+        job_set_step(step);
+        for (int k = 0; k < c->micro_batches; k++) {
+            plan.left_out[3] = is_culprit && step == c->step && k == c->micro_batch;
+            micro_batch(ddp, &branches, &plan, rank, step, k + 1 == c->micro_batches);
+        }
+        parameters_zero_gradients(&branches.parameters);
+        ddp_after_update(ddp);
+        printf("rank %d has done step %ld%s\n", rank, step, disturbed ? "" : " undisturbed");
+        fflush(stdout);
+    }
+    ddp_destroy(ddp);
+    branches_free(&branches);
+}
+
 int main(int argc, char **argv)
 {
     pg_initialize(&argc, &argv);
@@ -33,32 +87,9 @@ int main(int argc, char **argv)
     ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = 10});
     guard_group(pg);
     device_init(pg_local_rank(pg), 1);
-    int rank = pg_rank(pg);
-    bool other_model = argc > 2 && strcmp(argv[1], "other-model") == 0;
-    bool in_first = argc > 2 && strcmp(argv[1], "first-micro-batch") == 0;
-    int culprit = atoi(argv[argc - 1]);
-    bool is_culprit = culprit < 0 || culprit == rank;
-    Branches branches;
-    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .grad_dtype = DTYPE_F32,
-                          .zero = 2};
-    BranchPlan plan = branches_plan(0);
-    branches_create(&branches, 1);
-    branches.parameters.items[3]->tensor.requires_grad = !(other_model && is_culprit);
-    Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &options);
-    for (long step = 0; step < 5; step++) {
-        job_set_step(step);
-        plan.left_out[3] = !other_model && step == 2 && is_culprit;
-        if (in_first) {
-            micro_batch(ddp, &branches, &plan, rank, step, false);
-            plan.left_out[3] = false;
-        }
-        micro_batch(ddp, &branches, &plan, rank, step, true);
-        parameters_zero_gradients(&branches.parameters);
-        printf("rank %d has done step %ld\n", rank, step);
-        fflush(stdout);
-    }
-    ddp_destroy(ddp);
-    branches_free(&branches);
+    const Case c = read_case(argv);
+    train(pg, &c, false, 1);
+    train(pg, &c, true, 5);
     pg_destroy(pg);
-    return 0;
+    return argc < 3;
 }

@@ -42,41 +42,42 @@ what_came()
     [[ -n $message && ! $message =~ $1 ]] || echo -n "; usual cause: ${*:2}"
 }
 
-# check RANKS CULPRIT [first-micro-batch]: CULPRIT is the rank that lacks the gradient; -1: all do
+# check RANKS CULPRIT STEP K OF TYPE ZERO CAP: see missing_gradient.c. CULPRIT lacks the gradient; -1: all do
 check()
 {
-    ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all}" cause=
-    if [ $# -gt 2 ]; then
-        what+=", in the first of two micro-batches"
+    ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all} in step $3" cause=
+    if [ "$5" -gt 1 ]; then
+        what+=", in micro-batch $4 of $5 (from 0), gradients sent in $6"
         cause="; usual cause: only the last micro-batch is checked, but the check belongs after EVERY backward pass"
     fi
-    run "${@:3}" "$culprit"
+    run "${@:2}"
     faults=$(grep -a -c '^missing_gradient: fault: ' "$scratch/err")
-    expected="rank ${culprit/-1/[0-9]}, step 2: .*branch3\.weight, branch3\.bias"
+    expected="rank ${culprit/-1/[0-9]}, step $3: .*branch3\.weight, branch3\.bias"
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
         fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -eq 0 ]; then
         fail "the run went on: a gradient that never came was not noticed$cause"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
-        fail "the run ended, but not by a fault in step 2 that names branch3.weight and branch3.bias, on rank" \
-            "${culprit/-1/0 or another}; $(what_came 'work_wait\(NULL\)' "nothing checks after backward that every" \
+        fail "the run ended, but not by a fault in step $3 that names branch3.weight and branch3.bias, on rank" \
+            "${culprit/-1/0 or another}$cause; $(what_came 'work_wait\(NULL\)' "nothing checks after backward that every" \
             "trained parameter has its gradient")"
     elif [ "$culprit" -ge 0 ] && [ "$faults" -ne 1 ]; then
         fail "expected one fault, from the rank that lacks the gradient, got $faults"
-    elif grep -a -q 'has done step [34]' "$scratch/out" || ! grep -a -q 'has done step 1' "$scratch/out"; then
-        fail "expected the fault in step 2; done: $(tr '\n' ';' <"$scratch/out")"
+    elif grep -a -q "has done step [$3-9]\$" "$scratch/out" || ! grep -a -q "has done step $(($3 - 1))\$" \
+        <(echo "has done step -1" && cat "$scratch/out"); then
+        fail "expected the fault in step $3; done: $(tr '\n' ';' <"$scratch/out")"
     else
         left=$(left_running "$program")
         [ -z "$left" ] || fail "left running: $left"
     fi
 }
 
-# On rank `culprit` a parameter is frozen that the others train.
+# check_other_model RANKS CULPRIT KIND PARAMETER: on the rank CULPRIT a parameter is frozen, or has another shape.
 check_other_model()
 {
-    ranks=$1 culprit=$2 what="of which rank $2 has frozen branch1.bias"
-    run other-model "$culprit"
-    if ! grep -a -q '^missing_gradient: error: the ranks have different models: parameter 3 is branch1.bias' "$scratch/err"
+    ranks=$1 what="of which rank $2 has another model ($3)"
+    run "$3" "$2"
+    if ! grep -a -q '^missing_gradient: error: the ranks have different models: parameter '"$4" "$scratch/err"
     then
         fail "nothing says so (status $status, 124 means that it hung); $(what_came '^rank [0-9]' "ddp_create() does" \
             "not begin with replicas_check_same_model()")"
@@ -85,19 +86,21 @@ check_other_model()
     fi
 }
 
-check_other_model 2 1
-check_other_model 3 0
-for ranks in 1 2 3; do
-    check "$ranks" -1
-done
-check 2 0
-check 2 1
-check 3 2
-runs=8
-if [[ $program =~ stage[45]$ ]]; then # the stages that communicate after the last micro-batch only
-    check 2 1 first-micro-batch
-    check 2 -1 first-micro-batch
-    runs=10
+one_bucket=1000000 small=200
+check_other_model 2 1 frozen '3 is branch1\.bias'
+check_other_model 3 0 shape '2 is branch1\.weight'
+check 1 -1 2 0 1 fp32 1 $small
+check 2 0 0 0 1 fp32 2 $one_bucket
+check 2 1 3 0 1 fp32 1 $small
+check 3 2 2 0 1 fp32 2 $small
+check 3 -1 2 0 1 fp32 1 $one_bucket
+runs=7
+if [[ $program =~ stage[345]$ ]]; then # those that have micro-batches, and two that send 16 bits
+    types=(fp32 fp32)
+    [[ $program =~ stage3$ ]] || types=(bf16 fp16)
+    check 2 1 2 1 3 "${types[0]}" 2 $small
+    check 2 -1 0 0 3 "${types[1]}" 3 $one_bucket # at level 3, a step that differs from the first one is another fault
+    runs=9
 fi
 echo "$runs runs that had to end with a message, $failures failure(s)"
 exit $((failures > 0))
