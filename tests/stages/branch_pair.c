@@ -127,6 +127,21 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
         expect_agreement(pair, before);
 }
 
+/* New buckets are zeroed. So gradients must have been used when buckets are made again. */
+static void expect_gradients_not_lost(const BranchPair *pair)
+{
+    const ParameterList *parameters = &pair->ranks.parameters;
+    for (int i = 0; i < parameters->count; i++) {
+        const Tensor *tensor = &parameters->items[i]->tensor;
+        const float *gradient = tensor->grad;
+        for (int64_t k = 0; k < tensor_count(tensor) && gradient != NULL; k++)
+            if (gradient[k] != 0)
+                return;
+    }
+    fail_msg("rank %d: after ddp_after_backward() all gradients are zero: buckets were made again there, and the sums in "
+             "the old ones are lost; make them again in the next ddp_before_forward()", pg_rank(pair->pg));
+}
+
 /* Adds the gradients of all ranks' samples in one process. */
 static void whole_gradient(BranchPair *pair, const BranchPlan *plans, long step)
 {
@@ -155,6 +170,7 @@ static void whole_mean_gradient(BranchPair *pair, const BranchPlan *plans, long 
 void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, const char *what)
 {
     branch_pair_ranks_gradient(pair, &plans[pg_rank(pair->pg)], step, true);
+    expect_gradients_not_lost(pair);
     if (pair->options.rebuild_buckets && pair->watch.planned == 0)
         watch_follow_rank_0(&pair->watch);
     whole_mean_gradient(pair, plans, step);

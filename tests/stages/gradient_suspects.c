@@ -324,9 +324,10 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
 {
     ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
     char names[300] = "";
-    char cause[500] = "it was sent before it was complete (a tied weight has two contributions), changed while it was "
-                      "sent (scaled, for example), or added to another parameter's";
+    char cause[500] = "it was changed while it was sent (scaled, for example), or added to another parameter's";
     int trained = 0, wrong = 0, first = -1;
+    if (LOCKSTEP_STAGE >= 3) /* only there is anything sent during backward */
+        strcat(cause, "; or it was sent before it was complete (a tied weight has two contributions)");
     give_factor(ranks, whole, ddp_partition(pair->ddp));
     for (int i = 0; i < ranks->count; i++) {
         const Tensor *got = &ranks->items[i]->tensor, *want = &whole->items[i]->tensor;
