@@ -76,13 +76,44 @@ function(lockstep_stage_program number name)
     lockstep_link_stage(${name}_stage${number} ${number})
 endfunction()
 
+# lockstep_watch(PROGRAM): links what sees the stage's calls of the process group.
+function(lockstep_watch program)
+    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/watch.c)
+    foreach(call pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
+                 pg_all_gather_async pg_all_gather pg_barrier work_test work_wait)
+        target_link_options(${program} PRIVATE -Wl,--wrap=${call})
+    endforeach()
+endfunction()
+
+# Tests of all stages, in all combinations of modes. With 5 and 7 ranks, too: sizes that nothing else has.
+function(lockstep_mode_tests number)
+    set(names modes)
+    if(number GREATER 2)
+        list(APPEND names mode_events)
+    endif()
+    foreach(name ${names})
+        set(program test_${name}_stage${number})
+        lockstep_stage_program(${number} test_${name})
+        target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c
+                                          ${LOCKSTEP_ROOT}/tests/stages/live_bytes.c)
+        foreach(call malloc calloc realloc aligned_alloc posix_memalign free pg_alloc_shared pg_free_shared)
+            target_link_options(${program} PRIVATE -Wl,--wrap=${call})
+        endforeach()
+        foreach(ranks 1 2 3 5 7)
+            lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)
+        endforeach()
+    endforeach()
+    if(number GREATER 2)
+        lockstep_watch(test_mode_events_stage${number})
+    endif()
+endfunction()
+
 # The tests of stages 3 and 4 only: overlap, event order, unused parameters.
 function(lockstep_overlap_tests number)
     foreach(name test_launches test_overlap) # they wrap functions of the process group
         lockstep_stage_program(${number} ${name})
-        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/branch_pair.c ${LOCKSTEP_ROOT}/tests/stages/watch.c)
-        target_link_options(${name}_stage${number} PRIVATE -Wl,--wrap=pg_all_reduce_async,--wrap=pg_all_reduce
-                                                           -Wl,--wrap=pg_barrier,--wrap=work_test,--wrap=work_wait)
+        target_sources(${name}_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/branch_pair.c)
+        lockstep_watch(${name}_stage${number})
     endforeach()
     lockstep_stage_program(${number} test_no_sync)
     foreach(ranks 1 2 3 4)
@@ -142,6 +173,7 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)
     endforeach()
+    lockstep_mode_tests(${number})
     lockstep_stage_program(${number} test_toys)
     if(number EQUAL 5)
         lockstep_sharded_tests()

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "ddp/buckets.h"
+#include "ddp/bucket_plan.h"
 #include "expect.h"
 #include "given.h"
 #include "mpi_main.h"
@@ -19,14 +19,20 @@
 static int started;                      /* all-reduces, in this backward pass */
 static const Parameter *must_not_wait_in; /* set while rank 0 is held and this parameter's event runs; else NULL */
 static bool in_before_backward;           /* ddp_before_backward() is running */
+static const char *title = "";
+
+void watch_set_title(const char *text)
+{
+    title = text;
+}
 
 /* While rank 0 is held, no all-reduce of this rank can be done, so a stage that waits now would wait for ever. */
 static void check_does_not_wait(const char *call)
 {
     if (must_not_wait_in != NULL)
         fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward waits until every rank has "
-                 "sent this bucket: nothing is hidden. Start all-reduces in an event with pg_all_reduce_async(), and "
-                 "wait for them in ddp_after_backward()", job_rank(), call, must_not_wait_in->name);
+                 "sent this bucket: nothing is hidden. Start it in an event, with a function that ends in _async(), and "
+                 "wait for it in ddp_after_backward()%s%s", job_rank(), call, must_not_wait_in->name, *title ? ": " : "", title);
 }
 
 /* Checks only calls that wait in every case, so that the result does not depend on which rank is faster. */
@@ -34,14 +40,24 @@ static void check_before_backward_does_not_wait(const char *call)
 {
     if (in_before_backward)
         fail_msg("rank %d: %s was called in ddp_before_backward(), so backward begins only when all ranks have reached "
-                 "this call: nothing is hidden meanwhile. Start a bucket of unused parameters there with "
-                 "pg_all_reduce_async(), and wait for it in ddp_after_backward()", job_rank(), call);
+                 "this call: nothing is hidden meanwhile. Start a bucket of unused parameters there, with "
+                 "a function that ends in _async(), and wait for it in ddp_after_backward()%s%s", job_rank(), call,
+                 *title ? ": " : "", title);
 }
 
 Work *__real_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                                  ReduceOp op, const char *carries);
 void __real_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
                           const char *carries);
+Work *__real_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                     ReduceOp op, const char *carries);
+void __real_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                              const char *carries);
+void __real_pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
+void __real_pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries);
+Work *__real_pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                 const char *carries);
 void __real_pg_barrier(ProcessGroup *pg);
 bool __real_work_test(Work *work);
 void __real_work_wait(Work *work);
@@ -109,6 +125,51 @@ void __wrap_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, siz
     check_does_not_wait("pg_all_reduce(), which blocks,");
     check_before_backward_does_not_wait("pg_all_reduce(), which blocks,");
     __real_pg_all_reduce(pg, send, receive, count, dtype, op, carries);
+}
+
+Work *__wrap_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                     ReduceOp op, const char *carries)
+{
+    started++;
+    return __real_pg_reduce_scatter_async(pg, send, receive, count, dtype, op, carries);
+}
+
+void __wrap_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
+                              const char *carries)
+{
+    started++;
+    check_does_not_wait("pg_reduce_scatter(), which blocks,");
+    check_before_backward_does_not_wait("pg_reduce_scatter(), which blocks,");
+    __real_pg_reduce_scatter(pg, send, receive, count, dtype, op, carries);
+}
+
+void __wrap_pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)
+{
+    check_does_not_wait("pg_broadcast(), which blocks,");
+    check_before_backward_does_not_wait("pg_broadcast(), which blocks,");
+    __real_pg_broadcast(pg, buffer, count, dtype, root, carries);
+}
+
+void __wrap_pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                          const char *carries)
+{
+    check_does_not_wait("pg_all_gather(), which blocks,");
+    check_before_backward_does_not_wait("pg_all_gather(), which blocks,");
+    __real_pg_all_gather(pg, send, receive, count, dtype, carries);
+}
+
+static int gathers; /* started */
+
+int watch_gathers(void)
+{
+    return gathers;
+}
+
+Work *__wrap_pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
+                                 const char *carries)
+{
+    gathers++;
+    return __real_pg_all_gather_async(pg, send, receive, count, dtype, carries);
 }
 
 void __wrap_pg_barrier(ProcessGroup *pg)
@@ -193,11 +254,18 @@ static void hold(Watch *watch, bool (*is_over)(const Watch *watch))
     }
 }
 
+static void tell_rank_0(void)
+{
+    MPI_Send(NULL, 0, MPI_BYTE, 0, 0, messages);
+}
+
 static void watch_event(void *listener, Parameter *parameter)
 {
     Watch *watch = listener;
     CHECK(watch->count < MAX_EVENTS, "more events than the test can hold");
     int event = watch->count++;
+    if (watch->hold_rank_0 && event > 0 && event == watch->over_at && pg_rank(watch->pg) != 0)
+        tell_rank_0();
     if (event == 0) {
         watch->started_before = started;
         if (watch->hold_rank_0 && pg_rank(watch->pg) == 0)
@@ -215,13 +283,32 @@ static void watch_event(void *listener, Parameter *parameter)
         hold(watch, a_collective_is_done);
 }
 
+static void pass_gradient_needed(void *listener, Parameter *parameter)
+{
+    Watch *watch = listener;
+    watch->inner_gradient_needed(watch->inner_listener, parameter);
+}
+
+static void pass_parameters_needed(void *listener, Parameter *const *parameters, int count)
+{
+    Watch *watch = listener;
+    if (watch->before_parameters_needed != NULL)
+        watch->before_parameters_needed();
+    watch->inner_parameters_needed(watch->inner_listener, parameters, count);
+    if (watch->after_parameters_needed != NULL)
+        watch->after_parameters_needed();
+}
+
 void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
 {
     *watch = (Watch){.pg = pg, .tape = tape, .inner = tape->on_gradient_ready, .inner_listener = tape->listener,
-                     .hold_at = -1};
+                     .inner_gradient_needed = tape->on_gradient_needed,
+                     .inner_parameters_needed = tape->on_parameters_needed, .hold_at = -1};
     if (watch->inner == NULL)
-        fail_msg("the stage does not listen to gradient-ready events, so no all-reduce can start during backward");
+        fail_msg("the stage does not listen to gradient-ready events, so no bucket can be sent during backward");
     tape->on_gradient_ready = watch_event;
+    tape->on_gradient_needed = watch->inner_gradient_needed != NULL ? pass_gradient_needed : NULL;
+    tape->on_parameters_needed = watch->inner_parameters_needed != NULL ? pass_parameters_needed : NULL;
     tape->listener = watch;
     MPI_Comm_dup(MPI_COMM_WORLD, &messages);
 }
@@ -231,6 +318,8 @@ void watch_stop(Watch *watch)
     watch_forget(watch);
     MPI_Comm_free(&messages);
     watch->tape->on_gradient_ready = watch->inner;
+    watch->tape->on_gradient_needed = watch->inner_gradient_needed;
+    watch->tape->on_parameters_needed = watch->inner_parameters_needed;
     watch->tape->listener = watch->inner_listener;
 }
 
@@ -251,12 +340,13 @@ void watch_before_backward(bool begins)
 
 void watch_backward_is_over(Watch *watch)
 {
-    if (pg_rank(watch->pg) != 0)
-        MPI_Send(NULL, 0, MPI_BYTE, 0, 0, messages);
+    if (pg_rank(watch->pg) != 0 && (watch->over_at <= 0 || watch->count <= watch->over_at))
+        tell_rank_0();
     else if (watch->gave_up)
-        fail_msg("while rank 0 delayed its first gradient-ready event, another rank's backward did not reach its end: "
-                 "its stage waits for rank 0 in the middle of backward, where nothing may wait. Start all-reduces in "
-                 "an event, and wait for them in ddp_after_backward()");
+        fail_msg("while rank 0 delayed its first gradient-ready event, another rank's backward did not reach its %s: "
+                 "its stage waits for rank 0 in the middle of backward, where nothing may wait. Start to send a "
+                 "bucket in an event, and wait for it in ddp_after_backward()%s%s", watch->over_at > 0 ? "second event" : "end",
+                 *title ? ": " : "", title);
 }
 
 /* ---- which all-reduces should have been started at which event ---- */
@@ -272,12 +362,12 @@ typedef struct Plan {
     int buckets;
     int bucket_of[MAX_EVENTS]; /* by parameter index; -1: frozen */
     int pending[MAX_EVENTS];   /* by bucket: gradients that are not ready */
-    bool rebuilt;              /* in rank 0's order of readiness */
+    bool rebuilds;             /* after the first step, in rank 0's order of readiness */
 } Plan;
 
 static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, const DdpOptions *options)
 {
-    Plan plan = {.rebuilt = watch->planned > 0};
+    Plan plan = {.rebuilds = options->rebuild_buckets};
     int order[MAX_EVENTS], bucket_of[MAX_EVENTS], trained = 0;
     size_t sizes[MAX_EVENTS] = {0};
     CHECK(parameters->count <= MAX_EVENTS, "more parameters than the test can hold");
@@ -311,20 +401,22 @@ static int buckets_that_may_start(const Plan *plan)
 /* when: "after the event of fc1.weight". */
 static void expect_started(const Plan *plan, int got, bool last, const char *when, const char *cause_if_late)
 {
+    const char *rebuild = plan->rebuilds ? "or the buckets are rebuilt at another time than in the ddp_before_forward() "
+                                           "after the first step, more than once, or in this rank's own order; or " : "";
     int expected = buckets_that_may_start(plan), full = 0;
     for (int b = 0; b < plan->buckets; b++)
         full += plan->pending[b] == 0;
     if (got > full)
-        fail_msg("rank %d: %d all-reduces had been started %s, but only %d of %d buckets were full: a bucket was sent "
-                 "while at least one of its gradients was not complete (it is full when NONE is missing)%s", job_rank(),
-                 got, when, full, plan->buckets, plan->rebuilt ? ", or the buckets were not rebuilt as told" : "");
+        fail_msg("rank %d: %d buckets had been sent %s, but only %d of %d were full; usual cause: %sa bucket is sent "
+                 "while one of its gradients is not complete (it is full when NONE is missing)%s%s", job_rank(), got,
+                 when, full, plan->buckets, rebuild, *title ? ": " : "", title);
     if (got > expected)
-        fail_msg("rank %d: %d all-reduces had been started %s, but bucket %d was not full; usual cause: %s"
-                 "buckets launched as they become ready, not in bucket order", job_rank(), got, when, expected,
-                 plan->rebuilt ? "buckets not rebuilt, or more than once, or in this rank's own order; or " : "");
+        fail_msg("rank %d: %d buckets had been sent %s, but bucket %d was not full; usual cause: %sbuckets launched as "
+                 "they become ready, not in bucket order%s%s", job_rank(), got, when, expected, rebuild,
+                 *title ? ": " : "", title);
     if (got < expected && last)
-        fail_msg("rank %d: %d all-reduces had been started %s, but %d buckets were full: %s", job_rank(), got, when,
-                 expected, cause_if_late);
+        fail_msg("rank %d: %d buckets had been sent %s, but %d were full: %s%s%s", job_rank(), got, when, expected,
+                 cause_if_late, *title ? ": " : "", title);
 }
 
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)
@@ -347,7 +439,7 @@ void watch_expect_starts(const Watch *watch, const ParameterList *parameters, co
     for (int i = 0; i < watch->count; i++) {
         char when[120];
         snprintf(when, sizeof when, "after the event of %.40s%s", parameters->items[watch->order[i]]->name,
-                 plan.rebuilt ? " (buckets rebuilt ONCE, in rank 0's order of readiness)" : "");
+                 watch->planned > 0 ? " (buckets rebuilt ONCE, in rank 0's order of readiness)" : "");
         plan.pending[plan.bucket_of[watch->order[i]]]--;
         expect_started(&plan, watch->started[i], last, when, unused > 0 ? late_unused :
                        "the event that makes a bucket full starts it, and the full ones behind it");

@@ -1,5 +1,5 @@
-/* watch.h: a listener between the tape and a stage that overlaps (3 and 4). It records the order of the events, and
- * which all-reduces the stage had started at each of them. The linker replaces the process group's functions by those
+/* watch.h: a listener between the tape and a stage that overlaps (3 to 5). It records the order of the events, and
+ * which all-reduces (stage 5: reduce-scatters) the stage had started at each of them. The linker replaces the process group's functions by those
  * of watch.c (-Wl,--wrap). So the stage's calls are recorded, whatever data it keeps. With "order" in
  * LOCKSTEP_TEST_GIVEN (given.h), "bucket 2" that a stage starts before buckets 0 and 1 starts after them instead.
  */
@@ -8,13 +8,17 @@
 
 #include "ddp.h"
 
-enum { MAX_EVENTS = 64 };
+enum { MAX_EVENTS = 160 };
 
 typedef struct Watch {
     ProcessGroup *pg; /* not owned */
     Tape *tape;       /* not owned */
     GradientReady inner; /* the stage's listener */
+    GradientNeeded inner_gradient_needed;     /* stage 5; both may be NULL */
+    ParametersNeeded inner_parameters_needed;
     void *inner_listener;
+    void (*before_parameters_needed)(void); /* called before the stage handles this event, and after; may be NULL */
+    void (*after_parameters_needed)(void);
     int count;
     int order[MAX_EVENTS];        /* parameter indices, in the order of their events */
     float *gradient[MAX_EVENTS];  /* this rank's gradient when its event came, if `copying`; owned */
@@ -23,7 +27,8 @@ typedef struct Watch {
     int started[MAX_EVENTS];      /* and at the end of its event */
     bool copying;
     int hold_at;   /* at this event, wait until a collective is done; -1: never */
-    bool hold_rank_0; /* rank 0's first event lasts until all other ranks' backward passes are over */
+    bool hold_rank_0; /* rank 0's first event lasts until all other ranks' backward passes are over, */
+    int over_at;      /* or, if this is above 0, until they have come to the event with this number */
     bool gave_up;  /* a wait did not end by itself */
     int plan_order[MAX_EVENTS]; /* order of the parameters in the buckets, after watch_follow_rank_0() */
     int planned;                /* how many; 0: buckets are filled in the reverse order of registration */
@@ -35,6 +40,9 @@ void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape);
 void watch_stop(Watch *watch);   /* removes the watch, and forgets all events */
 void watch_forget(Watch *watch); /* forgets the events so far; call it before each ddp_before_forward() */
 
+/* How many gathers have been started so far, in all. */
+int watch_gathers(void);
+
 /* Call it with true before ddp_before_backward(), and with false after it. */
 void watch_before_backward(bool begins);
 
@@ -44,6 +52,9 @@ void watch_backward_is_over(Watch *watch);
 /* Call it when the stage rebuilds its buckets: from here on the expected order is that of rank 0's events in the last
  * backward pass. Every trained parameter must have raised one. Collective. */
 void watch_follow_rank_0(Watch *watch);
+
+/* What messages say in brackets of the case that is tried; must stay valid. "": nothing. */
+void watch_set_title(const char *title);
 
 /* Fails unless the stage has started each bucket as soon as it and all buckets before it were full, and no bucket
  * earlier. A trained parameter without an event counts as ready before backward. The plan is that of buckets_plan().

@@ -1,0 +1,67 @@
+/* modes.h: the ways in which a stage can be used, drawn as one table: type of what is sent, micro-batches, level, number
+ * of buckets, unused, frozen and tied parameters, rebuilt buckets, algorithm. For test_modes.c.
+ *
+ * The model has as many parameters as a mode wants, weights of width x width elements, and in some modes biases:
+ *   h = x trunk^T                       registered first, ready last
+ *   prediction = h + sum over k of (h branchK^T, with biases + biasK)
+ *   loss = mean squared error, summed over samples
+ */
+#ifndef LOCKSTEP_TESTS_MODES_H
+#define LOCKSTEP_TESTS_MODES_H
+
+#include "autograd/tape.h"
+#include "ddp.h"
+
+enum { MODE_SAMPLES = 4, MOST_MODES = 64 };
+
+typedef struct Mode {
+    int branches, width; /* branches + 1 weights */
+    bool biases;         /* each branch also has a bias, registered after its weight */
+    DdpOptions options;
+    int micro_batches;
+    int frozen;    /* index of a parameter that is not trained; -1: none */
+    bool tied;     /* one branch also uses the next one's weight */
+    bool shuffled; /* each rank records its branches in an order of its own; stages 3 and 4 */
+    bool unused;   /* some branches are left out by some ranks, by all, or in one micro-batch only */
+    AllReduceAlgorithm algorithm;
+    uint64_t seed; /* of weights, samples, and the branches left out */
+    char title[200];
+} Mode;
+
+/* What can break a property decides which modes are tried for it. */
+typedef struct ModeChoice {
+    bool types, micro_batches, unused, rebuilt, many_buckets;
+    bool ordered; /* only algorithms that add in rank order */
+    int width; /* 0: small */
+} ModeChoice;
+
+/* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them; then, if
+ * many_buckets, with modes of 33, 65 and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed
+ * in LOCKSTEP_TEST_SEED (1). More than two ranks take their time on few cores: there it is the beginning of the table,
+ * and one mode of many buckets, and one drawn. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
+int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);
+
+/* ---- the model ---- */
+
+typedef struct Fan {
+    ParameterList parameters; /* trunk.weight, branch0.weight, (branch0.bias,) branch1.weight, ... */
+    Tape tape;
+} Fan;
+
+int fan_weight(const Mode *mode, int branch); /* the index of its parameter */
+void fan_create(Fan *fan, const Mode *mode, uint64_t seed);
+void fan_free(Fan *fan);
+/* The loss of this rank's samples in this micro-batch of this step. Call tape_begin() before. */
+Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch);
+
+/* Whether the loss of any rank depends on the parameter in any micro-batch of the step. */
+bool fan_uses(const Mode *mode, int ranks, int step, int parameter);
+
+/* Adds to `sum` (by parameter, floats) what all ranks' gradients of the step are together: each rank's own sum over
+ * micro-batches, rounded to the type that is sent, added in rank order; the result is rounded, too. `size`: of the
+ * same, but of absolute values, by which a tolerance is measured. */
+void fan_expected(Fan *fan, const Mode *mode, int ranks, int step, float **sum, float **size);
+/* Into the gradients of fan: this rank's own sum after micro-batches 0 to last. */
+void fan_own_sum(Fan *fan, const Mode *mode, int rank, int step, int last);
+
+#endif

@@ -1,0 +1,299 @@
+/* modes_trial.c: see modes_trial.h. */
+#include "modes_trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/group.h" /* to see whether all collectives were waited for */
+#include "ddp/bucket_plan.h"
+#include "device/device.h"
+#include "expect.h"
+#include "given.h"
+#include "live_bytes.h"
+#include "mpi_main.h"
+
+const char trial_weights[] = "weights that the test compares";
+static const float update = 0.02f; /* the learning rate */
+
+static int64_t elements(const Trial *trial, int i)
+{
+    return tensor_count(&trial->whole.parameters.items[i]->tensor);
+}
+
+static const Tensor *rank_tensor(const Trial *trial, int i)
+{
+    return &trial->ranks.parameters.items[i]->tensor;
+}
+
+int trial_trained(const Trial *trial)
+{
+    return trial->whole.parameters.count - (trial->mode->frozen >= 0);
+}
+
+size_t trial_bytes(const Trial *trial)
+{
+    int64_t all = parameters_total(&trial->whole.parameters);
+    for (int i = 0; i < trial->whole.parameters.count; i++)
+        all -= i == trial->mode->frozen ? elements(trial, i) : 0;
+    return (size_t)all * sizeof(float);
+}
+
+int trial_plan(const Trial *trial, size_t *bytes)
+{
+    const int count = trial->whole.parameters.count;
+    size_t *sizes = alloc_or_fault((size_t)count * sizeof *sizes);
+    int *bucket_of = alloc_or_fault((size_t)count * sizeof *bucket_of), trained = 0;
+    for (int i = count - 1; i >= 0; i--)
+        if (i != trial->mode->frozen)
+            sizes[trained++] = (size_t)elements(trial, i) * sizeof(float);
+    const DdpOptions *options = &trial->mode->options;
+    int buckets = trained;
+    if (LOCKSTEP_STAGE > 1)
+        buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
+    memset(bytes, 0, (size_t)count * sizeof *bytes);
+    for (int i = 0; i < trained; i++)
+        bytes[LOCKSTEP_STAGE > 1 ? bucket_of[i] : trained - 1 - i] += sizes[i];
+    free(sizes);
+    free(bucket_of);
+    return buckets;
+}
+
+/* A backward pass by each model: from now on its tape needs no more memory. */
+static void warm_up(Trial *trial)
+{
+    void *gradients = parameters_allocate_gradients(&trial->ranks.parameters);
+    const Mode mode = {.width = trial->mode->width, .branches = trial->mode->branches, .frozen = trial->mode->frozen,
+                       .tied = trial->mode->tied, .biases = trial->mode->biases}; /* nothing is left out */
+    fan_own_sum(&trial->ranks, &mode, 0, 0, 0);
+    fan_own_sum(&trial->whole, &mode, 0, 0, 0);
+    parameters_zero_gradients(&trial->ranks.parameters);
+    parameters_free_gradients(&trial->ranks.parameters, gradients);
+}
+
+Trial *trial_create(ProcessGroup *pg, const Mode *mode)
+{
+    Trial *trial = alloc_or_fault(sizeof *trial);
+    trial->pg = pg;
+    trial->mode = mode;
+    pg_set_algorithm(pg, mode->algorithm);
+    fan_create(&trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
+    fan_create(&trial->whole, mode, mode->seed);
+    trial->whole_gradients = parameters_allocate_gradients(&trial->whole.parameters);
+    trial->size = alloc_or_fault((size_t)trial->whole.parameters.count * sizeof *trial->size);
+    for (int i = 0; i < trial->whole.parameters.count; i++)
+        trial->size[i] = alloc_or_fault((size_t)elements(trial, i) * sizeof(float));
+    warm_up(trial);
+    trial->bytes_before = live_bytes();
+    trial->ddp = ddp_create(pg, &trial->ranks.parameters, &trial->ranks.tape, &mode->options);
+    CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
+    give_start(&trial->ranks.parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
+    return trial;
+}
+
+void trial_free(Trial *trial)
+{
+    const Tape *tape = &trial->ranks.tape;
+    ddp_destroy(trial->ddp);
+    if (tape->on_gradient_ready != NULL || tape->on_gradient_needed != NULL || tape->on_parameters_needed != NULL)
+        fail_msg("after ddp_destroy() the tape still raises its events: set all callbacks to NULL again (%s)",
+                 trial->mode->title);
+    for (int i = 0; i < trial->whole.parameters.count; i++)
+        free(trial->size[i]);
+    free(trial->size);
+    parameters_free_gradients(&trial->whole.parameters, trial->whole_gradients);
+    fan_free(&trial->ranks);
+    fan_free(&trial->whole);
+    free(trial);
+}
+
+/* The factor in ddp.c. Loss scales and unequal numbers of terms make it another one in each step; only that of the last
+ * micro-batch counts. */
+static float scale_of(const Trial *trial, int step, int k)
+{
+    const bool last = k == trial->mode->micro_batches - 1;
+    return (last ? 0.37f + 0.11f * (float)step : 3) / (float)(pg_world_size(trial->pg) * trial->mode->micro_batches);
+}
+
+void trial_micro_batch(Trial *trial, int step, int k)
+{
+    Tape *tape = &trial->ranks.tape;
+    ddp_before_forward(trial->ddp, k == trial->mode->micro_batches - 1);
+    tape_begin(tape, true);
+    Tensor *loss = fan_loss(&trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
+    if (trial->before_backward != NULL)
+        trial->before_backward(true);
+    ddp_before_backward(trial->ddp, loss);
+    if (trial->before_backward != NULL)
+        trial->before_backward(false);
+    tape_backward(tape, loss, 1);
+    if (trial->after_events != NULL)
+        trial->after_events();
+    ddp_after_backward(trial->ddp, scale_of(trial, step, k));
+    if (LOCKSTEP_STAGE < 5) /* there gathers are under way */
+        worker_check_all_waited_for(trial->pg, "ddp_after_backward() returns");
+}
+
+/* ---- what is expected ---- */
+
+/* Leaves in whole's gradients what every rank must have after the step. */
+static void compute_expected(Trial *trial, int step)
+{
+    const int count = trial->whole.parameters.count;
+    float **sum = alloc_or_fault((size_t)count * sizeof *sum);
+    for (int i = 0; i < count; i++) {
+        sum[i] = device_alloc((size_t)elements(trial, i) * sizeof(float));
+        memset(trial->size[i], 0, (size_t)elements(trial, i) * sizeof(float));
+    }
+    fan_expected(&trial->whole, trial->mode, pg_world_size(trial->pg), step, sum, trial->size);
+    for (int i = 0; i < count; i++) {
+        float *gradient = trial->whole.parameters.items[i]->tensor.grad;
+        for (int64_t k = 0; k < elements(trial, i) && gradient != NULL; k++)
+            gradient[k] = sum[i][k] * scale_of(trial, step, trial->mode->micro_batches - 1);
+        device_free(sum[i]);
+    }
+    free(sum);
+}
+
+/* Of a sum of such a size. What 16 bits cannot hold of a number is at most this part of it; fp16's least numbers are 6e-8
+ * apart. */
+static float tolerance(const Trial *trial, float size, int step)
+{
+    const DType dtype = trial->mode->options.grad_dtype;
+    const float part = dtype == DTYPE_BF16 ? 0x1p-7f : dtype == DTYPE_F16 ? 0x1p-10f : 1e-5f;
+    return (part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f)) * scale_of(trial, step, trial->mode->micro_batches - 1);
+}
+
+static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count, const float *got, int step)
+{
+    const float *want = (const float *)trial->whole.parameters.items[i]->tensor.grad + begin;
+    for (int64_t k = 0; k < count; k++) {
+        const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
+        if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed)
+            continue;
+        fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
+                 pg_rank(trial->pg), (long long)(begin + k), trial->ranks.parameters.items[i]->name, step + 1,
+                 (double)got[k], (double)want[k], trial->mode->title, got[k] == 0 ?
+                 "the bucket was not sent, or was made again after the sum" : trial->exact ?
+                 "each rank's own sum over micro-batches is rounded once, to options.grad_dtype, when it is sent; the "
+                 "factor comes after the sum" :
+                 "a rank's part of the sum is missing, is of an earlier step, was sent before it was complete, or is "
+                 "scaled by another step's factor");
+    }
+}
+
+static void expect_use(const Trial *trial, int i, int step)
+{
+    const bool used = fan_uses(trial->mode, pg_world_size(trial->pg), step, i);
+    const Parameter *parameter = trial->ranks.parameters.items[i];
+    if (trial->mode->options.find_unused_parameters && parameter->has_gradient != used)
+        fail_msg("rank %d: after step %d, %s counts as %s, but %s (%s); usual cause: ranks that do not agree on which "
+                 "parameters were used", pg_rank(trial->pg), step + 1, parameter->name, used ? "unused" : "used",
+                 used ? "a rank has used it in a micro-batch of the step" : "no rank has used it",
+                 trial->mode->title);
+}
+
+static void expect_own_sum(Trial *trial, int step, int last)
+{
+    fan_own_sum(&trial->whole, trial->mode, pg_rank(trial->pg), step, last);
+    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+        const float *got = rank_tensor(trial, i)->grad, *want = trial->whole.parameters.items[i]->tensor.grad;
+        for (int64_t k = 0; k < elements(trial, i) && got != NULL && want != NULL; k++)
+            if (!(fabsf(got[k] - want[k]) <= 1e-5f * fabsf(want[k]) + 1e-6f))
+                fail_msg("rank %d: after micro-batch %d of %d in step %d, element %lld of the gradient of %s is %g, not "
+                         "%g, this rank's own sum (%s); usual cause: a micro-batch before the last one is summed over "
+                         "ranks, or scaled", pg_rank(trial->pg), last + 1, trial->mode->micro_batches, step + 1,
+                         (long long)k, trial->ranks.parameters.items[i]->name, (double)got[k], (double)want[k],
+                         trial->mode->title);
+    }
+}
+
+void trial_expect_gradients(Trial *trial, int step, int k)
+{
+    const Partition *partition = ddp_partition(trial->ddp);
+    if (k < trial->mode->micro_batches - 1) {
+        expect_own_sum(trial, step, k);
+        return;
+    }
+    compute_expected(trial, step);
+    give_factor(&trial->ranks.parameters, &trial->whole.parameters, partition);
+    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+        if (i == trial->mode->frozen)
+            continue;
+        expect_use(trial, i, step);
+        if (partition != NULL)
+            expect_near(trial, i, partition->slices[i].begin, partition->slices[i].count, partition->slices[i].grad, step);
+        else if (rank_tensor(trial, i)->grad == NULL)
+            fail_msg("%s has no memory for its gradient (%s)", trial->ranks.parameters.items[i]->name,
+                     trial->mode->title);
+        else
+            expect_near(trial, i, 0, elements(trial, i), rank_tensor(trial, i)->grad, step);
+    }
+}
+
+/* ---- the update ---- */
+
+static void add(float *weights, const float *gradients, int64_t count)
+{
+    for (int64_t k = 0; k < count; k++)
+        weights[k] -= update * gradients[k];
+}
+
+/* Each element is not zero on one rank: its owner. */
+static void add_up_over_ranks(Trial *trial)
+{
+    const ParameterList *parameters = &trial->whole.parameters;
+    const int64_t count = parameters_total(parameters);
+    float *all = alloc_or_fault((size_t)count * sizeof *all);
+    parameters_to_host(parameters, all);
+    pg_all_reduce(trial->pg, all, all, (size_t)count, DTYPE_F32, REDUCE_SUM, trial_weights);
+    parameters_from_host(&trial->whole.parameters, all);
+    free(all);
+}
+
+/* What the ranks have is what the single process goes on with: a rounded gradient's error does not grow. */
+static void take_weights(Trial *trial)
+{
+    const Partition *partition = ddp_partition(trial->ddp);
+    for (int i = 0; i < trial->whole.parameters.count; i++) {
+        float *to = trial->whole.parameters.items[i]->tensor.data;
+        if (i == trial->mode->frozen) {
+            if (partition != NULL && pg_rank(trial->pg) > 0)
+                device_zero(to, (size_t)elements(trial, i) * sizeof(float));
+            continue;
+        }
+        if (partition == NULL) {
+            device_copy(to, rank_tensor(trial, i)->data, (size_t)elements(trial, i) * sizeof(float));
+            continue;
+        }
+        const Slice *slice = &partition->slices[i];
+        device_zero(to, (size_t)elements(trial, i) * sizeof(float));
+        device_copy(to + slice->begin, slice->weight, (size_t)slice->count * sizeof(float));
+    }
+    if (partition != NULL)
+        add_up_over_ranks(trial);
+}
+
+void trial_end_step(Trial *trial)
+{
+    parameters_zero_gradients(&trial->ranks.parameters);
+    ddp_after_update(trial->ddp);
+}
+
+void trial_update(Trial *trial)
+{
+    const Partition *partition = ddp_partition(trial->ddp);
+    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+        if (i == trial->mode->frozen)
+            continue;
+        if (partition != NULL)
+            add(partition->slices[i].weight, partition->slices[i].grad, partition->slices[i].count);
+        else
+            add(rank_tensor(trial, i)->data, rank_tensor(trial, i)->grad, elements(trial, i));
+    }
+    parameters_changed(&trial->ranks.parameters);
+    take_weights(trial);
+    trial_end_step(trial);
+}

@@ -1,0 +1,43 @@
+/* modes_trial.h: a stage trains modes.h's model on all ranks, and beside it the test computes in one process what each
+ * rank must get. For test_modes.c.
+ */
+#ifndef LOCKSTEP_TESTS_MODES_TRIAL_H
+#define LOCKSTEP_TESTS_MODES_TRIAL_H
+
+#include "modes.h"
+#include "optim/optimizer.h"
+
+typedef struct Trial {
+    ProcessGroup *pg; /* not owned */
+    const Mode *mode; /* not owned */
+    Fan ranks, whole; /* whole: rank 0's weights, and the gradients that are expected */
+    void *whole_gradients;
+    Ddp *ddp;
+    int64_t bytes_before; /* live_bytes() before ddp_create(); both tapes have their memory */
+    bool exact;  /* gradients must have the expected bits */
+    float **size; /* by parameter: sums of absolute gradients; owned */
+    void (*before_backward)(bool begins); /* called around ddp_before_backward(); may be NULL */
+    void (*after_events)(void);           /* called between backward and ddp_after_backward(); may be NULL */
+} Trial;
+
+/* Every rank draws other weights, so that only the broadcast can make them equal. */
+Trial *trial_create(ProcessGroup *pg, const Mode *mode);
+void trial_free(Trial *trial);
+
+/* Forward, backward, and what the stage does around them. */
+void trial_micro_batch(Trial *trial, int step, int k);
+/* Compares gradients with this rank's own sum (before the last micro-batch), or with those of all ranks. */
+void trial_expect_gradients(Trial *trial, int step, int k);
+/* Weights get a part of their gradients, each rank those that it owns; the stage's ddp_after_update(); then gradients
+ * are zero. The next step's gradients depend on these weights. */
+void trial_update(Trial *trial);
+void trial_end_step(Trial *trial); /* the same without an update */
+extern const char trial_weights[]; /* what the collective of trial_update() carries that is not the stage's */
+/* How many buckets there are, by the caps; bytes: of the gradients in each one, at most one for each parameter. Stage 1
+ * has none: each parameter counts as one, in the order of registration. Not after a rebuild. */
+int trial_plan(const Trial *trial, size_t *bytes);
+/* Bytes of all trained weights. */
+size_t trial_bytes(const Trial *trial);
+int trial_trained(const Trial *trial); /* how many parameters are trained */
+
+#endif

@@ -1,0 +1,215 @@
+/* test_mode_events.c: stages 3 to 5, in every mode (modes.h): buckets are sent when they are full, neither before nor
+ * later; backward goes on while they are sent, and forward while weights are gathered. Compared are orders of events and
+ * calls, never times. With a correct stage the waits end at once. On 1 to 7 ranks. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/observer.h"
+#include "modes_trial.h"
+#include "mpi_main.h"
+#include "watch.h"
+
+enum { DRAWN = 2, STEPS = 3 };
+
+static ProcessGroup *pg;
+static Watch watch;
+static const char *mode_title; /* of the mode that is tried */
+
+static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
+{
+    Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
+    const int count = modes_table(modes, choice, pg_world_size(pg), DRAWN);
+    for (int i = 0; i < count; i++) {
+        watch_set_title(mode_title = modes[i].title);
+        check(&modes[i]);
+    }
+    watch_set_title("");
+    free(modes);
+}
+
+/* With a link, a fast one, the communication thread carries out every collective. Otherwise a training thread that this
+ * test holds would keep back small ones in shared memory, which it carries out itself: QUICK_BYTES in work.c. */
+static Trial *watched_trial(const Mode *mode)
+{
+    Trial *trial = trial_create(pg, mode);
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
+                                              .wire_gbps = 1000});
+    trial->before_backward = watch_before_backward;
+    watch_start(&watch, pg, &trial->ranks.tape);
+    return trial;
+}
+
+static void end_trial(Trial *trial)
+{
+    watch_stop(&watch);
+    trial_free(trial);
+}
+
+/* ---- in time ---- */
+
+static void check_starts(const Mode *mode)
+{
+    Trial *trial = watched_trial(mode);
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            const bool last = k == mode->micro_batches - 1;
+            watch_forget(&watch);
+            trial_micro_batch(trial, step, k);
+            watch_expect_starts(&watch, &trial->ranks.parameters, &mode->options, last);
+            if (last && step == 0 && mode->options.rebuild_buckets)
+                watch_follow_rank_0(&watch);
+        }
+        trial_update(trial);
+    }
+    end_trial(trial);
+}
+
+static void test_full_buckets_start_in_all_modes(void **state)
+{
+    (void)state;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+              check_starts);
+}
+
+/* ---- backward goes on ---- */
+
+static void backward_is_over(void)
+{
+    if (watch.hold_rank_0)
+        watch_backward_is_over(&watch);
+}
+
+/* From level 2 on backward may wait, so that few buckets are whole: other ranks need only come to the second event. (Not
+ * where earlier micro-batches have made all of them whole.) Level 3 waits for weights, in the first step for all. */
+static void check_goes_on(const Mode *mode)
+{
+    const bool may_wait = LOCKSTEP_STAGE == 5 &&
+                          (mode->options.zero == 3 || (mode->options.zero == 2 && mode->micro_batches == 1));
+    if (may_wait && mode->unused)
+        return; /* what some ranks leave out fills up what may be under way */
+    Trial *trial = watched_trial(mode);
+    trial->after_events = backward_is_over;
+    watch.over_at = may_wait ? 1 : 0;
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            watch_forget(&watch);
+            watch.hold_rank_0 = step > 0;
+            trial_micro_batch(trial, step, k);
+        }
+        watch.hold_rank_0 = false;
+        trial_update(trial);
+    }
+    end_trial(trial);
+}
+
+static void test_backward_goes_on_in_all_modes(void **state)
+{
+    (void)state;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+              check_goes_on);
+}
+
+/* ---- forward goes on (stage 5) ---- */
+
+static atomic_bool is_held; /* the gather of bucket 0, whose weights forward needs last */
+
+static void hold_last_gather(void *self, const Collective *c)
+{
+    (void)self;
+    if (c->operation != OP_ALL_GATHER || strstr(c->carries, "bucket 0") == NULL)
+        return;
+    const double deadline = now_seconds() + tests_timeout() / 2;
+    while (atomic_load(&is_held) && now_seconds() < deadline)
+        sleep_seconds(1e-4);
+    if (atomic_load(&is_held))
+        watch.gave_up = true;
+}
+
+static void first_weights_are_there(void)
+{
+    atomic_store(&is_held, false);
+}
+
+/* Levels 1 and 2: all gathers start after the update, and the last one is held until the first layer has its weights. */
+static void check_forward_at_levels_1_and_2(const Mode *mode)
+{
+    Trial *trial = watched_trial(mode);
+    const bool later_ones = ddp_bucket_count(trial->ddp) > 1; /* there are weights that the first layer does not need */
+    watch.after_parameters_needed = first_weights_are_there;
+    for (int step = 0; step < STEPS; step++) {
+        watch_forget(&watch);
+        for (int k = 0; k < mode->micro_batches; k++)
+            trial_micro_batch(trial, step, k);
+        pg_barrier(pg);
+        atomic_store(&is_held, later_ones && step + 1 < STEPS);
+        trial_update(trial);
+    }
+    if (watch.gave_up)
+        fail_msg("rank %d: forward did not begin before the last gather of weights was over, though its first layer "
+                 "does not need them: %s; usual cause: a wait for all gathers", pg_rank(pg), mode->title);
+    end_trial(trial);
+}
+
+static int gathers_before; /* when the last micro-batch's backward was over; -1: the first weights have been needed */
+
+static void remember_gathers(void)
+{
+    gathers_before = watch_gathers();
+}
+
+static void expect_gather(void)
+{
+    if (gathers_before >= 0 && watch_gathers() == gathers_before)
+        fail_msg("rank %d: the first layer's weights are gathered only when forward needs them: their gather starts "
+                 "after the update, or after the micro-batch before: %s", pg_rank(pg), mode_title);
+    gathers_before = -1;
+}
+
+/* Level 3: the first layer's gather starts before forward, in each micro-batch but the first. */
+static void check_forward_at_level_3(const Mode *mode)
+{
+    Trial *trial = watched_trial(mode);
+    gathers_before = -1;
+    trial->after_events = remember_gathers;
+    watch.before_parameters_needed = expect_gather;
+    for (int step = 0; step < STEPS; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            watch_forget(&watch);
+            trial_micro_batch(trial, step, k);
+        }
+        trial_update(trial);
+    }
+    end_trial(trial);
+}
+
+static void check_forward(const Mode *mode)
+{
+    if (ddp_stage_number == 5 && mode->branches >= 8)
+        (mode->options.zero < 3 ? check_forward_at_levels_1_and_2 : check_forward_at_level_3)(mode);
+}
+
+static void test_forward_goes_on_in_all_modes(void **state)
+{
+    (void)state;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true}, check_forward);
+}
+
+int main(int argc, char **argv)
+{
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_buckets_start_in_all_modes),
+        cmocka_unit_test(test_backward_goes_on_in_all_modes),
+        cmocka_unit_test(test_forward_goes_on_in_all_modes),
+    };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
+    pg = tests_start_group(&argc, &argv, &options);
+    pg_observe(pg, &(GroupObserver){.called = hold_last_gather});
+    int failures = cmocka_run_group_tests_name("mode events", tests, NULL, NULL);
+    pg_destroy(pg);
+    return failures != 0;
+}

@@ -1,0 +1,304 @@
+/* test_modes.c: what must hold in every mode of a stage (modes.h), however modes are combined: right gradients; no more
+ * travels than needed, in the type asked for; no more memory is held than the stage and its level need. Each case tries
+ * a table of modes and some that are drawn. (When things are sent: test_mode_events.c.) On 1 to 7 ranks. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/observer.h"
+#include "device/device.h"
+#include "live_bytes.h"
+#include "modes_trial.h"
+#include "mpi_main.h"
+
+enum { DRAWN = 2 }; /* modes for each case, besides the table */
+
+static ProcessGroup *pg;
+
+static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
+{
+    Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
+    const int count = modes_table(modes, choice, pg_world_size(pg), DRAWN);
+    for (int i = 0; i < count; i++)
+        check(&modes[i]);
+    free(modes);
+}
+
+/* latency > 0: each message takes so long that a stage that does not wait for it meets the old contents of a buffer, and
+ * that backward leaves gradients waiting to be sent. */
+static void set_link(const Mode *mode, double latency)
+{
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
+                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency});
+}
+
+/* ---- gradients ---- */
+
+static bool exact;
+
+static void check_gradients(const Mode *mode)
+{
+    Trial *trial = trial_create(pg, mode);
+    trial->exact = exact;
+    set_link(mode, mode->branches > 32 ? 0 : 2e-4);
+    for (int step = 0; step < 3; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            trial_micro_batch(trial, step, k);
+            trial_expect_gradients(trial, step, k);
+        }
+        trial_update(trial);
+    }
+    set_link(mode, 0);
+    ddp_gather_weights(trial->ddp);
+    trial_free(trial);
+}
+
+static void test_gradients_in_all_modes(void **state)
+{
+    (void)state;
+    exact = false;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+              check_gradients);
+}
+
+static void test_bits_in_all_modes(void **state)
+{
+    (void)state;
+    exact = true;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .ordered = true},
+              check_gradients);
+}
+
+/* ---- what travels ---- */
+
+enum { MOST_BUCKETS = 160 };
+
+typedef struct Traffic {
+    int sums, gathers, others; /* collectives */
+    size_t sum_bytes[MOST_BUCKETS]; /* by bucket; stage 1: by parameter, in the order of the calls */
+    int sums_done;
+    char wrong[200]; /* the first one of which the type or place is wrong */
+} Traffic;
+static Traffic traffic;
+static const Mode *travels; /* the mode that is tried; NULL: nothing is counted */
+static atomic_int sums_done;
+
+/* Stage 1 sends parameters, which may have any names. */
+static int bucket_of(const Collective *c)
+{
+    const char *number = strstr(c->carries, "bucket ");
+    return number != NULL ? atoi(number + strlen("bucket ")) : -1;
+}
+
+static bool is_sum(const Collective *c)
+{
+    return c->operation == (LOCKSTEP_STAGE == 5 ? OP_REDUCE_SCATTER : OP_ALL_REDUCE) &&
+           (LOCKSTEP_STAGE == 1 || bucket_of(c) >= 0);
+}
+
+static void look_at(void *self, const Collective *c)
+{
+    (void)self;
+    if (travels == NULL || c->operation == OP_BARRIER || c->carries == trial_weights)
+        return;
+    const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
+    const DType dtype = sum ? travels->options.grad_dtype : is_gather ? DTYPE_F32 : c->dtype;
+    const int bucket = LOCKSTEP_STAGE == 1 ? traffic.sums : bucket_of(c);
+    const bool in_turn = !sum || LOCKSTEP_STAGE < 3 || bucket == traffic.sums;
+    if ((c->dtype != dtype || !in_turn) && traffic.wrong[0] == '\0')
+        snprintf(traffic.wrong, sizeof traffic.wrong, "%s %s is number %d, and in %s", operation_name(c->operation),
+                 c->carries, traffic.sums, dtype_name(c->dtype));
+    *(sum ? &traffic.sums : is_gather ? &traffic.gathers : &traffic.others) += 1;
+    if (sum && bucket < MOST_BUCKETS)
+        traffic.sum_bytes[bucket] += collective_bytes(pg, c);
+}
+
+static void look_at_end(void *self, const Collective *c, double start, double end)
+{
+    (void)self, (void)start, (void)end;
+    if (travels != NULL && c->carries != trial_weights && is_sum(c))
+        atomic_fetch_add(&sums_done, 1);
+}
+
+/* What was called since the last call, and how many sums were done when this was called. */
+static Traffic take_traffic(void)
+{
+    const int done = atomic_load(&sums_done);
+    pg_barrier(pg); /* the communication thread has nothing to do afterwards */
+    Traffic taken = traffic;
+    taken.sums_done = done;
+    traffic = (Traffic){0};
+    atomic_store(&sums_done, 0);
+    return taken;
+}
+
+static void expect_between(const Mode *mode, const char *what, const char *when, size_t got, size_t least, size_t most)
+{
+    if (got < least || got > most)
+        fail_msg("rank %d: %s %s: %zu, expected are %zu%s%zu (%s)", pg_rank(pg), when, what, got, least,
+                 least == most ? ", not less than " : " to ", most, mode->title);
+}
+
+/* Each bucket is sent, with its gradients in the type asked for, and what stands between and behind them. Stage 1 sends
+ * its parameters in any order. Of rebuilt buckets, only their number is known. */
+static void expect_sums(const Trial *trial, const Traffic *got, const char *when, bool rebuilt)
+{
+    const Mode *mode = trial->mode;
+    size_t raw[MOST_BUCKETS], all = 0, all_raw = 0;
+    const size_t buckets = rebuilt ? (size_t)ddp_bucket_count(trial->ddp) : (size_t)trial_plan(trial, raw);
+    const size_t ranks = (size_t)pg_world_size(pg), width = mode->options.grad_dtype == DTYPE_F32 ? 1 : 2;
+    expect_between(mode, "ddp_bucket_count()", when, (size_t)ddp_bucket_count(trial->ddp), buckets, buckets);
+    expect_between(mode, "sums of buckets (stage 1: parameters)", when, (size_t)got->sums, buckets, buckets);
+    for (size_t b = 0; b < buckets && !rebuilt; b++) {
+        const size_t gap = LOCKSTEP_STAGE == 5 ? SQUARES_BLOCK * sizeof(float) : 256; /* so that each is aligned */
+        const size_t count = raw[b] / sizeof(float) / (size_t)mode->width + 1; /* of parameters, at most */
+        const size_t most = raw[b] + count * gap + (LOCKSTEP_STAGE == 5 ? ranks * gap : 0);
+        all += got->sum_bytes[b], all_raw += raw[b];
+        if (LOCKSTEP_STAGE > 1)
+            expect_between(mode, "bytes of a bucket", when, got->sum_bytes[b], raw[b] / width, most / width);
+    }
+    if (!rebuilt)
+        expect_between(mode, "bytes of all gradients", when, all, all_raw / width, SIZE_MAX);
+    expect_between(mode, "sums that are done when ddp_after_backward() returns (each needs its work_wait())", when,
+                   (size_t)got->sums_done, buckets, buckets);
+}
+
+/* Besides buckets, ranks agree on what was used, in the step's last micro-batch, and once on an order. */
+static void expect_traffic(const Trial *trial, const Traffic *got, int step, bool last)
+{
+    const Mode *mode = trial->mode;
+    const bool skips = LOCKSTEP_STAGE >= 4 || (LOCKSTEP_STAGE == 3 && got->sums == 0); /* stage 3 may */
+    const char *when = last ? "in the last micro-batch" : "in a micro-batch that is not the last one";
+    const size_t agreements = last && mode->options.find_unused_parameters;
+    const size_t orders = last && step == 0 && mode->options.rebuild_buckets;
+    if (got->wrong[0] != '\0')
+        fail_msg("rank %d: %s: %s (%s); usual cause: buckets out of order, or a type other than options.grad_dtype",
+                 pg_rank(pg), when, got->wrong, mode->title);
+    if (!last && skips)
+        expect_between(mode, "sums of buckets, though no_sync is for all but the last", when, (size_t)got->sums, 0, 0);
+    else
+        expect_sums(trial, got, when, step > 0 && mode->options.rebuild_buckets);
+    if (last || skips)
+        expect_between(mode, "other collectives", when, (size_t)got->others, agreements, agreements + orders);
+    if (mode->options.zero < 3 || LOCKSTEP_STAGE < 5)
+        expect_between(mode, "gathers between ddp_before_forward() and ddp_after_backward()", when,
+                       (size_t)got->gathers, 0, 0);
+}
+
+static void check_traffic(const Mode *mode)
+{
+    Trial *trial = trial_create(pg, mode);
+    take_traffic();
+    travels = mode;
+    set_link(mode, mode->branches > 32 ? 0 : 2e-4);
+    for (int step = 0; step < 2; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            trial_micro_batch(trial, step, k);
+            const Traffic got = take_traffic();
+            expect_traffic(trial, &got, step, k == mode->micro_batches - 1);
+        }
+        trial_update(trial);
+        const Traffic got = take_traffic();
+        const size_t gathers = LOCKSTEP_STAGE < 5 ? 0 : (size_t)ddp_bucket_count(trial->ddp);
+        const size_t first = mode->options.zero == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
+        expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
+        expect_between(mode, "collectives that are no gathers", "after the update", (size_t)(got.sums + got.others), 0, 0);
+    }
+    travels = NULL;
+    set_link(mode, 0);
+    trial_free(trial);
+}
+
+static void test_no_more_travels_in_any_mode(void **state)
+{
+    (void)state;
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+              check_traffic);
+}
+
+/* ---- memory ---- */
+
+enum { SLACK = 64 << 10, IN_FLIGHT = 5 }; /* bytes of names, lists, handles; buckets that are used or sent at a time */
+
+/* Of a bucket, which has one parameter here. It is padded, so that the ranks' shards are equally long. */
+static int64_t bucket_bytes(const Trial *trial)
+{
+    const int64_t elements = (int64_t)trial->mode->width * trial->mode->width;
+    const int64_t multiple = (int64_t)pg_world_size(pg) * SQUARES_BLOCK;
+    return (elements + multiple - 1) / multiple * multiple * (int64_t)sizeof(float);
+}
+
+/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, no copies, and
+ * a bucket of scratch memory. At level 3 it also holds a part of the weights, and the model has none. */
+static int64_t most_between_steps(const Trial *trial)
+{
+    const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
+    const int64_t model = (int64_t)trial_bytes(trial), padding = all - model;
+    if (trial->mode->options.zero == 1)
+        return padding + 2 * all;
+    return 2 * bucket_bytes(trial) + part + (trial->mode->options.zero == 3 ? part - model : padding);
+}
+
+/* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left them;
+ * level 3 also some buckets of weights. */
+static int64_t most_in_step(const Trial *trial)
+{
+    const int64_t some = IN_FLIGHT * bucket_bytes(trial), all = bucket_bytes(trial) * trial_trained(trial);
+    const int64_t whole = trial->mode->micro_batches > 1 ? all : some;
+    const int64_t halves = trial->mode->options.grad_dtype == DTYPE_F32 ? 0 : whole / 2;
+    if (trial->mode->options.zero == 1)
+        return most_between_steps(trial);
+    return most_between_steps(trial) + whole + halves + (trial->mode->options.zero == 3 ? some : 0);
+}
+
+static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const char *when)
+{
+    most += (int64_t)trial_bytes(trial) / 16 + SLACK;
+    if (got > most)
+        fail_msg("rank %d: %s, the stage holds %lld bytes more than the model alone, but %lld are enough; all gradients "
+                 "have %zu (%s); usual cause: whole gradients, weights, or copies in 16 bits are kept longer than they "
+                 "are used", pg_rank(pg), when, (long long)got, (long long)most, trial_bytes(trial), trial->mode->title);
+}
+
+static void check_memory(const Mode *mode)
+{
+    Trial *trial = trial_create(pg, mode);
+    set_link(mode, 3e-4);
+    for (int step = 0; step < 2; step++) {
+        for (int k = 0; k < mode->micro_batches; k++) {
+            live_bytes_restart();
+            trial_micro_batch(trial, step, k);
+        }
+        expect_at_most(trial, live_bytes() - trial->bytes_before, most_between_steps(trial), "after backward");
+        expect_at_most(trial, live_bytes_peak() - trial->bytes_before, most_in_step(trial), "in the last micro-batch");
+        trial_end_step(trial);
+    }
+    set_link(mode, 0);
+    trial_free(trial);
+}
+
+static void test_no_more_is_kept_in_any_mode(void **state)
+{
+    (void)state;
+    if (LOCKSTEP_STAGE == 5) /* the other stages may hold copies of everything */
+        try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .width = 96}, check_memory);
+}
+
+int main(int argc, char **argv)
+{
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients_in_all_modes),
+        cmocka_unit_test(test_bits_in_all_modes),
+        cmocka_unit_test(test_no_more_travels_in_any_mode),
+        cmocka_unit_test(test_no_more_is_kept_in_any_mode),
+    };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
+    pg = tests_start_group(&argc, &argv, &options);
+    pg_observe(pg, &(GroupObserver){.called = look_at, .done = look_at_end});
+    int failures = cmocka_run_group_tests_name("modes", tests, NULL, NULL);
+    pg_destroy(pg);
+    return failures != 0;
+}
