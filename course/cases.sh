@@ -11,6 +11,9 @@
 #   report GOT WORTH IDEA MESSAGE READ   called for each line, after it was printed
 # shellcheck shell=bash disable=SC2154 # these variables are assigned elsewhere
 
+# Some of the modes that test_modes.c tries are drawn by this number, another one for each grading.
+export LOCKSTEP_TEST_SEED=${LOCKSTEP_TEST_SEED-$RANDOM}
+
 # Removes control characters, which could change the terminal, and cuts long lines.
 plain() {
     tr -d '\000-\010\013-\037\177' | cut -c 1-600

@@ -189,7 +189,7 @@ report() { # GOT WORTH IDEA MESSAGE READ
         '{$points, $of, $idea, passed: ($message == ""), $message, $read}' >>"$work/items"
 }
 
-echo "$stage, $submission (sandbox: $sandbox)"
+echo "$stage, $submission (sandbox: $sandbox; modes drawn by LOCKSTEP_TEST_SEED=$LOCKSTEP_TEST_SEED)"
 at_once=1 # limited() ends all that a submission has left, so one case after the other
 run_lines < <(chosen_lines)
 if [ -n "$json" ]; then
@@ -197,9 +197,9 @@ if [ -n "$json" ]; then
     [ -n "$line" ] || { earlier=$work/none && echo '{"items": []}' >"$earlier"; }
     [ "$(jq -s length "$work/items")" = "$(chosen_lines | wc -l)" ] &&
         jq --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS --arg sandbox "$sandbox" \
-            --arg not_run "$not_run" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
+            --arg not_run "$not_run" --arg seed "$LOCKSTEP_TEST_SEED" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
             --slurpfile new "$work/items" '.items[$first:$first + ($new | length)] = $new |
-             {$stage, submission: (.submission // $submission), seconds: (.seconds // $seconds), $sandbox,
+             {$stage, submission: (.submission // $submission), seconds: (.seconds // $seconds), $sandbox, $seed,
               built: ($not_run != "does not build"), $errors,
               points: ([.items[].points] | add), of: ([.items[].of] | add), items}' "$earlier" >"$work/json" &&
         [ -s "$work/json" ] && cat "$work/json" >"$json" || stop 1 "$json could not be written: is the disk full?"

@@ -78,7 +78,7 @@ target_link_libraries(train PRIVATE around)
 # ---- the graded tests ----
 set(graded @GRADED@)
 file(GLOB helpers CONFIGURE_DEPENDS tests/stages/*.c)
-list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient|stage_[a-z]+)\\.c$")
+list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient|stage_[a-z]+|modes.*|live_bytes)\\.c$")
 add_library(testing STATIC ${helpers})
 target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
 foreach(call ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
@@ -88,8 +88,11 @@ endforeach()
 
 # What a test program sees of these functions: the linker puts the test's own before them.
 set(wraps_equivalence free pg_alloc_shared)
-set(wraps_launches pg_all_reduce_async pg_all_reduce pg_barrier work_test work_wait)
+set(wraps_launches pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
+    pg_all_gather_async pg_all_gather pg_barrier work_test work_wait)
 set(wraps_overlap ${wraps_launches})
+set(wraps_modes malloc calloc realloc aligned_alloc posix_memalign free pg_alloc_shared pg_free_shared)
+set(wraps_mode_events ${wraps_launches} ${wraps_modes})
 
 # No BLAS kernels are forced on the tests, and reports of the sanitizers are clean. Open MPI refuses more ranks than
 # cores, and leaves memory and odd lock orders of its own behind.
@@ -112,17 +115,16 @@ foreach(name ${graded})
     set(program test_${name}_stage@NUMBER@)
     if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.c) # cases, to be run one by one or all at once
         add_executable(${program} tests/stages/test_${name}.c)
-    elseif(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/${name}.c) # a program that is one case
+    else() # a program that is one case
         set(program ${name}_stage@NUMBER@)
         add_executable(${program} tests/stages/${name}.c)
-    else() # a script that runs train
-        set(program train)
     endif()
-    if(NOT program STREQUAL train)
-        target_link_libraries(${program} PRIVATE testing)
-        list(TRANSFORM wraps_${name} PREPEND -Wl,--wrap= OUTPUT_VARIABLE wraps)
-        target_link_options(${program} PRIVATE ${wraps})
+    if(name MATCHES "^mode") # what they replace, others replace in another way
+        target_sources(${program} PRIVATE tests/stages/modes.c tests/stages/modes_trial.c tests/stages/live_bytes.c)
     endif()
+    target_link_libraries(${program} PRIVATE testing)
+    list(TRANSFORM wraps_${name} PREPEND -Wl,--wrap= OUTPUT_VARIABLE wraps)
+    target_link_options(${program} PRIVATE ${wraps})
     set(test stage@NUMBER@_${name})
     if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh)
         add_test(NAME ${test} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh $<TARGET_FILE:${program}>
