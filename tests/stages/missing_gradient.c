@@ -40,6 +40,7 @@ static Case read_case(char **argv)
     if (argv[3] == NULL) {
         c.other_model = argv[1];
         c.rank = atoi(argv[2]);
+        c.options.zero = strcmp(c.other_model, "shape") == 0 ? 1 : 3;
         return c;
     }
     c.rank = atoi(argv[1]);

@@ -230,15 +230,15 @@ static int64_t bucket_bytes(const Trial *trial)
     return (elements + multiple - 1) / multiple * multiple * (int64_t)sizeof(float);
 }
 
-/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, no copies, and
- * a bucket of scratch memory. At level 3 it also holds a part of the weights, and the model has none. */
+/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps their
+ * sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights, and the model has none. */
 static int64_t most_between_steps(const Trial *trial)
 {
     const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
     const int64_t model = (int64_t)trial_bytes(trial), padding = all - model;
     if (trial->mode->options.zero == 1)
         return padding + 2 * all;
-    return 2 * bucket_bytes(trial) + part + (trial->mode->options.zero == 3 ? part - model : padding);
+    return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->options.zero == 3 ? part - model : padding);
 }
 
 /* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left them;
@@ -265,7 +265,7 @@ static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const 
 static void check_memory(const Mode *mode)
 {
     Trial *trial = trial_create(pg, mode);
-    set_link(mode, 3e-4);
+    set_link(mode, 1e-3);
     for (int step = 0; step < 2; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             live_bytes_restart();
