@@ -20,7 +20,7 @@ fail() {
 starter=$scratch/starter
 "$root/course/make_starter.sh" 1 "$starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
 for sanitize in '' address; do # configured alone: compile_commands.json says how ddp.c is compiled
-    cmake -S "$starter" -B "$starter/build${sanitize:+-$sanitize}" -DLOCKSTEP_SANITIZE=$sanitize >"$scratch/out" ||
+    cmake -G "Unix Makefiles" -S "$starter" -B "$starter/build${sanitize:+-$sanitize}" -DLOCKSTEP_SANITIZE=$sanitize >"$scratch/out" ||
         fail "cmake: $(tail -n 3 "$scratch/out")"
 done
 

@@ -1,5 +1,5 @@
 /* slow_disk.c: loaded with LD_PRELOAD, this library lets one function of a program take SLOW_SECONDS longer, as a slow
- * disk, file server or reader does. SLOW is its name: fsync, mkstemps, rename, or fflush (of stdout). */
+ * disk, file server or reader does. SLOW is its name: fsync, mkostemps, rename, or fflush (of stdout). */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -22,12 +22,12 @@ int fsync(int file)
     return real(file);
 }
 
-int mkstemps(char *name, int suffix)
+int mkostemps(char *name, int suffix, int flags)
 {
-    int (*real)(char *, int);
-    *(void **)&real = dlsym(RTLD_NEXT, "mkstemps");
-    sleep_in("mkstemps");
-    return real(name, suffix);
+    int (*real)(char *, int, int);
+    *(void **)&real = dlsym(RTLD_NEXT, "mkostemps");
+    sleep_in("mkostemps");
+    return real(name, suffix, flags);
 }
 
 int rename(const char *from, const char *to)

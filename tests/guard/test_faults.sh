@@ -376,7 +376,7 @@ slow() {
 
 disks() {
     local function pid name="rank 0 stops while it writes"
-    for function in fsync mkstemps fflush; do
+    for function in fsync mkostemps fflush; do
         slow "$function" 2 --timeout 1 || fail "$function takes 2 s under --timeout 1: ended with status $?"
         grep -q 'note: rank 0 .* for longer than --timeout 1 so far; the other ranks wait for it' "$work/err" ||
             fail "$function takes 2 s under --timeout 1: no line says what rank 0 does"

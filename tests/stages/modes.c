@@ -21,7 +21,7 @@ typedef struct Row {
 } Row;
 
 /* BUCKETS: all in one, several parameters in each, one parameter alone, one each: 33, 65, 130, 24 of large ones. */
-enum { ROWS_OF_MORE_RANKS = 3, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6, IN_MEMORY = 1 /* of ALGORITHM */ };
+enum { ROWS_OF_MORE_RANKS = 3, SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6, IN_MEMORY = 1 /* of ALGORITHM */ };
 static const int branches_of[] = {8, 14, 0, 32, 64, 129, 23};
 
 /* How many values each factor has for this stage and choice. */
@@ -32,7 +32,7 @@ static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
     count[TYPE] = choice.types && stage >= 4 ? 3 : 1;
     count[MICRO_BATCHES] = choice.micro_batches && listens ? 2 : 1;
     count[LEVEL] = stage == 5 && getenv("LOCKSTEP_TEST_ZERO") == NULL ? 3 : 1;
-    count[BUCKETS] = choice.width > 0 ? 1 : SMALL_KINDS;
+    count[BUCKETS] = choice.width > 0 || choice.several ? 1 : SMALL_KINDS;
     count[UNUSED] = choice.unused && listens ? 2 : 1;
     count[REBUILT] = choice.rebuilt && rebuilds ? 2 : 1;
     count[FROZEN] = count[TIED] = choice.width > 0 ? 1 : 2;
@@ -113,19 +113,21 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const DType types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
-    Mode mode = {.width = width > 0 ? width : 6, .seed = seed, .branches = branches_of[buckets],
+    const bool alone = branches_of[buckets] == 0; /* one parameter, a large one: more elements than 16 bits can count */
+    Mode mode = {.width = width > 0 ? width : alone ? 300 : 6, .seed = seed, .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 1 ? 3 : 1,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 1}, cap[] = {1 << 30, 3 * bytes, 1};
+    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 1}, cap[] = {1 << 30, 7 * bytes / 2 + 12, 1}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
                                 .grad_dtype = types[row->value[TYPE]], .zero = level_of(row),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
-    mode.biases = buckets == 1;
+    mode.biases = buckets == SEVERAL;
+    mode.overflows = mode.options.grad_dtype == DTYPE_F16;
     mode.unused = row->value[UNUSED] == 1 && several;
     mode.tied = row->value[TIED] == 1 && several;
     mode.shuffled = row->value[SHUFFLED] == 1 && several;
@@ -158,6 +160,8 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
         for (int i = 0; i < total; i++) {
             if (choice.width > 0)
                 rows[i].value[BUCKETS] = LARGE_PARAMETERS;
+            else if (choice.several && rows[i].value[BUCKETS] < SMALL_KINDS)
+                rows[i].value[BUCKETS] = SEVERAL;
             if (in_memory == (rows[i].value[ALGORITHM] == IN_MEMORY))
                 modes[made++] = mode_of(&rows[i], choice.width, rng_bits(&rng));
         }
@@ -247,6 +251,8 @@ Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch
     Rng rng;
     rng_seed(&rng, mode->seed + 1000 * (uint64_t)step + 10 * (uint64_t)rank + (uint64_t)micro_batch);
     Tensor *inputs = random_rows(tape, mode, &rng), *targets = random_rows(tape, mode, &rng);
+    for (int i = 0; i < MODE_SAMPLES * mode->width && mode->overflows && step == 2; i++)
+        ((float *)targets->data)[i] *= 2e5f;
     Tensor *h = op_linear(tape, inputs, &items[0]->tensor, NULL);
     record_order(mode, rank, step, order);
     for (int i = 0; i < mode->branches; i++) {

@@ -17,6 +17,7 @@ enum { MODE_SAMPLES = 4, MOST_MODES = 64 };
 typedef struct Mode {
     int branches, width; /* branches + 1 weights */
     bool biases;         /* each branch also has a bias, registered after its weight */
+    bool overflows;      /* fp16: some gradients of step 2 are too large for what is sent, though not for float32 */
     DdpOptions options;
     int micro_batches;
     int frozen;    /* index of a parameter that is not trained; -1: none */
@@ -32,6 +33,7 @@ typedef struct Mode {
 typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt, many_buckets;
     bool ordered; /* only algorithms that add in rank order */
+    bool several; /* buckets, always */
     int width; /* 0: small */
 } ModeChoice;
 

@@ -171,7 +171,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
     const float *want = (const float *)trial->whole.parameters.items[i]->tensor.grad + begin;
     for (int64_t k = 0; k < count; k++) {
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
-        if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed)
+        if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed || (!isfinite(want[k]) && !isfinite(got[k])))
             continue;
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
                  pg_rank(trial->pg), (long long)(begin + k), trial->ranks.parameters.items[i]->name, step + 1,

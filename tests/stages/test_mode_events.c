@@ -109,8 +109,8 @@ static void check_goes_on(const Mode *mode)
 static void test_backward_goes_on_in_all_modes(void **state)
 {
     (void)state;
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
-              check_goes_on);
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
+                             .several = true}, check_goes_on);
 }
 
 /* ---- forward goes on (stage 5) ---- */
@@ -195,7 +195,7 @@ static void check_forward(const Mode *mode)
 static void test_forward_goes_on_in_all_modes(void **state)
 {
     (void)state;
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true}, check_forward);
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .several = true}, check_forward);
 }
 
 int main(int argc, char **argv)

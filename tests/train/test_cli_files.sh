@@ -163,7 +163,7 @@ for count in $ranks_list; do
         fail "no line says where the weights are" --save "$scratch/doomed/ck"
     else
         run 1 --model mlp-toy --steps 1 --batch-size 4 --resume "$rescued"
-        grep -q "was saved after step [1-9][0-9]*, and the run ends there" "$scratch/err" ||
+        grep -q "was saved after [1-9][0-9]* steps, and the run ends there" "$scratch/err" ||
             fail "the rescued file is no whole checkpoint" --resume "$rescued"
         rm -f "$rescued"
     fi
