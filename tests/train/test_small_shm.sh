@@ -26,15 +26,17 @@ if may_mount -m; then namespace=-m; elif may_mount -rm; then namespace=-rm; else
 fi
 
 # with OPTIONS WORDS...: runs train on 2 ranks with a /dev/shm that is mounted with these options: "1m", "1m,ro". If they
-# are two ("ro 2m"), the second is for /tmp, where the program sees none of this test's files. Sets status.
+# are two ("ro 2m"), the second is for /tmp, where the program sees none of this test's files. It may lie there itself, so
+# it is run from /mnt. Sets status.
 with() {
     local options=$1
     shift
     # shellcheck disable=SC2016,SC2086 # the inner shell's; MPIEXEC_FLAGS is a list
-    timeout -k 2 60 unshare "$namespace" sh -c 'place=/dev/shm
+    timeout -k 2 60 unshare "$namespace" sh -c 'mount --bind "$1" /mnt && cd /mnt && shift || exit 99
+        place=/dev/shm
         for options in $0; do mount -t tmpfs -o "$options" tmpfs $place || exit 99; place=/tmp; done
         exec "$@"' "${options//ro/size=1m,ro}" \
-        "${mpiexec[@]}" ${MPIEXEC_FLAGS:-} -n 2 "$train" --model gpt --batch-size 2 --steps 1 --eval-samples 2 \
+        "$(dirname "$train")" "${mpiexec[@]}" ${MPIEXEC_FLAGS:-} -n 2 "/mnt/${train##*/}" --model gpt --batch-size 2 --steps 1 --eval-samples 2 \
         "$@" >"$work/out" 2>"$work/err"
     status=$?
 }
