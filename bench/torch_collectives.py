@@ -44,13 +44,13 @@ class Fresh:
     """fresh.h, for this rank."""
 
     def __init__(self, path, meeting, rank, world_size):
-        self.library, self.rank, self.world_size, self.number = ctypes.CDLL(path), rank, world_size, 0
-        self.library.fresh_wrong.restype = ctypes.c_long
+        self.fresh, self.rank, self.world_size, self.number = ctypes.CDLL(path), rank, world_size, 0
+        self.fresh.fresh_wrong.restype = ctypes.c_long
         with open(f"{meeting}.arrivals", "a+b") as file:
             file.truncate(ARRIVAL * world_size)  # zeros
             self.memory = mmap.mmap(file.fileno(), ARRIVAL * world_size)
         self.arrivals = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self.memory)))
-        meeting_time = self.library.fresh_seconds_of_a_meeting
+        meeting_time = self.fresh.fresh_seconds_of_a_meeting
         meeting_time.restype = ctypes.c_double
         seconds = meeting_time(self.arrivals, rank, world_size)
         if rank == 0:
@@ -60,13 +60,13 @@ class Fresh:
         """The seconds of one call whose data each rank has just written."""
         values, count = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(len(buffer))
         self.number += 1
-        self.library.fresh_write(values, count, self.rank, self.number)
-        self.library.fresh_meet(self.arrivals, self.rank, self.world_size)
+        self.fresh.fresh_write(values, count, self.rank, self.number)
+        self.fresh.fresh_meet(self.arrivals, self.rank, self.world_size)
         start = time.perf_counter()
         all_reduce(buffer)
         seconds = time.perf_counter() - start
-        self.library.fresh_meet(self.arrivals, self.rank, self.world_size)
-        if self.library.fresh_wrong(values, ctypes.c_size_t(0), count, 0, self.world_size, self.number) != 0:
+        self.fresh.fresh_meet(self.arrivals, self.rank, self.world_size)
+        if self.fresh.fresh_wrong(values, ctypes.c_size_t(0), count, 0, self.world_size, self.number) != 0:
             sys.exit(f"torch_collectives.py: rank {self.rank}: the sum of {len(buffer)} elements is wrong")
         return seconds
 

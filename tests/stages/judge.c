@@ -212,7 +212,7 @@ static void no_stdin(void)
     close(nothing);
 }
 
-/* Its own comparisons print to memory; nobody reads what it prints on stdout. */
+/* Its own comparisons print to memory, because its stdout is not read. */
 static void become_judge(void)
 {
     const int nothing = open("/dev/null", O_WRONLY);
