@@ -20,9 +20,9 @@ typedef struct Row {
     int value[FACTORS];
 } Row;
 
-/* BUCKETS: all in one, several parameters in each, one parameter alone, one each: 33, 65, 130, 24 of large ones. */
+/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 24 of large ones. */
 enum { ROWS_OF_MORE_RANKS = 3, SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6, IN_MEMORY = 1 /* of ALGORITHM */ };
-static const int branches_of[] = {8, 14, 0, 32, 64, 129, 23};
+static const int branches_of[] = {8, 14, 1, 32, 64, 129, 23};
 
 /* How many values each factor has for this stage and choice. */
 static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
@@ -96,7 +96,7 @@ static int cover_pairs(Row rows[MOST_MODES], const int count[FACTORS], int most)
 static void set_title(Mode *mode, const Row *row)
 {
     const char *const types[] = {"float32", "bf16", "fp16"}, *const buckets[] =
-        {"all parameters in one bucket", "several parameters in a bucket", "1 parameter", "33 buckets", "65 buckets",
+        {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets", "33 buckets", "65 buckets",
          "130 buckets", "24 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
@@ -113,8 +113,8 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const DType types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
-    const bool alone = branches_of[buckets] == 0; /* one parameter, a large one: more elements than 16 bits can count */
-    Mode mode = {.width = width > 0 ? width : alone ? 300 : 6, .seed = seed, .branches = branches_of[buckets],
+    const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
+    Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed, .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 1 ? 3 : 1,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
