@@ -106,11 +106,18 @@ mapfile -t checked_programs < <(
     sed -nE "s/^ *[0-9]+ +address:(zero_.:)?([a-z_]+) .*/test_\\2_stage$number/p" "$points" | sort -u
 )
 
+# in_both SECONDS COMMAND [COMMAND]: for the plain build and for the checked one, side by side. Each is one word for the
+# shell. Status: of one that failed.
+in_both() {
+    # shellcheck disable=SC2016 # for the inner shell
+    limited "$log" "$1" bash -c 'eval "$1" & status=0; eval "${2-}" || status=$?; wait $! && exit $status' - "${@:2}"
+}
+
 build_all() { # SECONDS
-    local may_write=yes
-    limited "$log" "$1" cmake --build "$build" -j "$jobs" &&
-        { [ ${#checked_programs[@]} -eq 0 ] ||
-            limited "$log" "$1" cmake --build "$checked" -j "$jobs" --target "${checked_programs[@]}"; }
+    local may_write=yes some=$(((jobs + 1) / 2)) checks=()
+    [ ${#checked_programs[@]} -eq 0 ] ||
+        checks=("$(printf '%q ' cmake --build "$checked" -j $some --target "${checked_programs[@]}")")
+    in_both "$1" "$(printf '%q ' cmake --build "$build" -j $some)" "${checks[@]}"
 }
 
 # What the preprocessor makes of a submission takes its place, so that it is read once, and all that follows sees the
@@ -161,7 +168,8 @@ expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; } || status=
 if [ $status -ne 0 ]; then
     not_run="does not build"
     # Without the lines of the source: they would be the preprocessor's.
-    errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | head -n 40)
+    errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | awk '!seen[$0]++' |
+        head -n 40)
     case $status in
     124 | 137) errors="the compiler was still running when its time was over, after $SECONDS s" ;;
     153) errors="more than 64 MiB of text, with all that it includes" ;;
@@ -173,20 +181,22 @@ elif [ -n "$others" ]; then
     not_run="not run: $(head -n 1 <<<"$errors")"
     printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
+    looks=()
     for place in "$build" ${checked_programs[0]+"$checked"}; do
-        [ -n "$not_run" ] || limited "$log" 60 bash "$tree/tests/stages/symbols.sh" "$stage" "$place" && continue
+        looks+=("$(printf '%q ' bash "$tree/tests/stages/symbols.sh" "$stage" "$place")")
+    done
+    if ! in_both 60 "${looks[@]}"; then
         [ -s "$log" ] || echo "ddp.c could not be looked at before its time was over, after $SECONDS s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
-        errors=$(plain <"$log" | head -n 40)
+        errors=$(plain <"$log" | awk '!seen[$0]++' | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
-    done
+    fi
 fi
 
 # ---- the test cases ----
 
-report() { # GOT WORTH IDEA MESSAGE READ
-    jq -n --argjson points "$1" --argjson of "$2" --arg idea "$3" --arg message "$4" --arg read "$5" \
-        '{$points, $of, $idea, passed: ($message == ""), $message, $read}' >>"$work/items"
+report() { # GOT WORTH IDEA MESSAGE READ; none has control characters
+    (IFS=$'\37' && printf '%s\36' "$*") >>"$work/items"
 }
 
 echo "$stage, $submission (sandbox: $sandbox; modes drawn by LOCKSTEP_TEST_SEED=$LOCKSTEP_TEST_SEED)"
@@ -195,10 +205,12 @@ run_lines < <(chosen_lines)
 if [ -n "$json" ]; then
     earlier=$json
     [ -n "$line" ] || { earlier=$work/none && echo '{"items": []}' >"$earlier"; }
-    [ "$(jq -s length "$work/items")" = "$(chosen_lines | wc -l)" ] &&
+    jq -R -s 'split("\u001e")[:-1] | map(split("\u001f") | {points: .[0] | tonumber, of: .[1] | tonumber, idea: .[2],
+        passed: (.[3] == ""), message: .[3], read: .[4]})' "$work/items" >"$work/new" &&
+        [ "$(jq length "$work/new")" = "$(chosen_lines | wc -l)" ] &&
         jq --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS --arg sandbox "$sandbox" \
             --arg not_run "$not_run" --arg seed "$LOCKSTEP_TEST_SEED" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
-            --slurpfile new "$work/items" '.items[$first:$first + ($new | length)] = $new |
+            --slurpfile lists "$work/new" '$lists[0] as $new | .items[$first:$first + ($new | length)] = $new |
              {$stage, submission: (.submission // $submission), seconds: (.seconds // $seconds), $sandbox, $seed,
               built: ($not_run != "does not build"), $errors,
               points: ([.items[].points] | add), of: ([.items[].of] | add), items}' "$earlier" >"$work/json" &&

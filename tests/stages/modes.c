@@ -21,7 +21,9 @@ typedef struct Row {
 } Row;
 
 /* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 24 of large ones. */
-enum { ROWS_OF_MORE_RANKS = 3, SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6, IN_MEMORY = 1 /* of ALGORITHM */ };
+enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
+enum { IN_MEMORY = 1 }; /* ALGORITHM */
+enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 2 };
 static const int branches_of[] = {8, 14, 1, 32, 64, 129, 23};
 
 /* How many values each factor has for this stage and choice. */
@@ -96,8 +98,8 @@ static int cover_pairs(Row rows[MOST_MODES], const int count[FACTORS], int most)
 static void set_title(Mode *mode, const Row *row)
 {
     const char *const types[] = {"float32", "bf16", "fp16"}, *const buckets[] =
-        {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets", "33 buckets", "65 buckets",
-         "130 buckets", "24 buckets"};
+        {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
+         "33 buckets", "65 buckets", "130 buckets", "24 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
@@ -119,7 +121,8 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 1}, cap[] = {1 << 30, 7 * bytes / 2 + 12, 1}; /* some end between a branch's bias and its weight */
+    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 1};
+    const size_t cap[] = {1 << 30, 7 * bytes / 2 + 12, 1}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
@@ -146,14 +149,16 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     Row rows[MOST_MODES];
     Rng rng;
     count_values(count, choice, ranks);
-    int total = cover_pairs(rows, count, ranks > 2 ? ROWS_OF_MORE_RANKS : MOST_MODES - many - drawn);
+    int total = cover_pairs(rows, count, ranks > 3   ? ROWS_OF_MANY_RANKS
+                                         : ranks > 2 ? ROWS_OF_THREE_RANKS
+                                                     : MOST_MODES - many - drawn);
     rng_seed(&rng, text != NULL ? strtoull(text, NULL, 10) : 1);
     if (ranks > 2 && drawn > 1)
         drawn = 1;
     for (int i = 0; i < many + drawn; i++) {
         rows[total] = draw(&rng, count);
-        if (i < many) /* all of them, or one */
-            rows[total].value[BUCKETS] = SMALL_KINDS + (many == MANY ? i : (int)rng_below(&rng, MANY));
+        if (i < many) /* all of them, or 33 alone */
+            rows[total].value[BUCKETS] = SMALL_KINDS + i;
         total++;
     }
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */

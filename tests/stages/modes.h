@@ -40,7 +40,7 @@ typedef struct ModeChoice {
 /* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them; then, if
  * many_buckets, with modes of 33, 65 and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed
  * in LOCKSTEP_TEST_SEED (1). More than two ranks take their time on few cores: there it is the beginning of the table,
- * and one mode of many buckets, and one drawn. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
+ * one mode of 33 buckets, and one drawn. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);
 
 /* ---- the model ---- */

@@ -265,7 +265,7 @@ static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const 
 static void check_memory(const Mode *mode)
 {
     Trial *trial = trial_create(pg, mode);
-    set_link(mode, 1e-3);
+    set_link(mode, 3e-4); /* several times as long as the backward pass of a bucket */
     for (int step = 0; step < 2; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             live_bytes_restart();
