@@ -37,9 +37,9 @@ status() {
 
 # ---- starters ----
 
-compiles() { # STARTER STAGE
+compiles() { # STARTER STAGE [DDP_C]
     status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
-        -I "$1/common" -c "$1/$2/ddp.c" -o "$scratch/ddp.o"
+        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/ddp.c}" -o "$scratch/ddp.o"
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
@@ -62,6 +62,14 @@ names_nothing_else() { # STARTER STAGE
     ! grep -r -n -F '[not here] [not here]' "$1" || fail "$2: says twice that something is not here"
     ! grep -r -n -w -F -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
         fail "$2: these lines name what is not handed out"
+}
+
+# solution NAME: another correct version of a stage, tests/stages/solutions/NAME.patch, as $scratch/NAME.c.
+solution() {
+    status 0 patch -s -p1 --fuzz=0 -o "$scratch/$1.c" "$root/${1%%_*}"_*/ddp.c "$root/tests/stages/solutions/$1.patch"
+}
+solutions() {
+    find "$root/tests/stages/solutions" -name '*.patch' -exec basename {} .patch \; | sort
 }
 
 # Every file that a starter's sources include is in the starter. (--grade builds the starters, which takes minutes.)
@@ -127,6 +135,11 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
+done
+
+for name in $(solutions); do # --grade grades them
+    stage=$(basename "$root/${name%%_*}"_*/)
+    solution "$name" && compiles "$scratch/$stage" "$stage" "$scratch/$name.c"
 done
 
 # The starter of stage 1 links without the files that left_out.c replaces.
@@ -265,11 +278,10 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
-    for file in "$root"/tests/stages/solutions/stage[1-5]_*.c; do # correct, with other designs
-        number=$(basename "$file")
-        graded "${number:5:1}" "$file" 100 100
+    for name in $(solutions); do # correct, with other designs
+        graded "${name:5:1}" "$scratch/$name.c" 100 100
     done
-    GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100 'overlap on 4 ranks'
+    GRADE_RANKS=4 graded 3 "$scratch/stage3_linked_list.c" 100 100 'overlap on 4 ranks'
     # What students run prints the same table.
     starter=$scratch/stage1_naive
     # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
