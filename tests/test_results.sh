@@ -6,19 +6,13 @@
 #
 # usage: test_results.sh ROOT [--grade]
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 export LC_ALL=C
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; }
-scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
-trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch/tmp
 mkdir "$TMPDIR"
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
 status() {
@@ -328,5 +322,4 @@ END
     over 15 'does not build' "$scratch/includes.c"
 fi
 
-echo "$failures failure(s)"
-[ $failures -eq 0 ]
+finish
