@@ -62,6 +62,7 @@ is_wanted() {
     common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
     common/ddp/bucket_plan.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
+        common/comm/allreduce_ring.c | common/data/file_kind.c | train/files/atomic_file.c | \
         train/files/checkpoint.c | train/files/safetensors.? | train/report/trace.c | train/guard/flight.c | \
         train/guard/supervise.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
@@ -76,9 +77,9 @@ is_wanted() {
             return 1
         ;;
     tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
-    tests/stages/watch.?) [ "$number" -ge 3 ] || return 1 ;;
+    tests/stages/watch*.?) [ "$number" -ge 3 ] || return 1 ;;
     tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
-    tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
+    tests/stages/sharded_run.? | tests/stages/weight_suspects.c | tests/stages/live_bytes.?) [ "$number" -ge 5 ] || return 1 ;;
     tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c)
         name=${name#test_}
         grep -q -x -F "${name%.*}" <<<"$graded" || return 1
@@ -101,7 +102,8 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {
-    sed "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" "$here/$1"
+    sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" \
+        -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' "$here/$1"
 }
 [ "$number" -ge 2 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
 fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"

@@ -81,36 +81,11 @@ file(GLOB helpers CONFIGURE_DEPENDS tests/stages/*.c)
 list(FILTER helpers EXCLUDE REGEX "/(test_.*|bits|missing_gradient|stage_[a-z]+|modes.*|live_bytes)\\.c$")
 add_library(testing STATIC ${helpers})
 target_link_libraries(testing PUBLIC around PkgConfig::cmocka)
-foreach(call ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
-             ddp_after_update ddp_gather_weights ddp_partition)
-    target_link_options(testing INTERFACE -Wl,--wrap=${call}) # see tests/stages/untouched.c
-endforeach()
+@COMMON@
+list(APPEND LOCKSTEP_TEST_ENVIRONMENT "TSAN_OPTIONS=halt_on_error=1:handle_segv=2${no_deadlocks}")
+lockstep_wrap(testing INTERFACE of_all)
 
-# What a test program sees of these functions: the linker puts the test's own before them.
-set(wraps_equivalence free pg_alloc_shared)
-set(wraps_launches pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
-    pg_all_gather_async pg_all_gather pg_barrier work_test work_wait)
-set(wraps_overlap ${wraps_launches})
-set(wraps_modes malloc calloc realloc aligned_alloc posix_memalign free pg_alloc_shared pg_free_shared)
-set(wraps_mode_events ${wraps_launches} ${wraps_modes})
-
-# No BLAS kernels are forced on the tests, and reports of the sanitizers are clean. Open MPI refuses more ranks than
-# cores, and leaves memory and odd lock orders of its own behind.
 enable_testing()
-include(CheckSymbolExists)
-set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
-check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_OPEN_MPI)
-set(launcher ${MPIEXEC_EXECUTABLE})
-if(LOCKSTEP_OPEN_MPI)
-    list(APPEND launcher --oversubscribe --bind-to none)
-    set(no_leaks ":detect_leaks=0")
-    set(no_deadlocks ":detect_deadlocks=0")
-endif()
-set(environment LC_ALL=C OPENBLAS_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-    HWLOC_PLUGINS_PATH=/none UCX_MEM_EVENTS=no
-    ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${no_leaks} UBSAN_OPTIONS=print_stacktrace=1
-    TSAN_OPTIONS=halt_on_error=1:handle_segv=2${no_deadlocks})
-
 foreach(name ${graded})
     set(program test_${name}_stage@NUMBER@)
     if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.c) # cases, to be run one by one or all at once
@@ -119,31 +94,33 @@ foreach(name ${graded})
         set(program ${name}_stage@NUMBER@)
         add_executable(${program} tests/stages/${name}.c)
     endif()
-    if(name MATCHES "^mode") # what they replace, others replace in another way
-        target_sources(${program} PRIVATE tests/stages/modes.c tests/stages/modes_trial.c tests/stages/live_bytes.c)
+    if(name MATCHES "^mode")
+        target_sources(${program} PRIVATE tests/stages/modes.c tests/stages/modes_trial.c)
+    endif()
+    if(name STREQUAL mode_memory) # what it replaces, others replace in another way
+        target_sources(${program} PRIVATE tests/stages/live_bytes.c)
     endif()
     target_link_libraries(${program} PRIVATE testing)
-    list(TRANSFORM wraps_${name} PREPEND -Wl,--wrap= OUTPUT_VARIABLE wraps)
-    target_link_options(${program} PRIVATE ${wraps})
+    lockstep_wrap(${program} PRIVATE ${name})
     set(test stage@NUMBER@_${name})
     if(EXISTS ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh)
         add_test(NAME ${test} COMMAND bash ${CMAKE_SOURCE_DIR}/tests/stages/test_${name}.sh $<TARGET_FILE:${program}>
-                                      ${launcher})
+                                      ${LOCKSTEP_MPIEXEC})
         set(tests ${test})
     else()
         set(tests)
         foreach(ranks 2 3)
-            add_test(NAME ${test}_${ranks}_ranks COMMAND ${launcher} -n ${ranks} $<TARGET_FILE:${program}>)
+            add_test(NAME ${test}_${ranks}_ranks COMMAND ${LOCKSTEP_MPIEXEC} -n ${ranks} $<TARGET_FILE:${program}>)
             list(APPEND tests ${test}_${ranks}_ranks)
         endforeach()
     endif()
-    set_tests_properties(${tests} PROPERTIES TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${environment}")
+    set_tests_properties(${tests} PROPERTIES TIMEOUT 300 PROCESSORS 2 ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT}")
     if(@NUMBER@ EQUAL 5 AND name MATCHES "^(equivalence|toys)$") # so far at level 2; the others run at all levels
         foreach(zero 1 3)
             set(test stage@NUMBER@_${name}_zero_${zero}_2_ranks)
-            add_test(NAME ${test} COMMAND ${launcher} -n 2 $<TARGET_FILE:${program}>)
+            add_test(NAME ${test} COMMAND ${LOCKSTEP_MPIEXEC} -n 2 $<TARGET_FILE:${program}>)
             set_tests_properties(${test} PROPERTIES TIMEOUT 300 PROCESSORS 2
-                                                    ENVIRONMENT "${environment};LOCKSTEP_TEST_ZERO=${zero}")
+                                                    ENVIRONMENT "${LOCKSTEP_TEST_ENVIRONMENT};LOCKSTEP_TEST_ZERO=${zero}")
         endforeach()
     endif()
 endforeach()

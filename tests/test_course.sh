@@ -10,17 +10,11 @@
 #   PATTERN   grade only what it matches, for example stage3, 'stage[12] ddp' or wait-missing
 #   GRADE_CACHE   a directory that keeps the builds for the next call, as in grade.sh; empty it after any change (none)
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 export LC_ALL=C
 root=$1 only=${3-}
 command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
-scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
 status() {
@@ -37,9 +31,9 @@ status() {
 
 # ---- starters ----
 
-compiles() { # STARTER STAGE
+compiles() { # STARTER STAGE [DDP_C]
     status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
-        -I "$1/common" -c "$1/$2/ddp.c" -o "$scratch/ddp.o"
+        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/ddp.c}" -o "$scratch/ddp.o"
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
@@ -64,6 +58,14 @@ names_nothing_else() { # STARTER STAGE
         fail "$2: these lines name what is not handed out"
 }
 
+# solution NAME: another correct version of a stage, tests/stages/solutions/NAME.patch, as $scratch/NAME.c.
+solution() {
+    status 0 patch -s -p1 --fuzz=0 -o "$scratch/$1.c" "$root/${1%%_*}"_*/ddp.c "$root/tests/stages/solutions/$1.patch"
+}
+solutions() {
+    find "$root/tests/stages/solutions" -name '*.patch' -exec basename {} .patch \; | sort
+}
+
 # Every file that a starter's sources include is in the starter. (--grade builds the starters, which takes minutes.)
 has_all_headers() { # STARTER STAGE
     (cd "$1" && grep -r -E '^#include "' --include='*.[ch]' . | sed -E 's/^\.\/([^:]*):#include "([^"]*)".*/\1 \2/' |
@@ -86,13 +88,12 @@ has_good_links() { # STARTER STAGE
     [ ! -s "$scratch/bad_links" ] || fail "$2: these links lead nowhere:" "$(cat "$scratch/bad_links")"
 }
 
-# What a starter's build and tests have in common with the project's: warnings, other flags, the tests' environment.
-build_words() { # FILE...
-    sed -E '/for_cuda|Werror|set\((flags_for_scripts|no_deadlocks|checked_calls)/d; s/ *#.*//' "$@" |
-        grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)|[A-Z]+_[A-Z_]+=|[a-z_]+=[0-2]|/none' | sort -u
+# A starter is built with the project's warnings and other flags.
+flags() { # FILE
+    sed -E '/for_cuda|Werror|checked_calls|-z,relro/d; s/ *#.*//' "$1" |
+        grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)' | sort -u
 }
-status 0 diff <(build_words "$root/cmake/lockstep.cmake" "$root/tests/stages/lockstep_tests.cmake") \
-    <(build_words "$root/course/starter.cmake")
+status 0 diff <(flags "$root/cmake/lockstep.cmake") <(flags "$root/course/starter.cmake")
 
 has_good_points() { # STAGE
     local worth program cases case sum=0
@@ -127,6 +128,11 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
+done
+
+for name in $(solutions); do # --grade grades them
+    stage=$(basename "$root/${name%%_*}"_*/)
+    solution "$name" && compiles "$scratch/$stage" "$stage" "$scratch/$name.c"
 done
 
 # The starter of stage 1 links without the files that left_out.c replaces.
@@ -265,11 +271,10 @@ if [ "${2-}" = --grade ]; then
         graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
         [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
     done
-    for file in "$root"/tests/stages/solutions/stage[1-5]_*.c; do # correct, with other designs
-        number=$(basename "$file")
-        graded "${number:5:1}" "$file" 100 100
+    for name in $(solutions); do # correct, with other designs
+        graded "${name:5:1}" "$scratch/$name.c" 100 100
     done
-    GRADE_RANKS=4 graded 3 "$root"/tests/stages/solutions/stage3_linked_list.c 100 100 'overlap on 4 ranks'
+    GRADE_RANKS=4 graded 3 "$scratch/stage3_linked_list.c" 100 100 'overlap on 4 ranks'
     # What students run prints the same table.
     starter=$scratch/stage1_naive
     # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
@@ -282,7 +287,7 @@ if [ "${2-}" = --grade ]; then
         status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" ||
             fail "check: $(cat "$scratch/out")"
         status 0 "$starter/check" 4 11 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
-        for flag in "--save $scratch/x" "--trace $scratch/x" "--flight-recorder $scratch/x" "--allreduce root"; do
+        for flag in "--save $scratch/x" "--trace $scratch/x" "--flight-recorder $scratch/x" "--allreduce root" "--allreduce ring"; do
             # shellcheck disable=SC2086 # two words
             ! run_ranks 2 "$starter/build/stage1_naive/train" --model mlp-toy --steps 2 $flag >"$scratch/out" 2>&1 &&
                 grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" ||

@@ -6,16 +6,10 @@
 #
 # usage: test_instructor_pack.sh ROOT
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
 status() {

@@ -6,19 +6,13 @@
 #
 # usage: test_results.sh ROOT [--grade]
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 export LC_ALL=C
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; }
-scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
-trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch/tmp
 mkdir "$TMPDIR"
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
 status() {
@@ -289,7 +283,7 @@ for entry in archive.infolist():
 END
     cp "$AUTOGRADER/source/run_autograder" "$AUTOGRADER"
     status 0 "$AUTOGRADER/source/setup.sh"
-    [ -z "$(find "$AUTOGRADER/source" -name ddp.c -o -path '*/solutions/*.c' -o -name quiz_key.md)" ] ||
+    [ -z "$(find "$AUTOGRADER/source" -name ddp.c -o -path '*/solutions/*.patch' -o -name quiz_key.md)" ] ||
         fail "solutions lie where a submission could include them"
     "$root/course/make_starter.sh" 1 "$scratch/starter" >/dev/null
     at_gradescope "$root/stage1_naive/ddp.c" 100
@@ -328,5 +322,4 @@ END
     over 15 'does not build' "$scratch/includes.c"
 fi
 
-echo "$failures failure(s)"
-[ $failures -eq 0 ]
+finish

@@ -4,10 +4,9 @@
 #
 # usage: test_setup.sh ROOT
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 root=$1
-scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-failures=0
 
 tool() { # NAME BODY: a script of this name comes first in PATH
     printf '#!/bin/sh\n%s\n' "$2" >"$scratch/$1" && chmod +x "$scratch/$1"
@@ -40,5 +39,4 @@ says 1 'error: no way'
 tool mpiexec 'exit 1'
 says 1 'error: no output'
 
-echo "$failures failure(s)"
-[ $failures -eq 0 ]
+finish

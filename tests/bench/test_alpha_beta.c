@@ -26,7 +26,6 @@ static double squared_errors(double alpha, double beta, const double *seconds)
 /* From shared memory to a slow network. The doubles of the normal equations leave a few digits. */
 static void test_exact_data(void **state)
 {
-    (void)state;
     const double alphas[] = {1e-7, 5e-5, 0}, betas[] = {1e-10, 8e-9, 1e-9};
     for (int k = 0; k < 3; k++) {
         double seconds[POINTS];
@@ -45,7 +44,6 @@ static void test_exact_data(void **state)
  * absolute errors would look at the largest size alone. */
 static void test_least_relative_squares(void **state)
 {
-    (void)state;
     double seconds[POINTS];
     for (int i = 0; i < POINTS; i++)
         seconds[i] = (5e-5 + 1e-9 * sizes[i]) * (i % 2 == 0 ? 1.2 : 0.8);
@@ -68,7 +66,6 @@ static void test_least_relative_squares(void **state)
 /* Noise can ask for a latency or a bandwidth below 0. Then that one is 0, and the other one is the best there is. */
 static void test_never_negative(void **state)
 {
-    (void)state;
     const double bytes[] = {1000, 2000}, steep[] = {1e-6, 4e-6}, falling[] = {4e-6, 1e-6};
     AlphaBeta fit = alpha_beta_fit(bytes, steep, 2);
     assert_true(fit.alpha == 0);
@@ -80,10 +77,6 @@ static void test_never_negative(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_data),
-        cmocka_unit_test(test_least_relative_squares),
-        cmocka_unit_test(test_never_negative),
-    };
-    return cmocka_run_group_tests_name("alpha_beta", tests, NULL, NULL);
+    return run_cases("alpha_beta", cmocka_unit_test(test_exact_data), cmocka_unit_test(test_least_relative_squares),
+                     cmocka_unit_test(test_never_negative));
 }

@@ -5,20 +5,13 @@
 # usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPICC
 #                            MPIEXEC [FLAGS...]
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 collectives=$1 wrong=$2 played=$3 mpicc=$4
 shift 4
 bench=$(cd "$(dirname "$0")/../../bench" && pwd)
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
 quick=(--samples 3 --budget 0.01)
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $1"
-    head -n 5 "$scratch/err" | sed 's/^/     stderr: /'
-}
 
 # ends STATUS PROGRAM WORDS...: on 2 ranks, within a minute; output goes to $scratch/out and $scratch/err.
 ends() {
@@ -130,5 +123,4 @@ grep -q -- '--wire: 1 is no link' "$scratch/err" || fail "half a link is not nam
 ends 2 "$collectives" --sizes 1X
 grep -q -- '--sizes: 1X is no size' "$scratch/err" || fail "a wrong size is not named"
 
-[ "$failures" -eq 0 ] || exit 1
-echo "bench/collectives: all checks passed"
+finish

@@ -25,7 +25,6 @@ static void add_up(float *sum, size_t count, int from, int to, unsigned call)
 
 static void test_right_sums(void **state)
 {
-    (void)state;
     float sum[COUNT];
     for (unsigned call = 0; call < 40; call++) {
         add_up(sum, COUNT, 0, RANKS, call);
@@ -43,7 +42,6 @@ static void test_right_sums(void **state)
 
 static void test_wrong_sums(void **state)
 {
-    (void)state;
     float sum[COUNT];
     add_up(sum, COUNT, 0, RANKS, 7);
     sum[COUNT / 2] += 1;
@@ -76,7 +74,6 @@ static void *attend(void *rank)
 
 static void test_meetings(void **state)
 {
-    (void)state;
     pthread_t threads[RANKS];
     arrivals = aligned_alloc(FRESH_ARRIVAL, RANKS * FRESH_ARRIVAL);
     assert_non_null(arrivals);
@@ -92,10 +89,6 @@ static void test_meetings(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_right_sums),
-        cmocka_unit_test(test_wrong_sums),
-        cmocka_unit_test(test_meetings),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("fresh", cmocka_unit_test(test_right_sums), cmocka_unit_test(test_wrong_sums),
+                     cmocka_unit_test(test_meetings));
 }

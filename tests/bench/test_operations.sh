@@ -4,15 +4,9 @@
 #
 # usage: test_operations.sh OPERATIONS
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 operations=$1
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 "$operations" 1 >"$scratch/table" 2>&1 || fail "it ended with $?: $(cat "$scratch/table")"
 for name in 'linear C -> 3C' attention layernorm gelu add embedding cross-entropy; do
@@ -30,4 +24,4 @@ for wrong in 0 100 many 3x '1 2'; do
     "$operations" $wrong >"$scratch/out" 2>&1 && fail "operations $wrong: accepted"
     grep -q 'usage: operations' "$scratch/out" || fail "operations $wrong: no usage: $(cat "$scratch/out")"
 done
-exit $((failures > 0))
+finish

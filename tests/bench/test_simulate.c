@@ -37,7 +37,6 @@ static void expect_step(const char *what, double step, double exposed)
 
 static int record(void **state)
 {
-    (void)state;
     memset(recording(), 0, RECORDING_COUNT * sizeof(double));
     memset(question(), 0, QUESTION_COUNT * sizeof(double));
     const double numbers[] = {4, 20 * MS, 40 * MS, 4 * MS, 5 * MS, 1 * MS, 0};
@@ -55,7 +54,6 @@ static int record(void **state)
 
 static void test_one_rank(void **state)
 {
-    (void)state;
     question()[ASK_CALL_SECONDS] = question()[ASK_WAKE] = question()[ASK_FIRST_WAKE] = 9 * MS;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 1, 1, 0, 0);
@@ -66,7 +64,6 @@ static void test_one_rank(void **state)
 
 static void test_link_without_cost(void **state)
 {
-    (void)state;
     question()[ASK_LATENCY] = question()[ASK_BANDWIDTH] = 0;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 8, 1, 0, 2 * MB);
@@ -76,7 +73,6 @@ static void test_link_without_cost(void **state)
 
 static void test_nothing_overlaps(void **state)
 {
-    (void)state;
     ask(1, 2, 1, 9 * MB, 9 * MB); /* caps mean nothing here */
     expect_step("stage 1: four times 2 + 10", 70 + 48, 48);
     assert_true((int)answer()[ANSWER_BUCKETS] == 4);
@@ -94,7 +90,6 @@ static void test_nothing_overlaps(void **state)
  * buckets are scaled at once (42), the third one when it is done (46-47), so the fourth (58-59). */
 static void test_overlap(void **state)
 {
-    (void)state;
     ask(3, 2, 1, 0, 0);
     expect_step("stage 3, one gradient per bucket", 20 + 59 + 5 + 1, 15);
     expect_ms("in flight", answer()[ANSWER_COMMUNICATION], 48);
@@ -113,7 +108,6 @@ static void test_overlap(void **state)
 /* All-reduces of 1.1 ms; only the last one is waited for. */
 static void test_full_overlap(void **state)
 {
-    (void)state;
     question()[ASK_LATENCY] = 0.05 * MS;
     question()[ASK_BANDWIDTH] = 1000 * MB;
     recording_ready()[3] = 38 * MS;
@@ -128,7 +122,6 @@ static void test_full_overlap(void **state)
 /* Buckets are launched in order: all wait for the first one's gradient. */
 static void test_launch_order(void **state)
 {
-    (void)state;
     for (int g = 0; g < 4; g++)
         recording_ready()[g] = 10 * (4 - g) * MS;
     ask(3, 2, 1, 0, 0);
@@ -139,7 +132,6 @@ static void test_launch_order(void **state)
 /* Stage 1 takes the parameters as they were registered, all others as buckets are filled, which is the reverse. */
 static void test_order(void **state)
 {
-    (void)state;
     recording_bytes()[0] = 2 * MB;
     for (int stage = 1; stage <= 4; stage++) {
         ask(stage, 2, 1, 0, 0);
@@ -150,7 +142,6 @@ static void test_order(void **state)
 
 static void test_accumulation(void **state)
 {
-    (void)state;
     ask(4, 2, 4, 0, 0);
     expect_ms("the all-reduces are the last micro-batch's", answer_collectives()[0], 3 * 61 + 20 + 10);
     expect_step("stage 4: three micro-batches without communication", 3 * 61 + 85, 15);
@@ -164,7 +155,6 @@ static void test_accumulation(void **state)
 
 static void test_ranks(void **state)
 {
-    (void)state;
     ask(1, 4, 1, 0, 0); /* 2 * 3 messages, 2 * 3/4 of the bytes */
     expect_step("a ring of 4", 70 + 4 * (6 + 15), 84);
     question()[ASK_PAIRWISE] = 1;
@@ -177,7 +167,6 @@ static void test_ranks(void **state)
 /* The slowest of 2 ranks is 0.5642 standard deviations behind the mean, of 4 ranks 1.0294; of 3 in the middle. */
 static void test_spread(void **state)
 {
-    (void)state;
     question()[ASK_LATENCY] = question()[ASK_BANDWIDTH] = 0;
     recording()[RECORDED_SPREAD] = 0.1;
     ask(3, 2, 1, 0, 0);
@@ -192,7 +181,6 @@ static void test_spread(void **state)
 
 static void test_cores(void **state)
 {
-    (void)state;
     question()[ASK_LATENCY] = question()[ASK_BANDWIDTH] = 0;
     question()[ASK_CORES] = 4;
     question()[ASK_CROWDING] = 0.3;
@@ -212,7 +200,6 @@ static void test_cores(void **state)
  * a gradient that is ready after 10 of 40 is so after 9 of 36. */
 static void test_late(void **state)
 {
-    (void)state;
     question()[ASK_CORES] = 1;
     recording()[RECORDED_SPREAD] = 0.2 / 0.5642;
     ask(3, 2, 1, 0, 0);
@@ -227,7 +214,6 @@ static void test_late(void **state)
  * at 46. The second is in flight 46-58, in which the scaling of the first takes 4 in place of 2. */
 static void test_slowdown(void **state)
 {
-    (void)state;
     recording()[RECORDED_GRADIENTS] = 2;
     recording_ready()[1] = 40 * MS;
     const int ways[] = {ASK_SLOWDOWN, ASK_CALL_PROCESSOR, ASK_BYTE_PROCESSOR};
@@ -245,7 +231,6 @@ static void test_slowdown(void **state)
 /* The communication thread needs 1 ms to wake up for the first bucket: 11-23, and then 23-35, 35-47, 47-59. */
 static void test_wake(void **state)
 {
-    (void)state;
     question()[ASK_FIRST_WAKE] = 1 * MS;
     ask(3, 2, 1, 0, 0);
     expect_step("a thread wakes once", 20 + 60 + 5 + 1, 16);
@@ -274,7 +259,6 @@ static void test_wake(void **state)
  * last bucket (32 ms), or in stage 1 of the parameter that was registered last (12 ms). */
 static void test_emulated(void **state)
 {
-    (void)state;
     recording()[RECORDED_GRADIENTS] = 2;
     recording()[RECORDED_SPREAD] = 0.1;
     recording_bytes()[1] = 3 * MB;
@@ -295,7 +279,6 @@ static void test_emulated(void **state)
 /* An all-reduce takes 3 ms for the call, and the longer one of the link (2 + 10) and of adding up (20). */
 static void test_longer_one(void **state)
 {
-    (void)state;
     question()[ASK_CALL_SECONDS] = 3 * MS;
     ask(1, 2, 1, 0, 0);
     expect_step("the link is slower", 70 + 4 * (3 + 12), 60);
@@ -308,7 +291,6 @@ static void test_longer_one(void **state)
 
 static void test_best_caps(void **state)
 {
-    (void)state;
     question()[ASK_STAGE] = 3;
     question()[ASK_RANKS] = 2;
     question()[ASK_ACCUMULATE] = 1;
@@ -338,7 +320,6 @@ static void test_best_caps(void **state)
 /* What a slider may send: nothing may crash or loop for ever. */
 static void test_odd_questions(void **state)
 {
-    (void)state;
     const double odd[] = {NAN, -1, 0, 1e300, INFINITY};
     for (int field = 0; field < QUESTION_COUNT; field++)
         for (int i = 0; i < 5; i++) {
@@ -354,16 +335,15 @@ static void test_odd_questions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_one_rank, record),      cmocka_unit_test_setup(test_link_without_cost, record),
-        cmocka_unit_test_setup(test_nothing_overlaps, record), cmocka_unit_test_setup(test_overlap, record),
-        cmocka_unit_test_setup(test_full_overlap, record),  cmocka_unit_test_setup(test_launch_order, record),
-        cmocka_unit_test_setup(test_order, record),         cmocka_unit_test_setup(test_accumulation, record),
-        cmocka_unit_test_setup(test_ranks, record),         cmocka_unit_test_setup(test_spread, record),
-        cmocka_unit_test_setup(test_cores, record),         cmocka_unit_test_setup(test_slowdown, record),
-        cmocka_unit_test_setup(test_longer_one, record),    cmocka_unit_test_setup(test_best_caps, record),
-        cmocka_unit_test_setup(test_wake, record),          cmocka_unit_test_setup(test_emulated, record),
-        cmocka_unit_test_setup(test_odd_questions, record), cmocka_unit_test_setup(test_late, record),
-    };
-    return cmocka_run_group_tests_name("simulate", tests, NULL, NULL);
+    return run_cases("simulate", cmocka_unit_test_setup(test_one_rank, record),
+                     cmocka_unit_test_setup(test_link_without_cost, record),
+                     cmocka_unit_test_setup(test_nothing_overlaps, record),
+                     cmocka_unit_test_setup(test_overlap, record), cmocka_unit_test_setup(test_full_overlap, record),
+                     cmocka_unit_test_setup(test_launch_order, record), cmocka_unit_test_setup(test_order, record),
+                     cmocka_unit_test_setup(test_accumulation, record), cmocka_unit_test_setup(test_ranks, record),
+                     cmocka_unit_test_setup(test_spread, record), cmocka_unit_test_setup(test_cores, record),
+                     cmocka_unit_test_setup(test_slowdown, record), cmocka_unit_test_setup(test_longer_one, record),
+                     cmocka_unit_test_setup(test_best_caps, record), cmocka_unit_test_setup(test_wake, record),
+                     cmocka_unit_test_setup(test_emulated, record), cmocka_unit_test_setup(test_odd_questions, record),
+                     cmocka_unit_test_setup(test_late, record));
 }

@@ -30,7 +30,6 @@ void write_file(const char *name, const void *bytes, size_t size)
 
 int create_directory(void **state)
 {
-    (void)state;
     const char *parent = getenv("TMPDIR");
     snprintf(directory, sizeof directory, "%.200s/lockstep-test-XXXXXX", parent != NULL ? parent : "/tmp");
     return mkdtemp(directory) == NULL ? -1 : 0;
@@ -38,7 +37,6 @@ int create_directory(void **state)
 
 int remove_files(void **state)
 {
-    (void)state;
     DIR *files = opendir(directory);
     if (files == NULL)
         return -1;
@@ -50,7 +48,6 @@ int remove_files(void **state)
 
 int remove_directory(void **state)
 {
-    (void)state;
     return rmdir(directory);
 }
 

@@ -22,7 +22,6 @@ static void *room_for(int64_t count, size_t size)
 
 int free_room(void **state)
 {
-    (void)state;
     while (rooms > 0)
         free(room[--rooms]);
     return 0;

@@ -21,7 +21,6 @@ enum { LAYERS = 4, FROZEN = 1, TRAINED = 3 };
 
 static void place_gradient_slowly(void *listener, Parameter *parameter)
 {
-    (void)listener;
     parameter->tensor.grad = device_alloc(parameter_gradient_bytes(parameter));
     sleep_seconds(pg_rank(pg) == 1 ? SLEEP : 0);
 }
@@ -81,7 +80,6 @@ static void expect_link(Link link, double bytes_per_second)
 /* Three gradients of 16 KiB: two can be sent while rank 1 computes the third one, whose all-reduce stays exposed. */
 static void test_caps_for_overlap(void **state)
 {
-    (void)state;
     const double bytes = 64 * 64 * sizeof(float), bytes_per_second = 1.25e6;
     const BucketCaps caps = choose_caps(64, bytes_per_second, true);
     expect_link(caps.link, bytes_per_second);
@@ -95,7 +93,6 @@ static void test_caps_for_overlap(void **state)
 
 static void test_caps_without_overlap(void **state)
 {
-    (void)state;
     const double bytes = 64 * 64 * sizeof(float);
     const BucketCaps caps = choose_caps(64, 1.25e6, false);
     assert_int_equal(caps.buckets, 1);
@@ -106,7 +103,6 @@ static void test_caps_without_overlap(void **state)
 /* The whole model is smaller than the message that shows the latency. */
 static void test_caps_for_a_tiny_model(void **state)
 {
-    (void)state;
     const BucketCaps caps = choose_caps(4, 25e3, true);
     expect_link(caps.link, 25e3);
     assert_int_equal(caps.buckets, 1);
@@ -125,7 +121,6 @@ static ParameterList four_parameters(void)
 /* What one rank has used has a gradient on all, what none has used on none. */
 static void test_used_parameters(void **state)
 {
-    (void)state;
     const bool used[2][4] = {{true, false, false, true}, {false, false, true, false}};
     const int rank = pg_rank(pg);
     for (int swapped = 0; swapped < 2; swapped++) {
@@ -141,7 +136,6 @@ static void test_used_parameters(void **state)
 
 static void test_order_of_rank_0(void **state)
 {
-    (void)state;
     ParameterList list = four_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list);

@@ -62,7 +62,6 @@ static void shuffle(int *order, Rng *rng)
 /* Every rank waits in an order of its own. */
 static void test_many_works_waited_for_in_any_order(void **state)
 {
-    (void)state;
     Rng rng;
     rng_seed(&rng, 7 + (uint64_t)pg_rank(pg));
     for (int round = 0; round < 5; round++) {
@@ -89,7 +88,6 @@ static void test_many_works_waited_for_in_any_order(void **state)
  * marked. */
 static void test_progress_without_waiting(void **state)
 {
-    (void)state;
     float *buffers[2] = {buffer_of(11), buffer_of(12)};
     Work *works[2];
     pg_reset_counters(pg);
@@ -115,7 +113,6 @@ static void test_progress_without_waiting(void **state)
 /* A small sum in shared memory does not wake the communication thread. A caller that only asks for it gets it, too. */
 static void test_small_sums_complete_when_asked_for(void **state)
 {
-    (void)state;
     float number = 1;
     pg_set_algorithm(pg, ALLREDUCE_SHM);
     Work *work = pg_all_reduce_async(pg, &number, &number, 1, DTYPE_F32, REDUCE_SUM, "test");
@@ -133,7 +130,6 @@ static void test_small_sums_complete_when_asked_for(void **state)
 /* The input of each collective is the output of the one before, blocking or not: only call order gives this result. */
 static void test_blocking_ones_keep_their_place(void **state)
 {
-    (void)state;
     enum { COUNT = 333, LINKS = 4 };
     Rng rng;
     rng_seed(&rng, 9 + (uint64_t)pg_rank(pg));
@@ -194,7 +190,6 @@ static void check_mixed_queue(AllReduceAlgorithm algorithm, float *whole, float 
 
 static void test_three_operations_in_one_queue(void **state)
 {
-    (void)state;
     static const AllReduceAlgorithm all[] = {ALLREDUCE_MPI, ALLREDUCE_RING, ALLREDUCE_SHM, ALLREDUCE_ORDERED};
     enum { ROOM = 4096 };
     float *plain = alloc_or_fault(ROOM * sizeof *plain), *apart = alloc_or_fault(ROOM * sizeof *apart);
@@ -212,7 +207,6 @@ static void test_three_operations_in_one_queue(void **state)
 /* Every asynchronous all-reduce counts once, and the queue's order is the order on the wire. */
 static void test_counters_and_timeline(void **state)
 {
-    (void)state;
     static const char *const names[] = {"first", "second", "third", "fourth"};
     float *buffer[4];
     Work *works[4];

@@ -64,7 +64,6 @@ static void begin_job(int rank, bool (*all_ranks_arrive)(double seconds))
 
 static void make_a_mistake_without_mpi(void *unused)
 {
-    (void)unused;
     dup2(STDERR_FILENO, STDOUT_FILENO);
     printf(OUTPUT);
     die("no %s", "data");
@@ -84,7 +83,6 @@ static void make_a_mistake_alone(void *rank)
 
 static void test_mistakes(void **state)
 {
-    (void)state;
     int rank = 0;
     expect_dies(make_a_mistake_without_mpi, NULL, 2, OUTPUT "train: error: no data\n");
     expect_dies(make_the_same_mistake, &rank, 2, EXPLAINED OUTPUT "train: error: no data\n" ARRIVE LEAVE);
@@ -125,7 +123,6 @@ static void abort_without_a_job(void *status)
 
 static void test_faults(void **state)
 {
-    (void)state;
     long step = 0;
     expect_dies(fault_in_step, &step, ABORTED + 1,
                 EXPLAINED OUTPUT "train_cuda: fault: rank 3, step 0: lost 7 bytes (test_base.c:");
@@ -143,7 +140,6 @@ static void test_faults(void **state)
 
 static void advise_on_two_ranks(void *unused)
 {
-    (void)unused;
     fprintf(stderr, "[rank 1]\n");
     job_set((Job){.rank = 1, .world_size = 2});
     advise("not this one");
@@ -157,7 +153,6 @@ static void advise_on_two_ranks(void *unused)
 
 static void test_advice(void **state)
 {
-    (void)state;
     expect_dies(advise_on_two_ranks, NULL, 3,
                 "[rank 1]\n[rank 0]\ntrain: note: use 4 ranks\ntrain: note: ?\ntrain: note: ?[1mx?\n");
 }
@@ -168,7 +163,6 @@ enum { FITS = 1024 - (int)sizeof NOTE }; /* characters: the line's newline takes
 static void advise_at_length(void *unused)
 {
     char text[3 * FITS];
-    (void)unused;
     memset(text, 'x', sizeof text);
     advise("%.*s", FITS, text);
     memset(text, 'y', sizeof text);
@@ -180,7 +174,6 @@ static void advise_at_length(void *unused)
 
 static void test_long_lines_are_cut(void **state)
 {
-    (void)state;
     char expected[3 * 1024 + 1], *end = expected;
     for (const char *letter = "xyz"; *letter != '\0'; letter++) {
         end += sprintf(end, NOTE);
@@ -195,13 +188,11 @@ static void test_long_lines_are_cut(void **state)
 
 static void allocate_too_much(void *unused)
 {
-    (void)unused;
     free(alloc_or_fault(SIZE_MAX));
 }
 
 static void test_memory(void **state)
 {
-    (void)state;
     unsigned char *memory = alloc_or_fault(5);
     assert_int_equal((uintptr_t)memory % 64, 0);
     assert_int_equal(memory[0] | memory[1] | memory[2] | memory[3] | memory[4], 0);
@@ -211,19 +202,16 @@ static void test_memory(void **state)
 
 static void size_of_no_type(void *unused)
 {
-    (void)unused;
     dtype_size((DType)99);
 }
 
 static void name_of_no_type(void *unused)
 {
-    (void)unused;
     dtype_name((DType)99);
 }
 
 static void test_types(void **state)
 {
-    (void)state;
     const struct { DType dtype; size_t size; const char *name; } types[] = {
         {DTYPE_F32, 4, "float32"}, {DTYPE_F64, 8, "float64"}, {DTYPE_BF16, 2, "bfloat16"},
         {DTYPE_F16, 2, "float16"}, {DTYPE_I32, 4, "int32"}, {DTYPE_I64, 8, "int64"},
@@ -241,7 +229,6 @@ static void test_types(void **state)
 /* Of 2^64 numbers the first (2^64 mod limit) are drawn again. For a limit above 2^63 these are 2^64 - limit. */
 static void test_unfair_numbers_are_drawn_again(void **state)
 {
-    (void)state;
     Rng rng, before;
     uint64_t bits;
     rng_seed(&rng, 1);
@@ -257,7 +244,6 @@ static void test_unfair_numbers_are_drawn_again(void **state)
 
 static void test_hashes_of_known_texts(void **state)
 {
-    (void)state;
     assert_true(fnv1a(FNV1A_START, "", 0) == FNV1A_START);
     assert_true(fnv1a(FNV1A_START, "foobar", 6) == 0x85944171f73967e8u); /* RFC 9923 */
     assert_true(fnv1a(fnv1a(FNV1A_START, "foo", 3), "bar", 3) == 0x85944171f73967e8u);
@@ -268,15 +254,9 @@ static void test_hashes_of_known_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_faults),
-        cmocka_unit_test(test_advice),
-        cmocka_unit_test(test_long_lines_are_cut),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_types),
-        cmocka_unit_test(test_unfair_numbers_are_drawn_again),
-        cmocka_unit_test(test_hashes_of_known_texts),
-    };
-    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+    return run_cases("base", cmocka_unit_test(test_mistakes), cmocka_unit_test(test_faults),
+                     cmocka_unit_test(test_advice), cmocka_unit_test(test_long_lines_are_cut),
+                     cmocka_unit_test(test_memory), cmocka_unit_test(test_types),
+                     cmocka_unit_test(test_unfair_numbers_are_drawn_again),
+                     cmocka_unit_test(test_hashes_of_known_texts));
 }

@@ -8,7 +8,6 @@
  * 1 ms per 100 KB: worked out by hand. */
 static void test_predicted_exposure(void **state)
 {
-    (void)state;
     const size_t sizes[] = {100000, 100000, 100000, 100000};
     const double ready[] = {1e-3, 2e-3, 3e-3, 4e-3};
     const Link link = {.latency = 0.5e-3, .bytes_per_second = 1e8};
@@ -37,7 +36,6 @@ static void test_predicted_exposure(void **state)
 /* Many gradients of equal size and backward time: what must be chosen for extreme links, and that nothing is better. */
 static void test_best_caps(void **state)
 {
-    (void)state;
     enum { COUNT = 64 };
     const double PRICE = 100e-6; /* of a bucket */
     size_t sizes[COUNT];
@@ -71,7 +69,6 @@ static void test_best_caps(void **state)
 /* Only the first gradient can be sent behind backward: after it, one bucket holds all others. */
 static void test_one_early_gradient(void **state)
 {
-    (void)state;
     enum { COUNT = 64 };
     size_t sizes[COUNT];
     double ready[COUNT];
@@ -87,7 +84,6 @@ static void test_one_early_gradient(void **state)
 /* The smallest cap that is tried is larger than the whole model. */
 static void test_tiny_model(void **state)
 {
-    (void)state;
     const size_t sizes[] = {100, 100, 100};
     const double ready[] = {1e-3, 2e-3, 3e-3};
     assert_int_equal(bucket_caps_best(sizes, ready, 3, 3e-3, (Link){1e-6, 1e6}).buckets, 1);
@@ -95,11 +91,6 @@ static void test_tiny_model(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_predicted_exposure),
-        cmocka_unit_test(test_best_caps),
-        cmocka_unit_test(test_one_early_gradient),
-        cmocka_unit_test(test_tiny_model),
-    };
-    return cmocka_run_group_tests_name("bucket_plan", tests, NULL, NULL);
+    return run_cases("bucket_plan", cmocka_unit_test(test_predicted_exposure), cmocka_unit_test(test_best_caps),
+                     cmocka_unit_test(test_one_early_gradient), cmocka_unit_test(test_tiny_model));
 }

@@ -74,7 +74,6 @@ static void expect_elements(const char *title, const Sizes *sizes, size_t cap, c
 /* Computed by hand: bias 95, weight 9025, bias 95, ...; the parameter that fills a bucket closes it. */
 static void test_ten_linear_layers(void **state)
 {
-    (void)state;
     Sizes sizes = {.count = 0};
     for (int i = 0; i < 10; i++) {
         add(&sizes, 95 * 95);
@@ -126,7 +125,6 @@ static Sizes resnet18(void)
 
 static void test_resnet18(void **state)
 {
-    (void)state;
     Sizes sizes = resnet18();
     size_t total = 0;
     for (int i = 0; i < sizes.count; i++)
@@ -139,7 +137,6 @@ static void test_resnet18(void **state)
 
 static void test_alternating_sizes(void **state)
 {
-    (void)state;
     Sizes sizes = {.count = 0};
     for (int i = 0; i < 4; i++) {
         add(&sizes, 50);
@@ -154,7 +151,6 @@ static void test_alternating_sizes(void **state)
 
 static void test_limits(void **state)
 {
-    (void)state;
     Sizes sizes = {.count = 0};
     expect_elements("nothing", &sizes, 100, (const size_t[]){0});
     add(&sizes, 1000);
@@ -282,7 +278,6 @@ static void expect_buckets(const Buckets *buckets, int expected, const char *wha
 
 static void test_gradients_live_in_buckets(void **state)
 {
-    (void)state;
     const size_t caps[] = {0, 64, 70, 200, 256, 1000, 1 << 20};
     ParameterList list = seven_parameters();
     for (size_t c = 0; c < sizeof caps / sizeof *caps; c++) {
@@ -303,7 +298,6 @@ static void test_gradients_live_in_buckets(void **state)
 
 static void test_order_of_readiness(void **state)
 {
-    (void)state;
     const int readiness[PARAMETERS - 1] = {3, 6, 0, 5, 1, 4};
     const size_t caps[] = {0, 64, 200, 1 << 20};
     ParameterList list = seven_parameters();
@@ -321,7 +315,6 @@ static void test_order_of_readiness(void **state)
 
 static void test_nothing_to_train(void **state)
 {
-    (void)state;
     ParameterList list = seven_parameters();
     Buckets buckets;
     for (int i = 0; i < PARAMETERS; i++)
@@ -338,15 +331,9 @@ static void test_nothing_to_train(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ten_linear_layers),
-        cmocka_unit_test(test_resnet18),
-        cmocka_unit_test(test_alternating_sizes),
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_gradients_live_in_buckets),
-        cmocka_unit_test(test_order_of_readiness),
-        cmocka_unit_test(test_nothing_to_train),
-    };
     device_init(0, 1);
-    return cmocka_run_group_tests_name("buckets", tests, NULL, NULL);
+    return run_cases("buckets", cmocka_unit_test(test_ten_linear_layers), cmocka_unit_test(test_resnet18),
+                     cmocka_unit_test(test_alternating_sizes), cmocka_unit_test(test_limits),
+                     cmocka_unit_test(test_gradients_live_in_buckets), cmocka_unit_test(test_order_of_readiness),
+                     cmocka_unit_test(test_nothing_to_train));
 }

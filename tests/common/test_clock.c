@@ -29,7 +29,6 @@ int __wrap_nanosleep(const struct timespec *wish, struct timespec *left)
 /* now_seconds() lies between two readings of the same clock. */
 static void test_now(void **unused)
 {
-    (void)unused;
     struct timespec before, after;
     clock_gettime(CLOCK_MONOTONIC, &before);
     const double now = now_seconds();
@@ -49,7 +48,6 @@ static void expect_sleep(double seconds, long whole, long nanoseconds)
 
 static void test_sleeps_as_long_as_asked(void **unused)
 {
-    (void)unused;
     expect_sleep(0.25, 0, 250000000);
     expect_sleep(3.5, 3, 500000000);
     expect_sleep(1e9, 1000000000, 0);
@@ -57,7 +55,6 @@ static void test_sleeps_as_long_as_asked(void **unused)
 
 static void test_longer_than_time_has_numbers_for(void **unused)
 {
-    (void)unused;
     expect_sleep(1e10, 1000000000, 0);
     expect_sleep(1e300, 1000000000, 0);
     expect_sleep((double)INFINITY, 1000000000, 0);
@@ -65,7 +62,6 @@ static void test_longer_than_time_has_numbers_for(void **unused)
 
 static void test_nothing_to_sleep(void **unused)
 {
-    (void)unused;
     calls = 0;
     sleep_seconds(0);
     sleep_seconds(-1);
@@ -76,7 +72,6 @@ static void test_nothing_to_sleep(void **unused)
 
 static void test_goes_on_after_a_signal(void **unused)
 {
-    (void)unused;
     calls = 0;
     interruptions = 2;
     sleep_seconds(1);
@@ -88,7 +83,6 @@ static void test_goes_on_after_a_signal(void **unused)
 /* So many events that the array must grow twice. */
 static void test_the_timeline_keeps_all(void **unused)
 {
-    (void)unused;
     enum { COUNT = 2500 };
     const TimelineEvent *events;
     char name[40];
@@ -121,7 +115,6 @@ static void *add_events(void *name)
 /* All events of several threads are kept, those of each thread in their order. */
 static void test_threads_add_at_once(void **unused)
 {
-    (void)unused;
     char *names[THREADS] = {"first", "second", "third"};
     pthread_t threads[THREADS];
     const TimelineEvent *events;
@@ -145,14 +138,8 @@ static void test_threads_add_at_once(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_now),
-        cmocka_unit_test(test_sleeps_as_long_as_asked),
-        cmocka_unit_test(test_longer_than_time_has_numbers_for),
-        cmocka_unit_test(test_nothing_to_sleep),
-        cmocka_unit_test(test_goes_on_after_a_signal),
-        cmocka_unit_test(test_the_timeline_keeps_all),
-        cmocka_unit_test(test_threads_add_at_once),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("clock", cmocka_unit_test(test_now), cmocka_unit_test(test_sleeps_as_long_as_asked),
+                     cmocka_unit_test(test_longer_than_time_has_numbers_for), cmocka_unit_test(test_nothing_to_sleep),
+                     cmocka_unit_test(test_goes_on_after_a_signal), cmocka_unit_test(test_the_timeline_keeps_all),
+                     cmocka_unit_test(test_threads_add_at_once));
 }

@@ -24,7 +24,6 @@ int __wrap_statvfs(const char *path, struct statvfs *system);
 
 int __wrap_statvfs(const char *path, struct statvfs *system)
 {
-    (void)path;
     *system = (struct statvfs){.f_blocks = 1, .f_frsize = 4096, .f_bavail = 511}; /* 2 MiB less a page */
     return 0;
 }
@@ -58,7 +57,6 @@ static void meet(void *argument)
 
 static void test_same_calls_meet(void **state)
 {
-    (void)state;
     group.shared = &shared;
     for (size_t round = 0; round < 4; round++) { /* each call uses the other half of the mailbox */
         Calls calls = same_calls();
@@ -85,7 +83,6 @@ static void test_same_calls_meet(void **state)
 
 static void test_other_calls_are_faults(void **state)
 {
-    (void)state;
     group.shared = &shared;
     Calls calls = same_calls();
     calls.theirs.count = 999;
@@ -120,7 +117,6 @@ static void test_other_calls_are_faults(void **state)
 
 static void test_window_of(void **state)
 {
-    (void)state;
     assert_ptr_equal(shared_window_of(&shared, 0, memory[0], BYTES), &window);
     assert_ptr_equal(shared_window_of(&shared, 1, memory[1] + 100, BYTES - 100), &window);
     assert_null(shared_window_of(&shared, 0, memory[0] + 1, BYTES));
@@ -136,7 +132,6 @@ static void allocate(void *bytes)
 
 static void test_no_room_is_explained(void **state)
 {
-    (void)state;
     size_t bytes = ((size_t)1 << 20) - 8192; /* and two pages more for each rank: 2 MiB together */
     expect_dies(allocate, &bytes, 2, "(shm): the next 2 MiB do not fit into /dev/shm, which has 1 MiB left");
     bytes += 4096;
@@ -161,7 +156,6 @@ static void check_count(void *argument)
 
 static void test_counts_stay_within_their_memory(void **state)
 {
-    (void)state;
     group.shared = NULL; /* so that memory comes from device_alloc() */
     float *older = pg_alloc_shared(&group, 10 * sizeof *older), *buffer = pg_alloc_shared(&group, 100 * sizeof *buffer);
     check_count(&(Count){buffer, 100, 1});
@@ -184,7 +178,6 @@ static void test_counts_stay_within_their_memory(void **state)
 
 static void test_chunks_cover_the_buffer(void **state)
 {
-    (void)state;
     for (size_t count = 0; count < 2000; count += 7)
         for (int chunks = 1; chunks <= 9; chunks++) {
             assert_int_equal(chunk_start(count, chunks, 0), 0);
@@ -203,21 +196,14 @@ static void add_halves(void *argument)
 
 static void test_halves_are_added_in_float32(void **state)
 {
-    (void)state;
     uint16_t number = 0;
     expect_dies(add_halves, &number, 1, "bfloat16 is added by combine_parts(), in float32");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_counts_stay_within_their_memory),
-        cmocka_unit_test(test_chunks_cover_the_buffer),
-        cmocka_unit_test(test_halves_are_added_in_float32),
-        cmocka_unit_test(test_same_calls_meet),
-        cmocka_unit_test(test_other_calls_are_faults),
-        cmocka_unit_test(test_window_of),
-        cmocka_unit_test(test_no_room_is_explained),
-    };
-    return cmocka_run_group_tests_name("parts of comm/", tests, NULL, NULL);
+    return run_cases("parts of comm/", cmocka_unit_test(test_counts_stay_within_their_memory),
+                     cmocka_unit_test(test_chunks_cover_the_buffer), cmocka_unit_test(test_halves_are_added_in_float32),
+                     cmocka_unit_test(test_same_calls_meet), cmocka_unit_test(test_other_calls_are_faults),
+                     cmocka_unit_test(test_window_of), cmocka_unit_test(test_no_room_is_explained));
 }

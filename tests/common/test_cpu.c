@@ -37,7 +37,6 @@ int __wrap_execv(const char *path, char *const argv[])
 /* Prescott's kernels run everywhere, and are slow. */
 static void test_better_kernels_need_a_new_start(void **state)
 {
-    (void)state;
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx2"))
         skip();
@@ -61,7 +60,6 @@ static void test_better_kernels_need_a_new_start(void **state)
 
 static void test_threads_and_description(void **state)
 {
-    (void)state;
     if (openblas_get_num_threads == NULL || openblas_get_parallel == NULL || openblas_get_parallel() == 0)
         skip();
     strcpy(kernels, "SomeCore");
@@ -89,7 +87,6 @@ static long resident_pages(void)
 /* By default the C library keeps blocks of a size that was freed once, as the arena's after the first step. */
 static void test_freed_memory_goes_back(void **state)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     skip(); /* they have an allocator of their own */
 #endif
@@ -110,7 +107,6 @@ static void test_freed_memory_goes_back(void **state)
 /* All x for which exp(x) is a normal float32. */
 static void test_exp_is_exact(void **state)
 {
-    (void)state;
     double worst = 0;
     for (float x = -87.33654f; x <= 88.72283f; x += 0.0007f) {
         const double expected = exp((double)x), off = fabs((double)exp_of(x) / expected - 1);
@@ -126,11 +122,7 @@ static void test_exp_is_exact(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_better_kernels_need_a_new_start),
-        cmocka_unit_test(test_threads_and_description),
-        cmocka_unit_test(test_freed_memory_goes_back),
-        cmocka_unit_test(test_exp_is_exact),
-    };
-    return cmocka_run_group_tests_name("cpu", tests, NULL, NULL);
+    return run_cases("cpu", cmocka_unit_test(test_better_kernels_need_a_new_start),
+                     cmocka_unit_test(test_threads_and_description), cmocka_unit_test(test_freed_memory_goes_back),
+                     cmocka_unit_test(test_exp_is_exact));
 }

@@ -71,7 +71,6 @@ static void check_three_images(DatasetSplit split)
 
 static void images_are_read_plain_or_gzipped(void **state)
 {
-    (void)state;
     write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
     write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, sizeof labels);
     check_three_images(SPLIT_TRAIN);
@@ -83,7 +82,6 @@ static void images_are_read_plain_or_gzipped(void **state)
 /* The first dash is a dot on some sites. */
 static void images_may_have_dots_in_their_names(void **state)
 {
-    (void)state;
     write_idx("train-images.idx3-ubyte", 3, three_images, pixels, sizeof pixels);
     write_idx("train-labels.idx1-ubyte.gz", 1, three_labels, labels, sizeof labels);
     check_three_images(SPLIT_TRAIN);
@@ -94,7 +92,6 @@ static void images_may_have_dots_in_their_names(void **state)
 
 static void other_arrangements_are_explained(void **state)
 {
-    (void)state;
     write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, sizeof labels);
     write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
     write_file("train-images-idx3-ubyte", "", 0); /* gunzip was interrupted */
@@ -110,7 +107,6 @@ static void other_arrangements_are_explained(void **state)
 /* torchvision has the files in DIR/MNIST/raw or DIR/FashionMNIST/raw. */
 static void files_below_the_directory_are_named(void **state)
 {
-    (void)state;
     static const char *const names[] = {"raw", "MNIST/raw", "FashionMNIST/raw"};
     for (int i = 0; i < 3; i++) {
         char found[64];
@@ -127,7 +123,6 @@ static void files_below_the_directory_are_named(void **state)
 
 static void image_headers_are_not_believed(void **state)
 {
-    (void)state;
     static const struct {
         uint32_t sizes[3];
         size_t size; /* bytes that follow */
@@ -164,7 +159,6 @@ static void image_headers_are_not_believed(void **state)
 
 static void labels_fit_images_and_model(void **state)
 {
-    (void)state;
     write_idx("train-images-idx3-ubyte", 3, three_images, pixels, sizeof pixels);
     expect_images_die("neither train-labels-idx1-ubyte nor train-labels-idx1-ubyte.gz in");
     write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, 2);
@@ -186,7 +180,6 @@ static void open_for_model(void *inputs_and_classes)
 
 static void models_take_and_give_at_least_one_number(void **state)
 {
-    (void)state;
     expect_dies(open_for_model, (int[]){0, 10}, 1, "a model of 0 inputs and 10 classes");
     expect_dies(open_for_model, (int[]){6, 0}, 1, "a model of 6 inputs and 0 classes");
     write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){1, 1, 1}, pixels, 1);
@@ -200,7 +193,6 @@ static void models_take_and_give_at_least_one_number(void **state)
 /* A gzip file without its second half, or with a wrong bit, must not be read as a shorter file. */
 static void damaged_gzip_files_are_noticed(void **state)
 {
-    (void)state;
     unsigned char file[512];
     write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
     FILE *stream = fopen(path_of("train-images-idx3-ubyte.gz"), "rb");
@@ -223,14 +215,12 @@ static void damaged_gzip_files_are_noticed(void **state)
 
 static void open_images_not_installed(void *argument)
 {
-    (void)argument;
     hide_installed_data();
     open_images(NULL);
 }
 
 static void missing_images_are_explained(void **state)
 {
-    (void)state;
     expect_images_die("error: --data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in");
     expect_dies(open_images_not_installed, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name");
     char long_name[PATH_MAX - sizeof "/train-images-idx3-ubyte.gz" + 2]; /* the whole path is one character too long */
@@ -241,7 +231,6 @@ static void missing_images_are_explained(void **state)
 
 static void installed_images_are_whole(void **state)
 {
-    (void)state;
     if (access(DEFAULT_IMAGES "t10k-images-idx3-ubyte.gz", F_OK) != 0) {
         skip();
     }
@@ -262,7 +251,6 @@ static void installed_images_are_whole(void **state)
 
 static void random_data_depend_on_the_seed_alone(void **state)
 {
-    (void)state;
     Dataset a, b, c;
     dataset_open_random(&a, 1000, 10, 5, 7);
     dataset_open_random(&b, 1000, 10, 5, 7);
@@ -297,7 +285,6 @@ static void open_random(void *numbers)
 
 static void random_data_have_a_possible_size(void **state)
 {
-    (void)state;
     expect_dies(open_random, (int64_t[]){0, 2, 3}, 1, "random data of 0 samples, 2 inputs, 3 targets");
     expect_dies(open_random, (int64_t[]){4, 0, 3}, 1, "random data of 4 samples, 0 inputs, 3 targets");
     expect_dies(open_random, (int64_t[]){4, 2, 0}, 1, "random data of 4 samples, 2 inputs, 0 targets");
@@ -312,7 +299,6 @@ static void get_out_of_range(void *dataset)
 
 static void samples_out_of_range_are_faults(void **state)
 {
-    (void)state;
     Dataset dataset;
     dataset_open_random(&dataset, 1, 1, 1, 0);
     expect_dies(get_out_of_range, &dataset, 1, "sample 1 asked of a data set of 1 (random numbers)");

@@ -12,7 +12,6 @@ static const int64_t sizes[] = {0, 1, 3, 4, 31, 33, 257, 1000, 1025, 70001};
 
 static void test_names(void **state)
 {
-    (void)state;
     assert_true(strcmp(device_name(), "cpu") == 0 || strcmp(device_name(), "cuda") == 0);
     assert_true(strncmp(device_description(), device_name(), strlen(device_name())) == 0);
     assert_true(strlen(device_identity()) < 64);
@@ -21,7 +20,6 @@ static void test_names(void **state)
 
 static void test_memory_is_zeroed_and_aligned(void **state)
 {
-    (void)state;
     for (int round = 0; round < 2; round++) { /* the second round gets memory that was used before */
         for (int i = 0; i < SIZES; i++) {
             const size_t bytes = (size_t)sizes[i];
@@ -84,7 +82,6 @@ static void check_that_copies_are_done(size_t bytes)
 
 static void test_copies(void **state)
 {
-    (void)state;
     check_that_copies_are_done(4);
     check_that_copies_are_done(1000000);
     check_copies(0, 0, 2000);
@@ -96,7 +93,6 @@ static void test_copies(void **state)
 
 static void test_who_owns_memory(void **state)
 {
-    (void)state;
     const bool apart = strcmp(device_name(), "cuda") == 0; /* the CPU's device memory is the host's */
     char on_stack = 0, *memory = device_alloc(100), *host = malloc(10), *pinned = device_alloc_host(1000);
     assert_true(device_owns(memory) == apart);
@@ -140,7 +136,6 @@ static void *take_over(void *argument)
 /* Work of this thread, then of another, then of this one again: two events order it. */
 static void test_events_order_threads(void **state)
 {
-    (void)state;
     float *ones = room_for_floats(LONG), *expected = room_for_floats(LONG), *got = room_for_floats(LONG);
     for (int i = 0; i < LONG; i++) {
         ones[i] = 1;
@@ -278,7 +273,6 @@ static void check_simple(int64_t n)
 
 static void test_simple_operations(void **state)
 {
-    (void)state;
     for (int i = 0; i < SIZES; i++)
         check_simple(sizes[i]);
 }
@@ -327,7 +321,6 @@ static void check_gelu(float scale, const float *start, int64_t n)
 
 static void test_gelu(void **state)
 {
-    (void)state;
     for (int i = 0; i < SIZES; i++) {
         check_gelu(1, NULL, sizes[i]);
         check_gelu(30, normals(sizes[i]), sizes[i]);
@@ -337,7 +330,6 @@ static void test_gelu(void **state)
 /* A NaN among the activations must stay NaN: otherwise a diverged run would look healthy. */
 static void test_activations_keep_nan(void **state)
 {
-    (void)state;
     float *x = normals(257);
     x[5] = x[256] = NAN;
     Trial relu = {.name = "relu of NaN", .call = call_relu, .shape = {257}};
@@ -356,15 +348,12 @@ static void test_activations_keep_nan(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_names, free_room),
-        cmocka_unit_test_teardown(test_memory_is_zeroed_and_aligned, free_room),
-        cmocka_unit_test_teardown(test_copies, free_room),
-        cmocka_unit_test_teardown(test_who_owns_memory, free_room),
-        cmocka_unit_test_teardown(test_events_order_threads, free_room),
-        cmocka_unit_test_teardown(test_simple_operations, free_room),
-        cmocka_unit_test_teardown(test_gelu, free_room),
-        cmocka_unit_test_teardown(test_activations_keep_nan, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device", cmocka_unit_test_teardown(test_names, free_room),
+                     cmocka_unit_test_teardown(test_memory_is_zeroed_and_aligned, free_room),
+                     cmocka_unit_test_teardown(test_copies, free_room),
+                     cmocka_unit_test_teardown(test_who_owns_memory, free_room),
+                     cmocka_unit_test_teardown(test_events_order_threads, free_room),
+                     cmocka_unit_test_teardown(test_simple_operations, free_room),
+                     cmocka_unit_test_teardown(test_gelu, free_room),
+                     cmocka_unit_test_teardown(test_activations_keep_nan, free_room));
 }

@@ -163,7 +163,6 @@ static const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
 
 static void test_attention(void **state)
 {
-    (void)state;
     for (int p = 0; p < 3; p++) {
         check_attention(1, 1, 1, 1, 1, precisions[p]);
         check_attention(2, 3, 2, 5, 1, precisions[p]);
@@ -180,7 +179,6 @@ static void test_attention(void **state)
 /* CUDA takes 16, 32 or 64 rows at a time, and pads heads to 64 or 128: just below, at, and just above each of them. */
 static void test_around_tiles(void **state)
 {
-    (void)state;
     const int64_t T[] = {1, 15, 16, 17, 63, 64, 65, 130}, widths[] = {8, 16, 40, 64, 80, 128};
     for (int p = 0; p < 3; p++)
         for (int i = 0; i < 8; i++) {
@@ -191,7 +189,6 @@ static void test_around_tiles(void **state)
 
 static void test_no_numbers_at_all(void **state)
 {
-    (void)state;
     check_attention(0, 5, 2, 8, 1, DTYPE_F32);
     check_attention(3, 0, 2, 8, 1, DTYPE_F32);
     check_attention(3, 0, 2, 8, 1, DTYPE_BF16);
@@ -201,7 +198,6 @@ static void test_no_numbers_at_all(void **state)
  * more than a little, which is what the bound says.) */
 static void test_large_scores(void **state)
 {
-    (void)state;
     check_attention(1, 40, 1, 20, 5, DTYPE_F32);
     check_attention(1, 70, 2, 64, 8, DTYPE_F32);
     check_attention(1, 70, 2, 64, 8, DTYPE_BF16);
@@ -210,7 +206,6 @@ static void test_large_scores(void **state)
 /* A change in the text does not affect earlier positions: they have the same bits. */
 static void test_causality(void **state)
 {
-    (void)state;
     const int64_t T = 77, C = 40, changed = 50;
     for (int p = 0; p < 3; p++) {
         Attention a = random_attention(1, T, 2, 20, 1, precisions[p]);
@@ -230,7 +225,6 @@ static void test_causality(void **state)
 /* A NaN in a key makes every row NaN that sees it. (fmaxf() drops NaN; the exp() of it must not be dropped.) */
 static void test_nan_is_kept(void **state)
 {
-    (void)state;
     const int64_t T = 70, C = 16, key = 37;
     for (int i = 0; i < 9; i++) {
         const int part = i / 3; /* of qkv */
@@ -250,13 +244,10 @@ static void test_nan_is_kept(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_attention, free_room),
-        cmocka_unit_test_teardown(test_around_tiles, free_room),
-        cmocka_unit_test_teardown(test_no_numbers_at_all, free_room),
-        cmocka_unit_test_teardown(test_large_scores, free_room),
-        cmocka_unit_test_teardown(test_causality, free_room),
-        cmocka_unit_test_teardown(test_nan_is_kept, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_attention", cmocka_unit_test_teardown(test_attention, free_room),
+                     cmocka_unit_test_teardown(test_around_tiles, free_room),
+                     cmocka_unit_test_teardown(test_no_numbers_at_all, free_room),
+                     cmocka_unit_test_teardown(test_large_scores, free_room),
+                     cmocka_unit_test_teardown(test_causality, free_room),
+                     cmocka_unit_test_teardown(test_nan_is_kept, free_room));
 }

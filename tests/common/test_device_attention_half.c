@@ -119,7 +119,6 @@ static void check_rounding(DType precision)
 
 static void test_what_is_rounded(void **state)
 {
-    (void)state;
     check_rounding(DTYPE_BF16);
     check_rounding(DTYPE_F16);
 }
@@ -127,8 +126,5 @@ static void test_what_is_rounded(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_what_is_rounded, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_attention_half", cmocka_unit_test_teardown(test_what_is_rounded, free_room));
 }

@@ -119,7 +119,6 @@ static void check_step(const ModelSpec *spec, DType precision, int64_t samples)
 
 static void test_steps_in_used_memory(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (size_t s = 0; s < sizeof specs / sizeof *specs; s++)
         for (int p = 0; p < 3; p++)
@@ -132,8 +131,5 @@ static void test_steps_in_used_memory(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_steps_in_used_memory, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_contributions", cmocka_unit_test_teardown(test_steps_in_used_memory, free_room));
 }

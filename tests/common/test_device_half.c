@@ -69,7 +69,6 @@ static void expect_rounded(const char *name, const float *got, const float *x, D
 
 static void test_rounding(void **state)
 {
-    (void)state;
     float *x = hard_to_round();
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
@@ -132,7 +131,6 @@ static void check_half(DType dtype, const float *x, int64_t n)
 
 static void test_half(void **state)
 {
-    (void)state;
     float *x = hard_to_round();
     const int64_t sizes[] = {0, 1, 3, 31, 33, 257, 1025, CASES - 70};
     for (int p = 0; p < 2; p++)
@@ -143,9 +141,6 @@ static void test_half(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_rounding, free_room),
-        cmocka_unit_test_teardown(test_half, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_half", cmocka_unit_test_teardown(test_rounding, free_room),
+                     cmocka_unit_test_teardown(test_half, free_room));
 }

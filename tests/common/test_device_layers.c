@@ -205,7 +205,6 @@ static const int64_t norm_shapes[][2] = {{1, 1},    {1, 33},   {3, 3},    {31, 2
 
 static void test_layernorm(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (size_t s = 0; s < sizeof norm_shapes / sizeof *norm_shapes; s++) {
         const int64_t rows = norm_shapes[s][0], n = norm_shapes[s][1];
@@ -293,7 +292,6 @@ static void check_embedding(int64_t B, int64_t T, int64_t C, int32_t V, unsigned
 
 static void test_embedding(void **state)
 {
-    (void)state;
     check_embedding(1, 1, 1, 1, 3);
     check_embedding(2, 5, 3, 7, 3);
     check_embedding(3, 33, 31, 256, 3);
@@ -310,9 +308,6 @@ static void test_embedding(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_layernorm, free_room),
-        cmocka_unit_test_teardown(test_embedding, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_layers", cmocka_unit_test_teardown(test_layernorm, free_room),
+                     cmocka_unit_test_teardown(test_embedding, free_room));
 }

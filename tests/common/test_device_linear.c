@@ -147,7 +147,6 @@ static const int64_t linear_shapes[][3] = {{1, 1, 1},     {3, 5, 2},    {31, 33,
 
 static void test_linear(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (size_t s = 0; s < sizeof linear_shapes / sizeof *linear_shapes; s++) {
         const int64_t rows = linear_shapes[s][0], n_in = linear_shapes[s][1], n_out = linear_shapes[s][2];
@@ -232,7 +231,6 @@ static void check_linear_gelu(int64_t rows, int64_t n_in, int64_t n_out, DType p
 
 static void test_linear_gelu(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (size_t s = 0; s < sizeof linear_shapes / sizeof *linear_shapes; s++) {
         for (int p = 0; p < 3; p++)
@@ -261,7 +259,6 @@ static double relative_error(const Trial *trial, const double *expected)
  * PyTorch's pull request 183355. */
 static void test_tf32(void **state)
 {
-    (void)state;
     const int64_t rows = 64, n = 1024, count = rows * n;
     const bool cuda = strcmp(device_name(), "cuda") == 0;
     Trial trial = {.name = "linear, TF32 allowed", .call = call_linear, .shape = {rows, n, n}, .precision = DTYPE_F32};
@@ -294,7 +291,6 @@ static void test_tf32(void **state)
 
 static void test_operand_bytes(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         assert_int_equal(device_rounded_bytes(precisions[p], 0), 0);
@@ -306,11 +302,8 @@ static void test_operand_bytes(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_operand_bytes, free_room),
-        cmocka_unit_test_teardown(test_linear, free_room),
-        cmocka_unit_test_teardown(test_linear_gelu, free_room),
-        cmocka_unit_test_teardown(test_tf32, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_linear", cmocka_unit_test_teardown(test_operand_bytes, free_room),
+                     cmocka_unit_test_teardown(test_linear, free_room),
+                     cmocka_unit_test_teardown(test_linear_gelu, free_room),
+                     cmocka_unit_test_teardown(test_tf32, free_room));
 }

@@ -151,7 +151,6 @@ static const int64_t loss_shapes[][2] = {{0, 7},    {1, 1},    {3, 2},    {1, 25
 
 static void test_losses(void **state)
 {
-    (void)state;
     for (size_t s = 0; s < sizeof loss_shapes / sizeof *loss_shapes; s++) {
         const int64_t rows = loss_shapes[s][0], n = loss_shapes[s][1];
         check_cross_entropy(1, rows, n);
@@ -167,7 +166,6 @@ static void test_losses(void **state)
 
 static void test_losses_keep_nan(void **state)
 {
-    (void)state;
     const int64_t at[] = {0, 40, 299};
     for (int i = 0; i < 3; i++) {
         float *x = normals(300);
@@ -229,7 +227,6 @@ static void check_count_correct(int64_t rows, int64_t V, bool with_nan)
 
 static void test_count_correct(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{0, 3}, {1, 1}, {3, 2}, {31, 33}, {2100, 10}, {257, 256}, {40, 1025}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         check_count_correct(shapes[s][0], shapes[s][1], false);
@@ -240,10 +237,7 @@ static void test_count_correct(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_losses, free_room),
-        cmocka_unit_test_teardown(test_losses_keep_nan, free_room),
-        cmocka_unit_test_teardown(test_count_correct, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_losses", cmocka_unit_test_teardown(test_losses, free_room),
+                     cmocka_unit_test_teardown(test_losses_keep_nan, free_room),
+                     cmocka_unit_test_teardown(test_count_correct, free_room));
 }

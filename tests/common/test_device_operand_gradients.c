@@ -45,7 +45,6 @@ static void call_contribute(const Trial *trial, void **array)
 
 static void test_contribute(void **state)
 {
-    (void)state;
     const int64_t counts[] = {0, 1, 3, 4, 7, 1000, 5001};
     for (int p = 0; p < 2; p++)
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
@@ -76,7 +75,6 @@ static void call_cross_entropy(const Trial *trial, void **array)
 
 static void test_cross_entropy(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{0, 7}, {1, 1}, {3, 2}, {1, 257}, {31, 33}, {33, 256}, {3, 5003}};
     for (int p = 0; p < 2; p++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
@@ -118,7 +116,6 @@ static void call_attention(const Trial *trial, void **array)
 /* Widths that are odd, and that fill or do not fill a GPU's tile; so are the numbers of rows. */
 static void test_attention(void **state)
 {
-    (void)state;
     const struct {
         int64_t B, T, width;
         int heads;
@@ -141,10 +138,7 @@ static void test_attention(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_contribute, free_room),
-        cmocka_unit_test_teardown(test_cross_entropy, free_room),
-        cmocka_unit_test_teardown(test_attention, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_operand_gradients", cmocka_unit_test_teardown(test_contribute, free_room),
+                     cmocka_unit_test_teardown(test_cross_entropy, free_room),
+                     cmocka_unit_test_teardown(test_attention, free_room));
 }

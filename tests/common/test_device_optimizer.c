@@ -47,7 +47,6 @@ static double sum_of_squares_of(const float *x, int64_t n)
 
 static void test_sum_of_squares(void **state)
 {
-    (void)state;
     for (int s = 0; s < SIZES; s++) {
         const int64_t n = sizes[s];
         const float scales[] = {1, 1e30f, 1e-30f}; /* the squares fit into float64 only */
@@ -67,7 +66,6 @@ static void test_sum_of_squares(void **state)
 /* The sum also says whether all numbers are finite. */
 static void test_sum_of_squares_sees_what_is_not_finite(void **state)
 {
-    (void)state;
     const float wrong[] = {NAN, -NAN, INFINITY, -INFINITY};
     for (int s = 0; s < SIZES; s++) {
         const int64_t n = sizes[s];
@@ -102,7 +100,6 @@ static float clip_factor_of(const double *sums, int64_t count, double max_norm)
 
 static void test_clip_factor(void **state)
 {
-    (void)state;
     const int64_t counts[] = {0, 1, 2, 31, 148, 257, 1000};
     for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
         const int64_t count = counts[c];
@@ -221,7 +218,6 @@ static void check_adamw(const AdamW *a, float scale, int64_t n)
 
 static void test_optimizers(void **state)
 {
-    (void)state;
     const Sgd sgds[] = {{0.1f, 0.9f, 0.01f, false, false},
                         {0.1f, 0.9f, 0.01f, true, true},
                         {0.05f, 0.9f, 0.01f, false, true},
@@ -268,7 +264,6 @@ static void check_left_out(int64_t n)
 
 static void test_left_out(void **state)
 {
-    (void)state;
     for (int s = 0; s < SIZES; s++) {
         check_left_out(sizes[s]);
         free_room(NULL);
@@ -278,12 +273,9 @@ static void test_left_out(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_sum_of_squares, free_room),
-        cmocka_unit_test_teardown(test_sum_of_squares_sees_what_is_not_finite, free_room),
-        cmocka_unit_test_teardown(test_clip_factor, free_room),
-        cmocka_unit_test_teardown(test_optimizers, free_room),
-        cmocka_unit_test_teardown(test_left_out, free_room),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL) != 0;
+    return run_cases("device_optimizer", cmocka_unit_test_teardown(test_sum_of_squares, free_room),
+                     cmocka_unit_test_teardown(test_sum_of_squares_sees_what_is_not_finite, free_room),
+                     cmocka_unit_test_teardown(test_clip_factor, free_room),
+                     cmocka_unit_test_teardown(test_optimizers, free_room),
+                     cmocka_unit_test_teardown(test_left_out, free_room));
 }

@@ -65,7 +65,6 @@ static void queue_work(int step)
 
 static void test_nothing_while_the_timeline_is_off(void **state)
 {
-    (void)state;
     device_timeline_begin();
     queue_work(0);
     device_timeline_end();
@@ -74,7 +73,6 @@ static void test_nothing_while_the_timeline_is_off(void **state)
 
 static void test_nothing_outside_a_step(void **state)
 {
-    (void)state;
     const int from = timeline_length();
     for (int step = 0; step < 2; step++) {
         queue_work(0);
@@ -111,7 +109,6 @@ static void expect_ranges(int from, int step)
 
 static void test_each_step_has_its_ranges(void **state)
 {
-    (void)state;
     for (int step = 0; step < 3; step++) {
         const int from = timeline_length();
         timeline_set_step(step);
@@ -129,7 +126,6 @@ static void test_each_step_has_its_ranges(void **state)
 /* More ranges than the array's first size: it must grow and keep its contents. */
 static void test_many_ranges(void **state)
 {
-    (void)state;
     enum { MANY = 1000 };
     const int from = timeline_length();
     device_timeline_begin();
@@ -148,7 +144,6 @@ static void test_many_ranges(void **state)
  * wrong moment, an attempt proves nothing; so there are several, and a wrong clock fails all of them. */
 static void test_times_are_the_hosts(void **state)
 {
-    (void)state;
     const double slack = 1e-3;
     for (int attempt = 0; attempt < ATTEMPTS && is_cuda(); attempt++) {
         const int from = timeline_length();

@@ -41,7 +41,6 @@ void __wrap_device_range_end(void)
 
 static void parameters_needed(void *listener, Parameter *const *parameters, int count)
 {
-    (void)listener;
     append("[");
     for (int i = 0; i < count; i++) {
         append(parameters[i]->name);
@@ -59,7 +58,6 @@ static void gradient_needed(void *listener, Parameter *parameter)
 
 static void gradient_ready(void *listener, Parameter *parameter)
 {
-    (void)listener;
     append("-");
     append(parameter->name);
 }
@@ -92,7 +90,6 @@ static void expect_story(Tape tape, const ModelSpec *spec, const char *forward, 
 /* In backward, a range has the name of the operation and of its first parameter. */
 static void test_ranges(void **state)
 {
-    (void)state;
     const ModelSpec mlp = {.kind = MODEL_MLP, .mlp = {3, 4, 4, 2, true, ACTIVATION_GELU}};
     expect_story((Tape){0}, &mlp, "(fc1)(fc2)(fc3)(loss)",
                  "(cross-entropy)(linear fc3.weight)(gelu)(linear fc2.weight)(gelu)(linear fc1.weight)");
@@ -109,7 +106,6 @@ static void test_ranges(void **state)
 /* The first layer's input needs no gradient, so backward does not read that layer's weight. */
 static void test_events(void **state)
 {
-    (void)state;
     const Tape tape = {.on_parameters_needed = parameters_needed, .on_gradient_needed = gradient_needed,
                        .on_gradient_ready = gradient_ready};
     const ModelSpec mlp = {.kind = MODEL_MLP, .mlp = {3, 4, 4, 2, false, ACTIVATION_RELU}};
@@ -121,7 +117,6 @@ static void test_events(void **state)
 
 static void test_activations_raise_no_event(void **state)
 {
-    (void)state;
     Tape tape = {.on_parameters_needed = parameters_needed};
     story[0] = '\0';
     tape_begin(&tape, true);
@@ -141,7 +136,6 @@ static void look(Tape *tape, Node *node)
 
 static void test_the_running_operation_is_marked(void **state)
 {
-    (void)state;
     Tape tape = {0};
     ParameterList list = {0};
     Parameter *weight = parameters_add(&list, "weight", 1, (int64_t[]){1});
@@ -163,11 +157,7 @@ static void test_the_running_operation_is_marked(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_events),
-        cmocka_unit_test(test_activations_raise_no_event),
-        cmocka_unit_test(test_the_running_operation_is_marked),
-    };
-    return cmocka_run_group_tests_name("events", tests, NULL, NULL);
+    return run_cases("events", cmocka_unit_test(test_ranges), cmocka_unit_test(test_events),
+                     cmocka_unit_test(test_activations_raise_no_event),
+                     cmocka_unit_test(test_the_running_operation_is_marked));
 }

@@ -34,21 +34,18 @@ static void expect_test_fails(void (*test)(void **state), const char *text)
 
 static void test_close_accepts_what_is_allowed(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f + 1e-6f, -2.0f, 1e-7f, 4.0f - 3e-6f};
     expect_close("nearly equal", actual, REFERENCE, 4, 1e-6, 1e-6, NULL);
 }
 
 static void inner_close_off(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f, -2.5f, 0.0f, 5.0f};
     expect_close("dweight", actual, REFERENCE, 4, 1e-6, 1e-3, "gradients are summed, not averaged");
 }
 
 static void test_close_names_first_and_worst(void **state)
 {
-    (void)state;
     expect_test_fails(inner_close_off, "dweight: 2 of 4 elements are off (allowed: 1e-06 + 0.001 * |expected|)");
     expect_test_fails(inner_close_off, "first [1]: expected -2, got -2.5, difference 0.5");
     expect_test_fails(inner_close_off, "worst [3]: expected 4, got 5, difference 1");
@@ -60,7 +57,6 @@ static void test_close_names_first_and_worst(void **state)
  * apart. */
 static void test_report_is_one_write(void **state)
 {
-    (void)state;
     int ends[2];
     char first[4096];
     assert_int_equal(pipe2(ends, O_DIRECT), 0);
@@ -83,56 +79,48 @@ static void test_report_is_one_write(void **state)
 
 static void inner_close_worst_is_later(void **state)
 {
-    (void)state;
     const float actual[4] = {1.5f, -2.0f, 0.0f, 99.0f};
     expect_close("x", actual, REFERENCE, 4, 1e-6, 0.0, NULL);
 }
 
 static void test_close_finds_a_later_worst(void **state)
 {
-    (void)state;
     expect_test_fails(inner_close_worst_is_later, "first [0]");
     expect_test_fails(inner_close_worst_is_later, "worst [3]: expected 4, got 99, difference 95");
 }
 
 static void inner_close_nan(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f, -2.0f, NAN, 4.0f};
     expect_close("loss", actual, REFERENCE, 4, 1e30, 1e30, NULL);
 }
 
 static void inner_close_nan_on_both_sides(void **state)
 {
-    (void)state;
     const float actual[1] = {NAN}, expected[1] = {NAN};
     expect_close("loss", actual, expected, 1, 1e30, 1e30, NULL);
 }
 
 static void inner_close_infinity_on_both_sides(void **state)
 {
-    (void)state;
     const float actual[1] = {INFINITY}, expected[1] = {INFINITY};
     expect_close("loss", actual, expected, 1, 1e30, 1e30, NULL);
 }
 
 static void inner_close_nan_tolerance(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f, -2.0f, 0.0f, 4.0f};
     expect_close("loss", actual, REFERENCE, 4, (double)NAN, 0.0, NULL);
 }
 
 static void inner_close_infinite_tolerance(void **state)
 {
-    (void)state;
     const float actual[4] = {9.0f, 9.0f, 9.0f, 9.0f};
     expect_close("loss", actual, REFERENCE, 4, 0.0, (double)INFINITY, NULL);
 }
 
 static void test_close_never_accepts_nan_or_infinity(void **state)
 {
-    (void)state;
     expect_test_fails(inner_close_nan, "worst [2]: expected 0, got nan");
     expect_test_fails(inner_close_nan_on_both_sides, "loss: 1 of 1 elements are off");
     expect_test_fails(inner_close_infinity_on_both_sides, "expected inf, got inf");
@@ -142,34 +130,29 @@ static void test_close_never_accepts_nan_or_infinity(void **state)
 
 static void inner_close_of_nothing(void **state)
 {
-    (void)state;
     const float actual[1] = {0};
     expect_close("empty", actual, REFERENCE, 0, 1.0, 1.0, NULL);
 }
 
 static void inner_close_with_itself(void **state)
 {
-    (void)state;
     expect_close("same array", REFERENCE, REFERENCE, 4, 1.0, 1.0, NULL);
 }
 
 static void test_comparisons_that_prove_nothing_fail(void **state)
 {
-    (void)state;
     expect_test_fails(inner_close_of_nothing, "empty: this comparison proves nothing");
     expect_test_fails(inner_close_with_itself, "same array: this comparison proves nothing");
 }
 
 static void inner_bits_of_zeros(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f, -2.0f, -0.0f, 4.0f};
     expect_bits_equal("weights", actual, REFERENCE, 4, "another order of summation");
 }
 
 static void test_bits_equal(void **state)
 {
-    (void)state;
     const float actual[4] = {1.0f, -2.0f, 0.0f, 4.0f};
     expect_bits_equal("weights", actual, REFERENCE, 4, NULL);
     expect_test_fails(inner_bits_of_zeros, "weights: 1 of 4 elements differ in their bits");
@@ -186,7 +169,6 @@ static void exit_with_message(void *argument)
 static void exit_with_leak(void *argument)
 {
     char *leak = malloc(64);
-    (void)argument;
     fprintf(stderr, "%s", leak != NULL ? "leaking\n" : "");
     leak = NULL;
     exit(2);
@@ -194,30 +176,25 @@ static void exit_with_leak(void *argument)
 
 static void return_quietly(void *argument)
 {
-    (void)argument;
 }
 
 static void inner_dies_but_returns(void **state)
 {
-    (void)state;
     expect_dies(return_quietly, NULL, 2, "");
 }
 
 static void inner_dies_with_other_status(void **state)
 {
-    (void)state;
     expect_dies(exit_with_message, "--lr: no number", 1, "--lr");
 }
 
 static void inner_dies_with_other_text(void **state)
 {
-    (void)state;
     expect_dies(exit_with_message, "--lr: no number", 2, "--steps");
 }
 
 static void test_dies(void **state)
 {
-    (void)state;
     expect_dies(exit_with_message, "--lr: no number", 2, "--lr");
     expect_dies(exit_with_leak, NULL, 2, "leaking");
     expect_test_fails(inner_dies_but_returns, "returned, as if all were well");
@@ -227,7 +204,6 @@ static void test_dies(void **state)
 
 static void hang(void *argument)
 {
-    (void)argument;
     tests_end_if_idle(1);
     for (;;)
         sleep(1);
@@ -235,22 +211,15 @@ static void hang(void *argument)
 
 static void test_end_if_idle(void **state)
 {
-    (void)state;
     expect_dies(hang, NULL, 1, "fault: rank 0: it has called no collective for 1 s, and still runs");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_close_accepts_what_is_allowed),
-        cmocka_unit_test(test_close_names_first_and_worst),
-        cmocka_unit_test(test_report_is_one_write),
-        cmocka_unit_test(test_close_finds_a_later_worst),
-        cmocka_unit_test(test_close_never_accepts_nan_or_infinity),
-        cmocka_unit_test(test_comparisons_that_prove_nothing_fail),
-        cmocka_unit_test(test_bits_equal),
-        cmocka_unit_test(test_dies),
-        cmocka_unit_test(test_end_if_idle),
-    };
-    return cmocka_run_group_tests_name("expect", tests, NULL, NULL);
+    return run_cases("expect", cmocka_unit_test(test_close_accepts_what_is_allowed),
+                     cmocka_unit_test(test_close_names_first_and_worst), cmocka_unit_test(test_report_is_one_write),
+                     cmocka_unit_test(test_close_finds_a_later_worst),
+                     cmocka_unit_test(test_close_never_accepts_nan_or_infinity),
+                     cmocka_unit_test(test_comparisons_that_prove_nothing_fail), cmocka_unit_test(test_bits_equal),
+                     cmocka_unit_test(test_dies), cmocka_unit_test(test_end_if_idle));
 }

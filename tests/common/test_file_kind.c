@@ -34,7 +34,6 @@ static void write_letters(const char *name, const void *start, size_t size)
 
 static void files_that_are_no_text_are_named(void **state)
 {
-    (void)state;
     static const struct {
         size_t size;
         const char *start, *message;
@@ -77,7 +76,6 @@ static void files_that_are_no_text_are_named(void **state)
 
 static void a_gzip_file_in_a_gzip_file_is_named(void **state)
 {
-    (void)state;
     unsigned char packed[600];
     write_letters("text.txt.gz", "", 0);
     FILE *file = fopen(path_of("text.txt.gz"), "rb");
@@ -91,7 +89,6 @@ static void a_gzip_file_in_a_gzip_file_is_named(void **state)
 /* Text in any language and encoding is text; so is what only looks like another format later on. */
 static void text_is_not_refused(void **state)
 {
-    (void)state;
     static const char *const starts[] = {"", "PK is no archive", "<p>html", "<?xml version=\"1.0\"?>", "\xe4\xb8\xad",
                                          "\xef\xbb\xbf byte order mark", "\xcf\x80\xf0\x9f\x99\x82", "a <html> b"};
     for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
@@ -104,7 +101,6 @@ static void text_is_not_refused(void **state)
 
 static void utf8_characters_have_a_length(void **state)
 {
-    (void)state;
     static const struct {
         const char *bytes;
         int64_t count;

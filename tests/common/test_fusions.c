@@ -71,19 +71,16 @@ static void linear_gelu_reference(const Problem *problem, double *out, double *c
 
 static Tensor *apply_linear_gelu(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return times_one(tape, op_linear_gelu(tape, operand[0], operand[1], operand[2]));
 }
 
 static Tensor *apply_linear_then_gelu(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return times_one(tape, op_gelu(tape, op_linear(tape, operand[0], operand[1], operand[2])));
 }
 
 static void test_linear_gelu(void **state)
 {
-    (void)state;
     const int64_t shapes[][3] = {{5, 7, 3}, {1, 1, 1}, {1, 33, 17}, {16, 32, 48}, {19, 10, 21}, {0, 7, 3}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int64_t rows = shapes[s][0], n_in = shapes[s][1], n_out = shapes[s][2];
@@ -122,21 +119,18 @@ static void add_layernorm_reference(const Problem *problem, double *out, double 
 
 static Tensor *apply_add_layernorm(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     Tensor *sum = NULL, *normalized = op_add_layernorm(tape, operand[0], operand[1], operand[2], operand[3], &sum);
     return op_add(tape, times_one(tape, normalized), sum);
 }
 
 static Tensor *apply_add_then_layernorm(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     Tensor *sum = op_add(tape, operand[0], operand[1]);
     return op_add(tape, times_one(tape, op_layernorm(tape, sum, operand[2], operand[3])), sum);
 }
 
 static void test_add_layernorm(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{3, 8}, {1, 17}, {5, 48}, {37, 31}, {0, 8}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int64_t rows = shapes[s][0], n = shapes[s][1];
@@ -168,7 +162,6 @@ static void sums_reference(const Problem *problem, double *out, double *const *o
 
 static Tensor *apply_sums(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     Tensor *x = operand[0], *y = operand[1], *sum = op_add(tape, op_add(tape, x, x), y);
     Tensor *positive = op_relu(tape, sum);
     return op_add(tape, op_add(tape, sum, positive), op_add(tape, y, sum));
@@ -176,7 +169,6 @@ static Tensor *apply_sums(const Problem *problem, Tape *tape, Tensor **operand, 
 
 static void test_gradients_move(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{1, 1}, {3, 5}, {7, 37}, {0, 5}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         check_problem(&(Problem){.name = "sums of sums",
@@ -204,7 +196,6 @@ static void square_reference(const Problem *problem, double *out, double *const 
 
 static Tensor *square_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_linear(tape, operand[0], operand[0], NULL);
 }
 
@@ -222,13 +213,11 @@ static void own_layernorm_reference(const Problem *problem, double *out, double 
 
 static Tensor *own_layernorm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_layernorm(tape, operand[0], operand[0], operand[0]);
 }
 
 static void test_one_tensor_several_times(void **state)
 {
-    (void)state;
     const char *hint = "contributions must be written in the order in which tape_gradient() was called for them";
     check_problem(&(Problem){.name = "x x^T",
                              .operands = 1,
@@ -253,11 +242,6 @@ static void test_one_tensor_several_times(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_gelu),
-        cmocka_unit_test(test_add_layernorm),
-        cmocka_unit_test(test_gradients_move),
-        cmocka_unit_test(test_one_tensor_several_times),
-    };
-    return cmocka_run_group_tests_name("fusions", tests, NULL, NULL);
+    return run_cases("fusions", cmocka_unit_test(test_linear_gelu), cmocka_unit_test(test_add_layernorm),
+                     cmocka_unit_test(test_gradients_move), cmocka_unit_test(test_one_tensor_several_times));
 }

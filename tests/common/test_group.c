@@ -154,7 +154,6 @@ static Work *start(ProcessGroup *pg, size_t count, const char *carries)
 /* What is quick stays in the queue until training asks for it; whatever comes with it or after it is not forgotten. */
 static void test_who_carries_out(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = make_group_in_shared_memory();
     threads_initialized = 0;
     Work *first = start(pg, LONG, "long");
@@ -190,7 +189,6 @@ static void test_who_carries_out(void **unused)
 /* The thread whose stream is empty waits for the event. A blocking collective has none. */
 static void test_waits_until_computed(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = make_group_in_shared_memory();
     pg_set_measuring(pg, false); /* no sleep for a link */
     pg_barrier(pg);
@@ -216,7 +214,6 @@ static void called(void *self, const Collective *collective)
 /* What changes the group for later collectives does not change it for those in the queue. */
 static void test_changes_come_after_the_queue(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = make_group_in_shared_memory();
     pg->options.algorithm = ALLREDUCE_ORDERED;
     Work *works[] = {start(pg, 1, "counted"), NULL, NULL};
@@ -251,7 +248,6 @@ static void expect_seconds(double got, double expected)
 /* The link of a ring on 4 ranks: 6 steps for an all-reduce of 1 MiB, at 8 Mbit per second and 0.5 s per step. */
 static void test_time(void **unused)
 {
-    (void)unused;
     const double link = 6 * 0.5 + 1.5 * LONG * 4 / 1e6;
     ProcessGroup *pg = make_group();
     clock_now = 1000;
@@ -286,19 +282,16 @@ static void test_time(void **unused)
 
 static void ready(void *self, const Collective *collective)
 {
-    (void)collective;
     strcat(strcat(told, self), " ready ");
 }
 
 static void carried(void *self, const Collective *collective)
 {
-    (void)collective;
     strcat(strcat(told, self), " carried ");
 }
 
 static void done(void *self, const Collective *collective, double begin, double end)
 {
-    (void)collective;
     assert_true(begin == 1000 && end == 1003);
     strcat(strcat(told, self), " done ");
 }
@@ -315,7 +308,6 @@ static void closing(void *self)
 
 static void test_observers_in_order(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = make_group();
     pg_observe(pg, &(GroupObserver){.self = "A", .called = called, .carried = carried, .leaving = leaving});
     pg_observe(pg, &(GroupObserver){.self = "B", .ready = ready, .done = done, .closing = closing});
@@ -366,7 +358,6 @@ static void make_mistake(void *which)
 
 static void test_faults(void **unused)
 {
-    (void)unused;
     static const char *const texts[] = {
         [NULL_SENT] = "all_reduce number 0 (frozen): a buffer is NULL",
         [NULL_RECEIVED] = "all_reduce number 0 (frozen): a buffer is NULL",

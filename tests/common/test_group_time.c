@@ -30,7 +30,6 @@ static void expect_all_had_come(const char *barrier, double came, double left)
 
 static void test_barrier_waits_for_the_last_rank(void **state)
 {
-    (void)state;
     for (int round = 0; round < 2; round++) { /* the last rank comes last, then the first one */
         sleep_seconds(0.02 * (round == 0 ? pg_rank(pg) : pg_world_size(pg) - 1 - pg_rank(pg)));
         double came = now_seconds();
@@ -43,7 +42,6 @@ static void test_barrier_waits_for_the_last_rank(void **state)
  * watchdog would end the test if it counted this time. */
 static void test_own_work_is_no_time_out(void **state)
 {
-    (void)state;
     pg_set_options(pg, &(ProcessGroupOptions){.timeout = 1});
     for (int part = 0; part < 2 && pg_rank(pg) == 0; part++) {
         own_work_begin("sleeps", "for the others");
@@ -60,7 +58,6 @@ static void test_own_work_is_no_time_out(void **state)
 
 static void test_counters(void **state)
 {
-    (void)state;
     float send[64] = {0}, *receive = alloc_or_fault((size_t)(pg_world_size(pg) + 1) * sizeof send);
     int64_t ranks = pg_world_size(pg);
     pg_reset_counters(pg);
@@ -110,7 +107,6 @@ static void expect_at_least(const char *operation, double expected)
 
 static void test_emulated_link(void **state)
 {
-    (void)state;
     enum { COUNT = 25000 };
     double ranks = pg_world_size(pg), latency = 2e-3, seconds = COUNT * 4 / (0.1e9 / 8); /* 8 ms for 100 kB */
     size_t bytes = (size_t)pg_world_size(pg) * COUNT * sizeof(float);

@@ -58,14 +58,12 @@ static void check_loader(int accumulate, long first_step, const int64_t *rank_sa
 
 static void loader_equals_direct_access(void **state)
 {
-    (void)state;
     check_loader(1, 0, NULL, NULL);
     check_loader(3, 0, NULL, NULL);
 }
 
 static void loader_resumes_where_it_would_have_been(void **state)
 {
-    (void)state;
     check_loader(1, 4, NULL, NULL);
     check_loader(3, 5, NULL, NULL);
 }
@@ -98,7 +96,6 @@ static void check_going_on(const Sampler *old, int64_t steps, Sampler *next)
 /* By numbers of samples, for many pairs of settings. */
 static void another_batch_size_goes_on_in_the_epoch(void **state)
 {
-    (void)state;
     static const int64_t batches[] = {4, 6, 8, 12, 26, 500}, own[] = {11, 6};
     for (int pieces = 0; pieces <= 1; pieces++) {
         for (size_t b = 0; b < 36; b++) {
@@ -118,7 +115,6 @@ static void another_batch_size_goes_on_in_the_epoch(void **state)
 
 static void loader_goes_on_where_another_batch_size_stopped(void **state)
 {
-    (void)state;
     const DataPlace middle = {.epoch = 4, .samples = 30}, start = {.epoch = 1};
     Sampler sampler;
     check_loader(1, 7, NULL, &middle);
@@ -136,7 +132,6 @@ static void loader_goes_on_where_another_batch_size_stopped(void **state)
 /* 3 steps of an epoch on rank 0, 1 on rank 1: an epoch has 3 on both. */
 static void loader_hands_out_data_of_the_ranks_own(void **state)
 {
-    (void)state;
     const int64_t rank_samples[] = {29, 7};
     check_loader(1, 0, rank_samples, NULL);
     check_loader(3, 5, rank_samples, NULL);
@@ -145,7 +140,6 @@ static void loader_hands_out_data_of_the_ranks_own(void **state)
 /* Whatever the number of ranks and micro-batches, their counts add up to that of the whole batch in one process. */
 static void loader_counts_tokens_that_are_not_masked(void **state)
 {
-    (void)state;
     enum { CONTEXT = 8, SAMPLES = 30, BATCH = 10 };
     unsigned char text[SAMPLES * CONTEXT + CONTEXT] = {0};
     Dataset dataset = {.kind = DATASET_TEXT, .split = SPLIT_TRAIN, .size = SAMPLES, .inputs = CONTEXT,
@@ -179,7 +173,6 @@ static void loader_counts_tokens_that_are_not_masked(void **state)
 /* Two samples, four ranks, three micro-batches: most micro-batches are empty, which must not end the data. */
 static void loader_hands_out_empty_micro_batches(void **state)
 {
-    (void)state;
     Dataset dataset;
     Sampler sampler;
     dataset_open_random(&dataset, 2, 3, 2, 1);
@@ -198,14 +191,11 @@ static void loader_hands_out_empty_micro_batches(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(loader_equals_direct_access),
-        cmocka_unit_test(loader_resumes_where_it_would_have_been),
-        cmocka_unit_test(another_batch_size_goes_on_in_the_epoch),
-        cmocka_unit_test(loader_goes_on_where_another_batch_size_stopped),
-        cmocka_unit_test(loader_hands_out_data_of_the_ranks_own),
-        cmocka_unit_test(loader_counts_tokens_that_are_not_masked),
-        cmocka_unit_test(loader_hands_out_empty_micro_batches),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("loader", cmocka_unit_test(loader_equals_direct_access),
+                     cmocka_unit_test(loader_resumes_where_it_would_have_been),
+                     cmocka_unit_test(another_batch_size_goes_on_in_the_epoch),
+                     cmocka_unit_test(loader_goes_on_where_another_batch_size_stopped),
+                     cmocka_unit_test(loader_hands_out_data_of_the_ranks_own),
+                     cmocka_unit_test(loader_counts_tokens_that_are_not_masked),
+                     cmocka_unit_test(loader_hands_out_empty_micro_batches));
 }

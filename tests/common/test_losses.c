@@ -27,7 +27,6 @@ static void cross_entropy_reference(const Problem *problem, double *out, double 
 
 static Tensor *cross_entropy_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem;
     return op_cross_entropy(tape, operand[0], fixed);
 }
 
@@ -53,7 +52,6 @@ static void check_cross_entropy(int64_t rows, int64_t V, float scale, float offs
 
 static void test_cross_entropy(void **state)
 {
-    (void)state;
     check_cross_entropy(5, 10, 1, 0);
     check_cross_entropy(1, 16, 1, 0);
     check_cross_entropy(1, 1, 1, 0);
@@ -74,13 +72,11 @@ static void mse_reference(const Problem *problem, double *out, double *const *op
 
 static Tensor *mse_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem;
     return op_mse(tape, operand[0], fixed);
 }
 
 static void test_mse(void **state)
 {
-    (void)state;
     static const int64_t shapes[][2] = {{1, 1}, {1, 16}, {1, 17}, {3, 5}, {7, 37}, {0, 5}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         int64_t rows = shapes[i][0], n = shapes[i][1];
@@ -105,9 +101,5 @@ static void test_mse(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cross_entropy),
-        cmocka_unit_test(test_mse),
-    };
-    return cmocka_run_group_tests_name("losses", tests, NULL, NULL);
+    return run_cases("losses", cmocka_unit_test(test_cross_entropy), cmocka_unit_test(test_mse));
 }

@@ -74,7 +74,6 @@ static Places places_after_a_step(Setup *setup, int64_t samples)
 
 static void test_later_steps_need_no_new_memory(void **state)
 {
-    (void)state;
     /* Wide enough that the first step needs more than one of the arena's blocks. */
     ModelSpec spec = {.name = "gpt", .kind = MODEL_GPT, .gpt = {2, 2, 512, TIME, 11, 3000}};
     Setup setup;
@@ -109,7 +108,6 @@ static void test_later_steps_need_no_new_memory(void **state)
 
 static void test_arena_pieces_are_aligned_and_apart(void **state)
 {
-    (void)state;
     Arena arena = {0};
     const size_t sizes[] = {1, 64, 0, 65, 3000000, 100, 2000000};
     for (int round = 0; round < 3; round++) {
@@ -140,7 +138,6 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
 
 static void test_gradients_lie_on_cache_lines(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_mlp);
     ParameterList *list = &setup.model.parameters;
@@ -152,7 +149,6 @@ static void test_gradients_lie_on_cache_lines(void **state)
 /* In 16 bits: the weights' copies are allocated once, beside the tape, and reported. */
 static void test_copies_of_weights(void **state)
 {
-    (void)state;
     Setup setup;
     ModelSpec spec = small_mlp;
     spec.mlp.last_bias = false; /* so the last parameter has a copy, too */
@@ -181,7 +177,6 @@ static void test_copies_of_weights(void **state)
 
 static void test_hash_sees_every_bit(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_mlp);
     ParameterList *list = &setup.model.parameters;
@@ -209,12 +204,8 @@ static void test_hash_sees_every_bit(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_later_steps_need_no_new_memory),
-        cmocka_unit_test(test_arena_pieces_are_aligned_and_apart),
-        cmocka_unit_test(test_gradients_lie_on_cache_lines),
-        cmocka_unit_test(test_copies_of_weights),
-        cmocka_unit_test(test_hash_sees_every_bit),
-    };
-    return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
+    return run_cases("memory", cmocka_unit_test(test_later_steps_need_no_new_memory),
+                     cmocka_unit_test(test_arena_pieces_are_aligned_and_apart),
+                     cmocka_unit_test(test_gradients_lie_on_cache_lines), cmocka_unit_test(test_copies_of_weights),
+                     cmocka_unit_test(test_hash_sees_every_bit));
 }

@@ -22,7 +22,6 @@ int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int ta
  * (In the other two operations, a segment's parts have this size together.) */
 static void test_messages_by_size(void **state)
 {
-    (void)state;
     const size_t segment = (size_t)2 << 20, N = (size_t)pg_world_size(pg), part = segment / N / sizeof(float);
     float *numbers = alloc_or_fault(2 * segment), *mine = numbers + (size_t)pg_rank(pg) * 2 * part;
     const struct {

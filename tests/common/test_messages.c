@@ -75,7 +75,6 @@ static void check_waiting(bool core_per_rank, bool background, bool training_wai
 
 static void test_waiting(void **unused)
 {
-    (void)unused;
     for (int k = 0; k < 8; k++)
         check_waiting(k & 1, k & 2, k & 4);
 }
@@ -88,7 +87,6 @@ static int tests, tests_until_done;
 /* The linker uses this one instead of the library's: each request is done when it has been tested so often. */
 int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 {
-    (void)status;
     tested[tests % 20] = request;
     *flag = ++tests % tests_until_done == 0;
     return MPI_SUCCESS;
@@ -96,7 +94,6 @@ int MPI_Test(MPI_Request *request, int *flag, MPI_Status *status)
 
 static void test_waits_for_all_messages(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = group();
     MPI_Request requests[3] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     tests = 0;
@@ -112,7 +109,6 @@ static void test_waits_for_all_messages(void **unused)
 /* The memory is kept, with what is in it, for all requests that are not larger. */
 static void test_scratch_is_kept(void **unused)
 {
-    (void)unused;
     ProcessGroup *pg = group();
     for (size_t bytes = 100; bytes <= 10000; bytes *= 10) {
         char *memory = group_scratch(pg, bytes);
@@ -126,7 +122,6 @@ static void test_scratch_is_kept(void **unused)
 
 static void test_chunks_are_nearly_equal(void **unused)
 {
-    (void)unused;
     for (int chunks = 1; chunks <= 9; chunks++)
         for (size_t count = 0; count < 1500; count++)
             for (int chunk = 0; chunk < chunks; chunk++) {
@@ -141,7 +136,6 @@ static void test_chunks_are_nearly_equal(void **unused)
 
 static void test_algorithms(void **unused)
 {
-    (void)unused;
     static const struct {
         AllReduceAlgorithm algorithm, for_half;
         bool rank_order;
@@ -177,7 +171,6 @@ static void fail_in_mpi(void *code)
 /* Only the first line of MPI's text, in a message of one line. */
 static void test_errors_of_mpi(void **unused)
 {
-    (void)unused;
     expect_dies(fail_in_mpi, &(int){MPI_ERR_OTHER}, 1, "MPI_Wrong() failed: what happened (wrong.c:7)");
     expect_dies(fail_in_mpi, &(int){MPI_ERR_TRUNCATE}, 1, ": a rank has sent more than this one expects");
 }

@@ -33,7 +33,6 @@ static int64_t parameters_of(const ModelSpec *spec)
  * for the same weights and the same order of samples in every version and on every machine. */
 static void test_random_numbers(void **state)
 {
-    (void)state;
     Rng rng;
     rng_seed(&rng, 1);
     assert_true(rng_bits(&rng) == 0xb3f2af6d0fc710c5u);
@@ -60,7 +59,6 @@ static void expect_gpt_sizes(const char *name, GptSizes expected)
 
 static void test_sizes(void **state)
 {
-    (void)state;
     expect_gpt_sizes("gpt", (GptSizes){4, 4, 256, 128, 256, 256});
     expect_gpt_sizes("gpt2", (GptSizes){12, 12, 768, 1024, 50257, 50304});
     ModelSpec mlp = spec_of("mlp"), toy = spec_of("mlp-toy"), none;
@@ -71,7 +69,6 @@ static void test_sizes(void **state)
 
 static void test_no_two_parameters_have_one_name(void **state)
 {
-    (void)state;
     Model model;
     ModelSpec spec = spec_of("mlp-toy");
     model_create(&model, &spec, 1);
@@ -96,7 +93,6 @@ static void expect_layers(const ModelSpec *spec, int layers, const int *sizes)
 
 static void test_layers(void **state)
 {
-    (void)state;
     ModelSpec toy = spec_of("mlp-toy"), gpt = spec_of("gpt");
     gpt.gpt = (GptSizes){3, 2, 8, 5, 11, 11};
     expect_layers(&toy, 3, (int[]){2, 2, 1});
@@ -152,7 +148,6 @@ static void expect_constant(const Parameter *parameter, double value)
 
 static void test_first_weights_of_gpt(void **state)
 {
-    (void)state;
     for (int layers = 1; layers <= 8; layers += 7) {
         ModelSpec spec = spec_of("gpt");
         spec.gpt = (GptSizes){layers, 2, 64, 64, 100, 128};
@@ -178,7 +173,6 @@ static void test_first_weights_of_gpt(void **state)
 
 static void test_first_weights_of_mlp(void **state)
 {
-    (void)state;
     ModelSpec spec = spec_of("mlp");
     Model model;
     model_create(&model, &spec, 3);
@@ -200,7 +194,6 @@ static void test_first_weights_of_mlp(void **state)
 /* Many layers have more operations than the tape's first arrays hold: it must grow and keep its nodes. */
 static void test_deep_gpt(void **state)
 {
-    (void)state;
     enum { TIME = 5 };
     ModelSpec spec = spec_of("gpt");
     spec.gpt = (GptSizes){24, 2, 8, TIME, 11, 11};
@@ -239,7 +232,6 @@ static void add_a_parameter(void *name)
 
 static void test_the_longest_name(void **state)
 {
-    (void)state;
     char name[65] = "";
     memset(name, 'x', 63);
     expect_dies(add_a_parameter, name, 0, "");
@@ -250,15 +242,8 @@ static void test_the_longest_name(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_numbers),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_no_two_parameters_have_one_name),
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_first_weights_of_gpt),
-        cmocka_unit_test(test_first_weights_of_mlp),
-        cmocka_unit_test(test_deep_gpt),
-        cmocka_unit_test(test_the_longest_name),
-    };
-    return cmocka_run_group_tests_name("model", tests, NULL, NULL);
+    return run_cases("model", cmocka_unit_test(test_random_numbers), cmocka_unit_test(test_sizes),
+                     cmocka_unit_test(test_no_two_parameters_have_one_name), cmocka_unit_test(test_layers),
+                     cmocka_unit_test(test_first_weights_of_gpt), cmocka_unit_test(test_first_weights_of_mlp),
+                     cmocka_unit_test(test_deep_gpt), cmocka_unit_test(test_the_longest_name));
 }

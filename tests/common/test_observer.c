@@ -63,7 +63,6 @@ static void expect_told(const char *expected)
 
 static void test_blocking_collectives(void **state)
 {
-    (void)state;
     float number = 1, *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
     pg_barrier(pg);
     expect_told("called barrier \nready barrier \ncarried barrier \ndone barrier \n");
@@ -79,7 +78,6 @@ static void test_blocking_collectives(void **state)
 
 static void test_asynchronous_all_reduce(void **state)
 {
-    (void)state;
     float numbers[100] = {1};
     Work *work = pg_all_reduce_async(pg, numbers, numbers, 100, DTYPE_F32, REDUCE_SUM, "d");
     work_wait(work);
@@ -91,7 +89,6 @@ static void test_asynchronous_all_reduce(void **state)
  * was created with ALLREDUCE_SHM. */
 static void test_shared_memory(void **state)
 {
-    (void)state;
     void *memory = pg_alloc_shared(pg, 1000);
     const char *making = "called barrier making shared memory\nready barrier making shared memory\n"
                          "carried barrier making shared memory\ndone barrier making shared memory\n";
@@ -131,7 +128,6 @@ int __wrap_statvfs(const char *path, struct statvfs *system)
 /* An observer may gather something from all ranks before each collective. */
 static void gather(void *self, const Collective *collective)
 {
-    (void)self, (void)collective;
     float numbers[16];
     bool first = gathers;
     gathers = false; /* not for its own */
@@ -142,7 +138,6 @@ static void gather(void *self, const Collective *collective)
 /* AUTO does without the memory that there is no room for, and uses it as soon as there is. Run it before the others. */
 static void test_no_room(void **state)
 {
-    (void)state;
     const bool alone = pg_world_size(pg) == 1;
     assert_int_equal(pg_algorithm(pg), alone ? ALLREDUCE_SHM : ALLREDUCE_MPI); /* main() has created it without room */
     full = false;

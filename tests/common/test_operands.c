@@ -136,7 +136,6 @@ static void check_training(DType precision, OptimizerKind kind)
 
 static void test_copies_follow_training(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         check_training(precisions[p], OPTIMIZER_SGD);
@@ -162,7 +161,6 @@ static float expected_loss(const Run *source)
 /* All ways in which code other than the optimizer writes weights, in a model that has copies. */
 static void test_copies_are_made_anew(void **state)
 {
-    (void)state;
     Run source, run;
     const char *parent = getenv("TMPDIR");
     char path[200];
@@ -202,7 +200,6 @@ static void test_copies_are_made_anew(void **state)
 /* A weight that was written without parameter_changed() is reported, whether its first or its last number changed. */
 static void test_stale_copies_are_noticed(void **state)
 {
-    (void)state;
     Run run;
     run_create(&run, DTYPE_F16, OPTIMIZER_SGD, 1);
     micro_batch(&run);
@@ -225,7 +222,6 @@ static void test_stale_copies_are_noticed(void **state)
 /* One model, two precisions in turn: the copies change with them. */
 static void test_copies_follow_the_precision(void **state)
 {
-    (void)state;
     Run run;
     run_create(&run, DTYPE_BF16, OPTIMIZER_SGD, 1);
     const float in_bf16 = micro_batch(&run);
@@ -240,11 +236,7 @@ static void test_copies_follow_the_precision(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copies_follow_training),
-        cmocka_unit_test(test_copies_are_made_anew),
-        cmocka_unit_test(test_stale_copies_are_noticed),
-        cmocka_unit_test(test_copies_follow_the_precision),
-    };
-    return cmocka_run_group_tests_name("operands", tests, NULL, NULL);
+    return run_cases("operands", cmocka_unit_test(test_copies_follow_training),
+                     cmocka_unit_test(test_copies_are_made_anew), cmocka_unit_test(test_stale_copies_are_noticed),
+                     cmocka_unit_test(test_copies_follow_the_precision));
 }

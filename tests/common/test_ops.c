@@ -26,7 +26,6 @@ static void linear_reference(const Problem *problem, double *out, double *const 
 
 static Tensor *linear_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)fixed;
     return op_linear(tape, operand[0], operand[1], problem->operands == 3 ? operand[2] : NULL);
 }
 
@@ -45,7 +44,6 @@ static void check_linear(int64_t rows, int64_t n_in, int64_t n_out, bool bias)
 
 static void test_linear(void **state)
 {
-    (void)state;
     check_linear(5, 7, 3, true);
     check_linear(1, 1, 1, true);
     check_linear(1, 33, 17, true);
@@ -65,7 +63,6 @@ static void relu_reference(const Problem *problem, double *out, double *const *o
 
 static Tensor *relu_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_relu(tape, operand[0]);
 }
 
@@ -79,7 +76,6 @@ static void gelu_reference(const Problem *problem, double *out, double *const *o
 
 static Tensor *gelu_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_gelu(tape, operand[0]);
 }
 
@@ -91,7 +87,6 @@ static void add_reference(const Problem *problem, double *out, double *const *op
 
 static Tensor *add_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_add(tape, operand[0], operand[1]);
 }
 
@@ -115,7 +110,6 @@ static void check_element_wise(Problem problem)
 
 static void test_relu(void **state)
 {
-    (void)state;
     check_element_wise((Problem){.name = "relu",
                                  .operands = 1,
                                  .scale = 1,
@@ -127,7 +121,6 @@ static void test_relu(void **state)
 
 static void test_gelu(void **state)
 {
-    (void)state;
     const char *hint = "GPT-2's GELU is the tanh form; its derivative has two terms";
     check_element_wise((Problem){.name = "gelu",
                                  .operands = 1,
@@ -148,7 +141,6 @@ static void test_gelu(void **state)
 
 static void test_add(void **state)
 {
-    (void)state;
     check_element_wise((Problem){.name = "add",
                                  .operands = 2,
                                  .scale = 1,
@@ -161,7 +153,6 @@ static void test_add(void **state)
 /* At 0 ReLU passes no gradient, as in PyTorch: dead units do not change. */
 static void test_relu_at_zero(void **state)
 {
-    (void)state;
     Problem problem = {.name = "relu of zero", .operands = 1, .shape = {{1, 2, -1}}, .outputs = 2, .apply = relu_apply};
     float zeros[2] = {0.0f, -0.0f}, direction[2] = {1, 1};
     Result result = run(&problem, &(Draw){.values = {zeros}, .direction = direction}, 1, 1, 0);
@@ -188,7 +179,6 @@ static void layernorm_reference(const Problem *problem, double *out, double *con
 
 static Tensor *layernorm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_layernorm(tape, operand[0], operand[1], operand[2]);
 }
 
@@ -209,7 +199,6 @@ static void check_layernorm(int64_t rows, int64_t n, float scale, float offset)
 
 static void test_layernorm(void **state)
 {
-    (void)state;
     check_layernorm(3, 8, 1, 0);
     check_layernorm(1, 17, 1, 0);
     check_layernorm(5, 48, 0.1f, 0);
@@ -255,7 +244,6 @@ static void check_embedding(int64_t B, int64_t T, int64_t C, int64_t tokens, int
 
 static void test_embedding(void **state)
 {
-    (void)state;
     check_embedding(2, 5, 7, 4, 5);   /* fewer tokens than places: some occur several times */
     check_embedding(3, 6, 16, 50, 9); /* more tokens: some rows of both tables get no contribution */
     check_embedding(1, 1, 33, 2, 1);
@@ -300,7 +288,6 @@ static void attention_reference(const Problem *problem, double *out, double *con
 
 static Tensor *attention_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)fixed;
     return op_attention(tape, operand[0], problem->heads);
 }
 
@@ -321,7 +308,6 @@ static void check_attention(int64_t B, int64_t T, int64_t C, int heads, float sc
 
 static void test_attention(void **state)
 {
-    (void)state;
     check_attention(2, 5, 6, 2, 1);
     check_attention(1, 1, 4, 1, 1);
     check_attention(1, 17, 12, 3, 1);
@@ -335,7 +321,6 @@ static void test_attention(void **state)
  * contribution yet. Here a is read three times: a + b, a + b, and relu(a). So its gradient is 3. */
 static void test_a_summand_keeps_its_earlier_contributions(void **state)
 {
-    (void)state;
     const int64_t shape[] = {2, 4};
     float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1}, target[8] = {0};
     ParameterList parameters = {0};
@@ -361,14 +346,12 @@ static float place[4];
 
 static void place_gradient(void *listener, Parameter *parameter)
 {
-    (void)listener;
     parameter->tensor.grad = place;
 }
 
 /* Without earlier contributions, it takes over the memory. But a parameter's gradient lies where the listener says. */
 static void test_a_summand_takes_over_the_gradient(void **state)
 {
-    (void)state;
     float ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
     ParameterList parameters = {0};
     Parameter *x = parameters_add(&parameters, "x", 1, (int64_t[]){4}); /* zeros */
@@ -387,12 +370,9 @@ static void test_a_summand_takes_over_the_gradient(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),    cmocka_unit_test(test_relu),      cmocka_unit_test(test_relu_at_zero),
-        cmocka_unit_test(test_gelu),      cmocka_unit_test(test_add),       cmocka_unit_test(test_layernorm),
-        cmocka_unit_test(test_embedding), cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
-        cmocka_unit_test(test_a_summand_takes_over_the_gradient),
-    };
-    return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
+    return run_cases("ops", cmocka_unit_test(test_linear), cmocka_unit_test(test_relu),
+                     cmocka_unit_test(test_relu_at_zero), cmocka_unit_test(test_gelu), cmocka_unit_test(test_add),
+                     cmocka_unit_test(test_layernorm), cmocka_unit_test(test_embedding),
+                     cmocka_unit_test(test_attention), cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
+                     cmocka_unit_test(test_a_summand_takes_over_the_gradient));
 }

@@ -149,7 +149,6 @@ static void check(const OptimizerOptions *options, float lr, const char *hint)
 
 static void test_sgd(void **state)
 {
-    (void)state;
     check(&(OptimizerOptions){.kind = OPTIMIZER_SGD}, 0.1f, "weight - lr * gradient");
     check(&(OptimizerOptions){.kind = OPTIMIZER_SGD, .weight_decay = 0.1f}, 0.1f,
           "weight decay is added to the gradient of every parameter, biases too");
@@ -157,7 +156,6 @@ static void test_sgd(void **state)
 
 static void test_sgd_with_momentum(void **state)
 {
-    (void)state;
     const char *hint = "the buffer starts as the gradient, and lr is applied when it is used, not when it is filled";
     check(&(OptimizerOptions){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 0.1f, hint);
     check(&(OptimizerOptions){.kind = OPTIMIZER_SGD, .momentum = 0.5f, .weight_decay = 0.1f}, 0.1f, hint);
@@ -165,7 +163,6 @@ static void test_sgd_with_momentum(void **state)
 
 static void test_adamw(void **state)
 {
-    (void)state;
     OptimizerOptions options = {.kind = OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
     check(&options, 0.01f, "bias correction counts the updates of this parameter; eps is outside of the root");
     options.weight_decay = 0.1f;
@@ -211,7 +208,6 @@ static void check_clip(Setup *setup, double max_norm, double factor)
 
 static void test_clip_grad_norm(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &(OptimizerOptions){.kind = OPTIMIZER_SGD});
     draw_gradients(&setup, 0);
@@ -227,7 +223,6 @@ static void test_clip_grad_norm(void **state)
 
 static void test_clip_grad_norm_of_zero(void **state)
 {
-    (void)state;
     Setup setup;
     float actual[LARGEST], zeros[LARGEST] = {0};
     setup_create(&setup, &(OptimizerOptions){.kind = OPTIMIZER_SGD});
@@ -300,7 +295,6 @@ static void check_left_out(float wrong, int first, int second)
 
 static void test_steps_that_are_left_out(void **state)
 {
-    (void)state;
     check_left_out(NAN, 0, 0);
     check_left_out(INFINITY, 0, 3);
     check_left_out(-INFINITY, 3, 3);
@@ -309,13 +303,7 @@ static void test_steps_that_are_left_out(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_sgd_with_momentum),
-        cmocka_unit_test(test_adamw),
-        cmocka_unit_test(test_clip_grad_norm),
-        cmocka_unit_test(test_clip_grad_norm_of_zero),
-        cmocka_unit_test(test_steps_that_are_left_out),
-    };
-    return cmocka_run_group_tests_name("optim", tests, NULL, NULL);
+    return run_cases("optim", cmocka_unit_test(test_sgd), cmocka_unit_test(test_sgd_with_momentum),
+                     cmocka_unit_test(test_adamw), cmocka_unit_test(test_clip_grad_norm),
+                     cmocka_unit_test(test_clip_grad_norm_of_zero), cmocka_unit_test(test_steps_that_are_left_out));
 }

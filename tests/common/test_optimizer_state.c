@@ -43,7 +43,6 @@ static void divide_twice(void *optimizer)
 /* State that exists is cut to the slices; whole state is put together again, for the process that saves it. */
 static void test_state_of_slices(void **state)
 {
-    (void)state;
     ParameterList list = three_weights();
     Optimizer optimizer;
     int gathered[TENSORS] = {0};
@@ -91,7 +90,6 @@ static void expect_state(OptimizerOptions options, size_t per_weight)
 
 static void test_state_per_weight(void **state)
 {
-    (void)state;
     expect_state((OptimizerOptions){.kind = OPTIMIZER_SGD}, 0);
     expect_state((OptimizerOptions){.kind = OPTIMIZER_SGD, .momentum = 0.9f}, 1);
     expect_state((OptimizerOptions){.kind = OPTIMIZER_ADAMW}, 2);
@@ -107,7 +105,6 @@ static void let_it_overflow(void *scaler)
 
 static void test_loss_scaler(void **state)
 {
-    (void)state;
     const Parameter parameter = {.name = "fc1.weight"};
     LossScaler scaler = loss_scaler_start(true, 64, false);
     assert_true(scaler.skip_not_finite);
@@ -139,7 +136,6 @@ static void test_loss_scaler(void **state)
 /* Gradients that stay 0 never overflow. */
 static void test_loss_scale_has_a_limit(void **state)
 {
-    (void)state;
     const Parameter parameter = {.name = "fc1.weight"};
     LossScaler scaler = loss_scaler_start(true, 1024, true);
     for (int step = 0; step < 200 * LOSS_SCALER_GROWTH_INTERVAL; step++) /* 200 doublings: more than float has */
@@ -152,11 +148,6 @@ static void test_loss_scale_has_a_limit(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_state_of_slices),
-        cmocka_unit_test(test_state_per_weight),
-        cmocka_unit_test(test_loss_scaler),
-        cmocka_unit_test(test_loss_scale_has_a_limit),
-    };
-    return cmocka_run_group_tests_name("optimizer_state", tests, NULL, NULL);
+    return run_cases("optimizer_state", cmocka_unit_test(test_state_of_slices), cmocka_unit_test(test_state_per_weight),
+                     cmocka_unit_test(test_loss_scaler), cmocka_unit_test(test_loss_scale_has_a_limit));
 }

@@ -14,13 +14,11 @@
 
 static Tensor *apply_linear(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)problem, (void)fixed;
     return op_linear(tape, operand[0], operand[1], operand[2]);
 }
 
 static Tensor *apply_attention(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
 {
-    (void)fixed;
     return op_attention(tape, operand[0], problem->heads);
 }
 
@@ -72,7 +70,6 @@ static void check_linear_in(DType precision, double unit)
 
 static void test_linear_in_half_precision(void **state)
 {
-    (void)state;
     check_linear_in(DTYPE_BF16, 0x1p-8);
     check_linear_in(DTYPE_F16, 0x1p-11);
 }
@@ -80,7 +77,6 @@ static void test_linear_in_half_precision(void **state)
 /* Attention may round in more than one place, so only the size of the difference is checked. */
 static void test_attention_in_half_precision(void **state)
 {
-    (void)state;
     Problem problem = {.name = "attention in bf16",
                        .operands = 1,
                        .shape = {{2, 5, 24}},
@@ -153,7 +149,6 @@ static void check_operand(const Tensor *tensor, DType precision, const char *nam
  * All other results are float32. */
 static void test_results_are_operands(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         const DType precision = precisions[p];
@@ -196,7 +191,6 @@ static void read_operand(void *argument)
 
 static void test_operands_are_for_products(void **state)
 {
-    (void)state;
     const char *one_of_two = "float32 [1, 4, 6] and bfloat16 [1, 4, 6] do not fit";
     const char *messages[] = {"relu reads float32, not bfloat16",
                               "gelu reads float32, not bfloat16",
@@ -218,7 +212,6 @@ static void test_operands_are_for_products(void **state)
 /* Where rounded numbers are still floats, an incoming gradient needs no second place. */
 static void test_gradients_are_rounded_in_place(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         Tape tape = {.precision = precisions[p]};
@@ -238,12 +231,8 @@ static void test_gradients_are_rounded_in_place(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear_in_half_precision),
-        cmocka_unit_test(test_attention_in_half_precision),
-        cmocka_unit_test(test_results_are_operands),
-        cmocka_unit_test(test_operands_are_for_products),
-        cmocka_unit_test(test_gradients_are_rounded_in_place),
-    };
-    return cmocka_run_group_tests_name("precision", tests, NULL, NULL);
+    return run_cases("precision", cmocka_unit_test(test_linear_in_half_precision),
+                     cmocka_unit_test(test_attention_in_half_precision), cmocka_unit_test(test_results_are_operands),
+                     cmocka_unit_test(test_operands_are_for_products),
+                     cmocka_unit_test(test_gradients_are_rounded_in_place));
 }

@@ -18,7 +18,6 @@ static ParameterList three_parameters(void)
 
 static void mark_fc2_twice(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list);
@@ -30,13 +29,11 @@ static void mark_fc2_twice(void *argument)
 
 static void test_marked_twice(void **state)
 {
-    (void)state;
     expect_dies(mark_fc2_twice, NULL, 1, "the gradient of fc2.weight was marked ready twice");
 }
 
 static void mark_frozen(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list);
@@ -46,13 +43,11 @@ static void mark_frozen(void *argument)
 
 static void test_frozen(void **state)
 {
-    (void)state;
     expect_dies(mark_frozen, NULL, 1, "fc2.weight was marked ready, but it is frozen");
 }
 
 static void leave_two_out(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list);
@@ -63,13 +58,11 @@ static void leave_two_out(void *argument)
 
 static void test_incomplete(void **state)
 {
-    (void)state;
     expect_dies(leave_two_out, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight");
 }
 
 static void leave_all_out(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     Readiness readiness;
     list.items[0]->tensor.requires_grad = false;
@@ -81,14 +74,12 @@ static void leave_all_out(void *argument)
 /* No parameter at all was marked: the cause is not the model, but a listener that is not registered. */
 static void test_nothing_marked(void **state)
 {
-    (void)state;
     expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was recorded for any of 2 parameters");
 }
 
 /* Stages 1 and 2 listen to no events: a parameter has its gradient if an operation has used it. */
 static void use_none(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     list.items[2]->tensor.requires_grad = false;
     replicas_check_gradients(&list, NULL);
@@ -96,7 +87,6 @@ static void use_none(void *argument)
 
 static void use_one(void *argument)
 {
-    (void)argument;
     ParameterList list = three_parameters();
     list.items[1]->has_gradient = true;
     replicas_check_gradients(&list, NULL);
@@ -104,7 +94,6 @@ static void use_one(void *argument)
 
 static void test_without_events(void **state)
 {
-    (void)state;
     expect_dies(use_none, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc2.weight. ");
     expect_dies(use_one, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight. ");
 }
@@ -112,7 +101,6 @@ static void test_without_events(void **state)
 /* There is room for some of the names. */
 static void use_none_of_many(void *argument)
 {
-    (void)argument;
     ParameterList list = {0};
     for (int i = 0; i < 100; i++) {
         char name[32];
@@ -124,14 +112,12 @@ static void use_none_of_many(void *argument)
 
 static void test_many_names(void **state)
 {
-    (void)state;
     expect_dies(use_none_of_many, NULL, 1, "100 parameter(s) got no gradient: a.rather.long.name.0, a.rather.long.");
 }
 
 /* Each backward pass starts with no marks, frozen parameters are not waited for, and the order is recorded. */
 static void test_each_pass_anew(void **state)
 {
-    (void)state;
     ParameterList list = three_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list);
@@ -151,15 +137,9 @@ static void test_each_pass_anew(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_marked_twice),
-        cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_incomplete),
-        cmocka_unit_test(test_nothing_marked),
-        cmocka_unit_test(test_without_events),
-        cmocka_unit_test(test_many_names),
-        cmocka_unit_test(test_each_pass_anew),
-    };
     device_init(0, 1);
-    return cmocka_run_group_tests_name("readiness", tests, NULL, NULL);
+    return run_cases("readiness", cmocka_unit_test(test_marked_twice), cmocka_unit_test(test_frozen),
+                     cmocka_unit_test(test_incomplete), cmocka_unit_test(test_nothing_marked),
+                     cmocka_unit_test(test_without_events), cmocka_unit_test(test_many_names),
+                     cmocka_unit_test(test_each_pass_anew));
 }

@@ -219,7 +219,6 @@ static void check_dtype(DType dtype, ReduceOp op, bool integers)
 
 static void test_integers(void **state)
 {
-    (void)state;
     for (int d = 0; d < DTYPES; d++)
         check_dtype(dtypes[d], REDUCE_SUM, true);
     check_dtype(DTYPE_F32, REDUCE_MAX, true);
@@ -228,7 +227,6 @@ static void test_integers(void **state)
 
 static void test_sums_in_rank_order(void **state)
 {
-    (void)state;
     for (int d = 0; d < DTYPES; d++)
         if (dtypes[d] != DTYPE_I32)
             check_dtype(dtypes[d], REDUCE_SUM, false);
@@ -237,7 +235,6 @@ static void test_sums_in_rank_order(void **state)
 /* A sharded optimizer trains the same weights only if the two halves give the same bits as the whole. */
 static void test_both_halves_are_an_all_reduce(void **state)
 {
-    (void)state;
     for (int k = 0; k < ALGORITHMS * DTYPES * COUNTS; k++) {
         int a = k % ALGORITHMS;
         DType dtype = dtypes[k / ALGORITHMS % DTYPES];
@@ -279,7 +276,6 @@ void __wrap_combine_parts(void *const *totals, int total_count, const void *cons
  * changes its `send` as soon as its call returns. */
 static void test_late_ranks_get_the_right_parts(void **state)
 {
-    (void)state;
     static const size_t sizes[] = {1, 70000, 3, 2048, 100003, 600};
     enum { ROUNDS = 60, SIZES = sizeof sizes / sizeof sizes[0] };
     int N = pg_world_size(pg), rank = pg_rank(pg);

@@ -288,29 +288,22 @@ static void check_model(const char *name)
 
 static void test_mlp(void **state)
 {
-    (void)state;
     check_model("mlp");
 }
 
 static void test_mlp_toy(void **state)
 {
-    (void)state;
     check_model("mlp-toy");
 }
 
 static void test_gpt(void **state)
 {
-    (void)state;
     check_model("gpt");
 }
 
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mlp),
-        cmocka_unit_test(test_mlp_toy),
-        cmocka_unit_test(test_gpt),
-    };
-    return cmocka_run_group_tests_name("reference", tests, NULL, NULL);
+    return run_cases("reference", cmocka_unit_test(test_mlp), cmocka_unit_test(test_mlp_toy),
+                     cmocka_unit_test(test_gpt));
 }

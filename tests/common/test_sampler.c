@@ -48,7 +48,6 @@ static void check_step_is_dealt_out(const Sampler *sampler, int64_t step, int K)
 
 static void shares_make_up_the_whole_batch(void **state)
 {
-    (void)state;
     static const int64_t sizes[] = {1, 2, 10, 97};
     static const int64_t batches[] = {1, 6, 7, 32, 200};
     for (size_t s = 0; s < 4; s++) {
@@ -90,7 +89,6 @@ static void check_cover(const Sampler *sampler, int least, int most)
 /* Ten samples on three ranks: 4 each, the list padded to 12, or 3 each without the tail; never 4, 3, 3. */
 static void ten_samples_on_three_ranks(void **state)
 {
-    (void)state;
     for (int drop_last = 0; drop_last <= 1; drop_last++) {
         Sampler sampler;
         int64_t share[16];
@@ -110,7 +108,6 @@ static void ten_samples_on_three_ranks(void **state)
 /* The lists that torch.utils.data.DistributedSampler(range(n), world_size, rank, shuffle=False, drop_last) gives. */
 static void places_are_those_of_distributed_sampler(void **state)
 {
-    (void)state;
     static const struct {
         int64_t size;
         int world_size, rank;
@@ -142,7 +139,6 @@ static void places_are_those_of_distributed_sampler(void **state)
 /* A batch whose first place is no multiple of the world size: rank 0 does not come first in it. */
 static void ranks_keep_their_places_in_odd_batches(void **state)
 {
-    (void)state;
     Sampler sampler;
     int64_t got[4];
     sampler_create(&sampler, 9, 3, 4, 0, false, false); /* step 1: places 4 to 7, so ranks 1, 2, 0, 1 */
@@ -173,7 +169,6 @@ static bool same_list(uint64_t seed_a, long epoch_a, uint64_t seed_b, long epoch
 
 static void list_depends_on_seed_and_epoch_alone(void **state)
 {
-    (void)state;
     assert_true(same_list(1, 4, 1, 4));
     if (same_list(1, 4, 1, 5))
         fail_msg("epochs 4 and 5 deal out the same list: the shuffle must depend on the epoch, not on the seed alone");
@@ -184,7 +179,6 @@ static void list_depends_on_seed_and_epoch_alone(void **state)
 /* Four samples in each of their 24 orders, about equally often. */
 static void all_orders_occur(void **state)
 {
-    (void)state;
     int seen[256] = {0}, orders = 0;
     Sampler sampler;
     sampler_create(&sampler, 4, 1, 4, 1, true, false);
@@ -214,7 +208,6 @@ static Sampler own_sampler(int64_t size, int world_size, int64_t batch, bool shu
 /* The table in sampler.c, without shuffling: what each rank gets in each step. */
 static void ranks_run_out_one_after_the_other(void **state)
 {
-    (void)state;
     static const struct {
         int64_t global, count[3], first[3];
     } steps[] = {{5, {2, 2, 1}, {0, 5, 8}}, {3, {2, 1, 0}, {2, 7, -1}}, {1, {1, 0, 0}, {4, -1, -1}}};
@@ -258,7 +251,6 @@ static void count_own_samples(const Sampler *sampler, int *seen)
 
 static void own_data_is_seen_once_an_epoch(void **state)
 {
-    (void)state;
     static const int64_t rank_samples[][4] = {{40, 31, 9, 0}, {0, 0, 0, 1}, {5, 5, 5, 5}, {13, 90, 90, 2}};
     static const int64_t batches[] = {4, 12, 200};
     for (size_t c = 0; c < 4; c++) {
@@ -294,7 +286,6 @@ static void own_data_is_seen_once_an_epoch(void **state)
  * each epoch. */
 static void drop_last_stops_all_ranks_together(void **state)
 {
-    (void)state;
     int seen[27] = {0};
     Sampler sampler = own_sampler(28, 3, 6, true, true, (const int64_t[]){11, 5, 11}); /* sample 27 belongs to no rank */
     assert_int_equal(sampler.length, 15);
@@ -316,7 +307,6 @@ static void drop_last_stops_all_ranks_together(void **state)
 /* A checkpoint may be resumed by a later version of the program, which must then draw the same lists. */
 static void lists_never_change(void **state)
 {
-    (void)state;
     static const int64_t whole[] = {2, 6, 1, 7, 4, 0, 5, 3}, of_ranks[] = {3, 4, 0, 1, 2, 6, 7, 5};
     Sampler one = own_sampler(8, 2, 4, true, false, NULL);
     Sampler own = own_sampler(8, 2, 4, true, false, (const int64_t[]){5, 3});
@@ -330,7 +320,6 @@ static void lists_never_change(void **state)
 
 static void a_copy_draws_the_same(void **state)
 {
-    (void)state;
     int64_t of_own[8], of_copy[8];
     Sampler own = own_sampler(11, 2, 4, true, false, (const int64_t[]){8, 2}), copy;
     sampler_create_like(&copy, &own);
@@ -347,18 +336,13 @@ static void a_copy_draws_the_same(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shares_make_up_the_whole_batch),
-        cmocka_unit_test(ten_samples_on_three_ranks),
-        cmocka_unit_test(places_are_those_of_distributed_sampler),
-        cmocka_unit_test(ranks_keep_their_places_in_odd_batches),
-        cmocka_unit_test(list_depends_on_seed_and_epoch_alone),
-        cmocka_unit_test(all_orders_occur),
-        cmocka_unit_test(ranks_run_out_one_after_the_other),
-        cmocka_unit_test(own_data_is_seen_once_an_epoch),
-        cmocka_unit_test(drop_last_stops_all_ranks_together),
-        cmocka_unit_test(lists_never_change),
-        cmocka_unit_test(a_copy_draws_the_same),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("sampler", cmocka_unit_test(shares_make_up_the_whole_batch),
+                     cmocka_unit_test(ten_samples_on_three_ranks),
+                     cmocka_unit_test(places_are_those_of_distributed_sampler),
+                     cmocka_unit_test(ranks_keep_their_places_in_odd_batches),
+                     cmocka_unit_test(list_depends_on_seed_and_epoch_alone), cmocka_unit_test(all_orders_occur),
+                     cmocka_unit_test(ranks_run_out_one_after_the_other),
+                     cmocka_unit_test(own_data_is_seen_once_an_epoch),
+                     cmocka_unit_test(drop_last_stops_all_ranks_together), cmocka_unit_test(lists_never_change),
+                     cmocka_unit_test(a_copy_draws_the_same));
 }

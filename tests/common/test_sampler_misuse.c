@@ -26,7 +26,6 @@ static void create(void *numbers)
 
 static void samples_ranks_and_batch_are_positive(void **state)
 {
-    (void)state;
     expect_dies(create, (int64_t[]){0, 2, 4, 0}, 1, "a sampler of 0 samples, 2 ranks, batch 4");
     expect_dies(create, (int64_t[]){8, 0, 4, 0}, 1, "a sampler of 8 samples, 0 ranks, batch 4");
     expect_dies(create, (int64_t[]){8, 2, 0, 0}, 1, "a sampler of 8 samples, 2 ranks, batch 0");
@@ -35,7 +34,6 @@ static void samples_ranks_and_batch_are_positive(void **state)
 /* DistributedSampler would give empty epochs here: a run without steps that never ends. */
 static void drop_last_must_leave_samples(void **state)
 {
-    (void)state;
     expect_dies(create, (int64_t[]){2, 3, 4, 1}, 2, "error: --drop-last: 2 samples on 3 ranks leave none");
 }
 
@@ -51,7 +49,6 @@ static void create_own(void *numbers)
 static void give_own_data_twice(void *argument)
 {
     Sampler sampler;
-    (void)argument;
     sampler_create(&sampler, 8, 2, 4, 0, true, false);
     sampler_set_rank_samples(&sampler, own_data);
     sampler_set_rank_samples(&sampler, own_data);
@@ -65,7 +62,6 @@ static void give_own_data_too_late(void *argument)
 
 static void own_data_must_be_there_and_be_shared(void **state)
 {
-    (void)state;
     expect_dies(create_own, (int64_t[]){4, 6, 5}, 2, "--rank-samples: the ranks want 11 samples together, but the data "
                                                      "set has 10");
     expect_dies(create_own, (int64_t[]){5, 6, 3}, 1, "2 ranks with data of their own, batch 5");
@@ -121,7 +117,6 @@ static void count_steps_of_rank(void *rank)
 
 static void there_is_no_such_place(void **state)
 {
-    (void)state;
     expect_dies(set_epoch, &(long){-1}, 1, "epoch -1");
     expect_dies(ask_before_the_first_epoch, NULL, 1, "no epoch set");
     expect_dies(ask_before_the_first_epoch, "whole", 1, "no epoch set");
@@ -148,7 +143,6 @@ static void load(void *numbers)
 
 static void loaders_start_with_a_possible_batch(void **state)
 {
-    (void)state;
     expect_dies(load, (int[]){8, 2, 1, 0}, 1, "rank 2 of 2");
     expect_dies(load, (int[]){8, 0, 0, 5}, 1, "0 micro-batches, first step 5");
     expect_dies(load, (int[]){8, 0, 3, -1}, 1, "3 micro-batches, first step -1");
@@ -157,12 +151,8 @@ static void loaders_start_with_a_possible_batch(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(samples_ranks_and_batch_are_positive),
-        cmocka_unit_test(drop_last_must_leave_samples),
-        cmocka_unit_test(own_data_must_be_there_and_be_shared),
-        cmocka_unit_test(there_is_no_such_place),
-        cmocka_unit_test(loaders_start_with_a_possible_batch),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("sampler_misuse", cmocka_unit_test(samples_ranks_and_batch_are_positive),
+                     cmocka_unit_test(drop_last_must_leave_samples),
+                     cmocka_unit_test(own_data_must_be_there_and_be_shared), cmocka_unit_test(there_is_no_such_place),
+                     cmocka_unit_test(loaders_start_with_a_possible_batch));
 }

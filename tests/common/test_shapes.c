@@ -11,25 +11,21 @@
 
 static void view_without_dimensions(void *unused)
 {
-    (void)unused;
     tensor_view(NULL, DTYPE_F32, 0, NULL);
 }
 
 static void view_of_five_dimensions(void *unused)
 {
-    (void)unused;
     tensor_view(NULL, DTYPE_F32, 5, (int64_t[]){1, 1, 1, 1, 1});
 }
 
 static void view_of_negative_size(void *unused)
 {
-    (void)unused;
     tensor_view(NULL, DTYPE_F32, 2, (int64_t[]){2, -1});
 }
 
 static void test_shapes_of_tensors(void **state)
 {
-    (void)state;
     const Tensor largest = tensor_view(NULL, DTYPE_F32, 4, (int64_t[]){2, 3, 4, 5});
     assert_int_equal(tensor_rows(&largest), 24);
     assert_int_equal(tensor_last(&largest), 5);
@@ -45,7 +41,6 @@ static void test_shapes_of_tensors(void **state)
 /* As with snprintf(): what does not fit is left out, and there is always an end. */
 static void test_descriptions_fit(void **state)
 {
-    (void)state;
     const Tensor tensor = tensor_view(NULL, DTYPE_BF16, 3, (int64_t[]){768, 0, 12});
     const char whole[] = "bfloat16 [768, 0, 12]";
     for (size_t size = 1; size <= sizeof whole + 1; size++) {
@@ -65,7 +60,6 @@ static void test_descriptions_fit(void **state)
 /* On the CPU, gradients start on cache lines of 64 bytes. A frozen parameter has none. */
 static void test_sizes_of_gradients(void **state)
 {
-    (void)state;
     const int64_t counts[] = {1, 15, 16, 17, 32}, bytes[] = {64, 64, 64, 128, 128};
     ParameterList list = {0};
     for (int i = 0; i < 5; i++) {
@@ -111,39 +105,33 @@ static void normalize_with(int64_t weights, int64_t biases)
 
 static void layernorm_weight(void *unused)
 {
-    (void)unused;
     normalize_with(2, 3);
 }
 
 static void layernorm_bias(void *unused)
 {
-    (void)unused;
     normalize_with(3, 4);
 }
 
 static void linear_columns(void *unused)
 {
-    (void)unused;
     op_linear(&tape, zeros(2, 3), zeros(5, 4), NULL);
 }
 
 static void linear_bias(void *unused)
 {
-    (void)unused;
     op_linear(&tape, zeros(2, 3), zeros(5, 3), zeros(3, 0));
 }
 
 /* Stored as f16 numbers, but the products are in bf16. */
 static void linear_dtype(void *unused)
 {
-    (void)unused;
     tape.precision = DTYPE_BF16;
     op_linear(&tape, tape_input(&tape, numbers, DTYPE_F16, 2, (int64_t[]){2, 3}), zeros(5, 3), NULL);
 }
 
 static void add_shapes(void *unused)
 {
-    (void)unused;
     op_add(&tape, zeros(2, 3), zeros(3, 2));
 }
 
@@ -154,13 +142,11 @@ static void embed(int64_t T, int64_t position_columns)
 
 static void embedding_columns(void *unused)
 {
-    (void)unused;
     embed(5, 3);
 }
 
 static void embedding_positions(void *unused)
 {
-    (void)unused;
     embed(6, 4);
 }
 
@@ -171,19 +157,16 @@ static void attend(int ndim, int64_t columns, int heads)
 
 static void attention_heads(void *unused)
 {
-    (void)unused;
     attend(3, 12, 3);
 }
 
 static void attention_dimensions(void *unused)
 {
-    (void)unused;
     attend(4, 12, 2);
 }
 
 static void test_operations_that_do_not_fit(void **state)
 {
-    (void)state;
     normalize_with(3, 3);
     expect_dies(layernorm_weight, NULL, 1, "layernorm: weight and bias must have 3 elements");
     expect_dies(layernorm_bias, NULL, 1, "layernorm: weight and bias must have 3 elements");
@@ -204,19 +187,16 @@ static void test_operations_that_do_not_fit(void **state)
 
 static void start_from_two_numbers(void *unused)
 {
-    (void)unused;
     tape_backward(&tape, tape_tensor(&tape, 1, (int64_t[]){2}, true), 1);
 }
 
 static void start_from_an_untrained_number(void *unused)
 {
-    (void)unused;
     tape_backward(&tape, tape_tensor(&tape, 1, (int64_t[]){1}, false), 1);
 }
 
 static void leave_out_the_gradients(void *unused)
 {
-    (void)unused;
     ParameterList list = {0};
     Parameter *x = parameters_add(&list, "x", 2, (int64_t[]){2, 3});
     tape_backward(&tape, op_mse(&tape, &x->tensor, numbers), 1);
@@ -225,7 +205,6 @@ static void leave_out_the_gradients(void *unused)
 /* A GPU may store a gradient in 16 bits, at its only contribution. */
 static void add_to_a_rounded_gradient(void *unused)
 {
-    (void)unused;
     Tensor *x = tape_tensor(&tape, 1, (int64_t[]){1}, true);
     x->grad = numbers;
     x->grad_dtype = DTYPE_BF16;
@@ -234,7 +213,6 @@ static void add_to_a_rounded_gradient(void *unused)
 
 static void test_backward_that_cannot_start(void **state)
 {
-    (void)state;
     tape_begin(&tape, true);
     expect_dies(start_from_two_numbers, NULL, 1, "backward starts from one number, not 2");
     expect_dies(start_from_an_untrained_number, NULL, 1, "the loss does not depend on any parameter that is trained");
@@ -250,7 +228,6 @@ static void test_backward_that_cannot_start(void **state)
 
 static void activate_by_number_2(void *unused)
 {
-    (void)unused;
     const ModelSpec spec = {.kind = MODEL_MLP, .mlp = {3, 4, 4, 2, true, (Activation)2}};
     Model model;
     model_create(&model, &spec, 1);
@@ -259,13 +236,11 @@ static void activate_by_number_2(void *unused)
 
 static void name_number_2(void *unused)
 {
-    (void)unused;
     activation_name((Activation)2);
 }
 
 static void test_unknown_activations(void **state)
 {
-    (void)state;
     expect_dies(activate_by_number_2, NULL, 1, "there is no activation number 2");
     expect_dies(name_number_2, NULL, 1, "there is no activation number 2");
 }
@@ -273,13 +248,7 @@ static void test_unknown_activations(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_shapes_of_tensors),
-        cmocka_unit_test(test_descriptions_fit),
-        cmocka_unit_test(test_sizes_of_gradients),
-        cmocka_unit_test(test_operations_that_do_not_fit),
-        cmocka_unit_test(test_backward_that_cannot_start),
-        cmocka_unit_test(test_unknown_activations),
-    };
-    return cmocka_run_group_tests_name("shapes", tests, NULL, NULL);
+    return run_cases("shapes", cmocka_unit_test(test_shapes_of_tensors), cmocka_unit_test(test_descriptions_fit),
+                     cmocka_unit_test(test_sizes_of_gradients), cmocka_unit_test(test_operations_that_do_not_fit),
+                     cmocka_unit_test(test_backward_that_cannot_start), cmocka_unit_test(test_unknown_activations));
 }

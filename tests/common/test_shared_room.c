@@ -70,7 +70,6 @@ static void check_memory(size_t bytes, bool in_window)
 /* What is asked for is what is then allocated. */
 static void test_exactly_enough_room(void **state)
 {
-    (void)state;
     static const size_t sizes[] = {1, 4095, 4096, 4097, 100000};
     for (int k = 0; k < 5; k++) {
         room = SIZE_MAX;
@@ -90,7 +89,6 @@ static void test_exactly_enough_room(void **state)
 
 static void test_unknown_room(void **state)
 {
-    (void)state;
     pg_set_algorithm(pg, ALLREDUCE_AUTO);
     room = 0;
     check_memory(1000, false);
@@ -104,7 +102,6 @@ static void test_unknown_room(void **state)
 /* If another program takes or frees memory between two ranks' looks, all ranks must still do the same. */
 static void test_rank_0_decides(void **state)
 {
-    (void)state;
     pg_set_algorithm(pg, ALLREDUCE_AUTO);
     room = pg_rank(pg) == 0 ? 0 : SIZE_MAX;
     check_memory(1000, false);
@@ -116,7 +113,6 @@ static void test_rank_0_decides(void **state)
 /* The system must not have to look for a page later, when the first write to it would end the process. */
 static void test_pages_are_there_at_once(void **state)
 {
-    (void)state;
     enum { PAGES = 50 };
     unsigned char there[PAGES], *memory = pg_alloc_shared(pg, (PAGES + 1) * PAGE);
     unsigned char *first = memory + (PAGE - (uintptr_t)memory % PAGE) % PAGE;
@@ -129,7 +125,6 @@ static void test_pages_are_there_at_once(void **state)
 /* The first case, because the mailboxes are made only once. */
 static void test_no_room_for_mailboxes(void **state)
 {
-    (void)state;
     assert_null(pg->shared);
     room = 0;
     pg_set_algorithm(pg, ALLREDUCE_AUTO);

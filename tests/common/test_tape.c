@@ -144,7 +144,6 @@ static void expect_one_complete_event_each(const Setup *setup)
 
 static void test_layers_get_ready_from_last_to_first(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_mlp);
     step(&setup, MAX_SAMPLES, 1);
@@ -156,7 +155,6 @@ static void test_layers_get_ready_from_last_to_first(void **state)
 
 static void test_tied_weight_is_ready_after_its_second_contribution(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_gpt);
     step(&setup, 3, 1);
@@ -174,7 +172,6 @@ static void test_tied_weight_is_ready_after_its_second_contribution(void **state
 
 static void test_zero_samples_raise_all_events(void **state)
 {
-    (void)state;
     const ModelSpec *specs[] = {&small_mlp, &small_gpt};
     for (int i = 0; i < 2; i++) {
         Setup setup;
@@ -189,7 +186,6 @@ static void test_zero_samples_raise_all_events(void **state)
 
 static void test_frozen_parameters_get_nothing(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_gpt);
     ParameterList *list = &setup.model.parameters;
@@ -216,7 +212,6 @@ static void test_frozen_parameters_get_nothing(void **state)
 
 static void test_gradients_accumulate_until_zeroed(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_gpt);
     const Parameter *wte = setup.model.wte;
@@ -248,7 +243,6 @@ static void go_back_twice(void *argument)
 
 static void test_backward_twice_is_a_fault(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_mlp);
     expect_dies(go_back_twice, &setup, 1, "backward");
@@ -302,7 +296,6 @@ static Tensor *branches_forward(Branches *branches)
 
 static void test_dead_branch_is_passed_over(void **state)
 {
-    (void)state;
     Branches branches;
     branches_create(&branches);
     tape_backward(&branches.tape, branches_forward(&branches), 1);
@@ -325,7 +318,6 @@ static void test_dead_branch_is_passed_over(void **state)
 
 static void test_mark_used_finds_what_the_loss_depends_on(void **state)
 {
-    (void)state;
     Branches branches;
     branches_create(&branches);
     bool used[2] = {false, false};
@@ -355,7 +347,6 @@ static void test_mark_used_finds_what_the_loss_depends_on(void **state)
 /* The uses counted in a forward pass without backward must be reset: otherwise the next step's events never come. */
 static void test_an_abandoned_forward_pass_leaves_no_trace(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_gpt);
     forward(&setup, true, 3);
@@ -369,7 +360,6 @@ static void test_an_abandoned_forward_pass_leaves_no_trace(void **state)
 
 static void test_evaluation_records_nothing(void **state)
 {
-    (void)state;
     Setup setup;
     setup_create(&setup, &small_gpt);
     float trained, evaluated;
@@ -384,17 +374,14 @@ static void test_evaluation_records_nothing(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers_get_ready_from_last_to_first),
-        cmocka_unit_test(test_tied_weight_is_ready_after_its_second_contribution),
-        cmocka_unit_test(test_zero_samples_raise_all_events),
-        cmocka_unit_test(test_frozen_parameters_get_nothing),
-        cmocka_unit_test(test_gradients_accumulate_until_zeroed),
-        cmocka_unit_test(test_backward_twice_is_a_fault),
-        cmocka_unit_test(test_dead_branch_is_passed_over),
-        cmocka_unit_test(test_mark_used_finds_what_the_loss_depends_on),
-        cmocka_unit_test(test_an_abandoned_forward_pass_leaves_no_trace),
-        cmocka_unit_test(test_evaluation_records_nothing),
-    };
-    return cmocka_run_group_tests_name("tape", tests, NULL, NULL);
+    return run_cases("tape", cmocka_unit_test(test_layers_get_ready_from_last_to_first),
+                     cmocka_unit_test(test_tied_weight_is_ready_after_its_second_contribution),
+                     cmocka_unit_test(test_zero_samples_raise_all_events),
+                     cmocka_unit_test(test_frozen_parameters_get_nothing),
+                     cmocka_unit_test(test_gradients_accumulate_until_zeroed),
+                     cmocka_unit_test(test_backward_twice_is_a_fault),
+                     cmocka_unit_test(test_dead_branch_is_passed_over),
+                     cmocka_unit_test(test_mark_used_finds_what_the_loss_depends_on),
+                     cmocka_unit_test(test_an_abandoned_forward_pass_leaves_no_trace),
+                     cmocka_unit_test(test_evaluation_records_nothing));
 }

@@ -50,7 +50,6 @@ static int check_windows(const Dataset *dataset, long epoch)
 
 static void text_is_cut_into_windows(void **state)
 {
-    (void)state;
     static const char *const names[] = {"text.txt", "text.txt.gz"};
     for (int file = 0; file < 2; file++) {
         Dataset dataset;
@@ -79,7 +78,6 @@ static void text_is_cut_into_windows(void **state)
 
 static void text_shift_depends_on_the_seed(void **state)
 {
-    (void)state;
     write_file("text.txt", text, sizeof text);
     int differences = 0;
     for (long epoch = 0; epoch < 20; epoch++) {
@@ -96,7 +94,6 @@ static void text_shift_depends_on_the_seed(void **state)
 /* A checkpoint may be resumed by a later version of the program, which must then cut the text at the same places. */
 static void text_shifts_never_change(void **state)
 {
-    (void)state;
     static const int starts[] = {7, 7, 4, 6, 3, 6, 7, 1};
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
@@ -135,7 +132,6 @@ static unsigned mask_of(Dataset *dataset, float mask, long epoch, int64_t sample
 /* The same for every rank that may have the sample, in any micro-batch: its place in a batch does not matter. */
 static void mask_belongs_to_the_sample(void **state)
 {
-    (void)state;
     Dataset dataset;
     int masked = 0, other_epoch = 0, other_sample = 0, other_seed = 0;
     write_file("text.txt", text, sizeof text);
@@ -163,7 +159,6 @@ static void mask_belongs_to_the_sample(void **state)
 /* Like the shifts: a later version must go on with the same masks. */
 static void masks_never_change(void **state)
 {
-    (void)state;
     static const unsigned masks[] = {0xf1, 0xd7, 0x4c, 0xae};
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
@@ -175,7 +170,6 @@ static void masks_never_change(void **state)
 
 static void text_must_fill_some_windows(void **state)
 {
-    (void)state;
     Dataset dataset;
     write_file("text.txt", text, 170);
     dataset_open_text(&dataset, path_of("text.txt"), SPLIT_EVAL, CONTEXT, 0, true);
@@ -193,7 +187,6 @@ static void text_must_fill_some_windows(void **state)
 
 static void contexts_have_bounds(void **state)
 {
-    (void)state;
     Dataset dataset;
     write_file("text.txt", text, sizeof text);
     dataset_open_text(&dataset, path_of("text.txt"), SPLIT_TRAIN, 1, 0, true);
@@ -212,7 +205,6 @@ static void open_without_descriptors(void *name)
 
 static void unreadable_files_are_explained(void **state)
 {
-    (void)state;
     expect_dies(open_text, ".", 2, "/.': Is a directory");
     expect_dies(open_text, "absent.txt", 2, "error: --data: there is no file '");
     expect_dies(open_text, "absent.txt", 2, "/absent.txt'; it must be");
@@ -236,7 +228,6 @@ enum { MIB = 1 << 20 };
 /* A file is read in pieces: here, the last one has a single byte. */
 static void long_text_is_read_whole(void **state)
 {
-    (void)state;
     unsigned char *bytes = malloc(2 * MIB + 1);
     assert_non_null(bytes);
     for (int i = 0; i < 2 * MIB + 1; i++)
@@ -272,7 +263,6 @@ static void append_zeros(const char *name, int times)
 /* 64 MiB are allowed whatever the file's size is, and a file that is no gzip file may be longer. */
 static void gzip_files_may_not_fill_the_memory(void **state)
 {
-    (void)state;
     static const char zeros[MIB];
     int64_t size;
     write_file("zeros.gz", zeros, sizeof zeros);
@@ -293,14 +283,12 @@ static void gzip_files_may_not_fill_the_memory(void **state)
 
 static void open_text_not_installed(void *argument)
 {
-    (void)argument;
     hide_installed_data();
     open_text(NULL);
 }
 
 static void installed_text_is_read(void **state)
 {
-    (void)state;
     expect_dies(open_text_not_installed, NULL, 2, "install the Debian/Ubuntu package jargon-text");
     if (access(DEFAULT_TEXT, F_OK) != 0)
         skip();

@@ -65,7 +65,6 @@ static void check_products(DType precision)
 
 static void test_products_repeat_wherever_matrices_lie(void **state)
 {
-    (void)state;
     check_products(DTYPE_F32);
     check_products(DTYPE_BF16);
     check_products(DTYPE_F16);
@@ -82,7 +81,6 @@ static void expect_aligned(const char *what, const void *address)
 
 static void test_tensors_are_aligned(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{1, 3}, {5, 7}, {11, 13}, {1, 64}};
     ParameterList parameters = {0};
     Tape tape = {.precision = DTYPE_BF16};
@@ -107,7 +105,6 @@ static void test_tensors_are_aligned(void **state)
 
 static void test_questions_leave_no_error_behind(void **state)
 {
-    (void)state;
     enum { MANY = 10000 };
     float *x = device_alloc(MANY * sizeof *x), got;
     for (int i = 0; i < 5; i++)
@@ -124,7 +121,6 @@ static void test_questions_leave_no_error_behind(void **state)
  * even have begun then. The emulator overwrites freed memory, and reports later writes to it. */
 static void test_memory_is_given_back_when_its_work_is_done(void **state)
 {
-    (void)state;
     enum { FEW = 3000, ROWS_OF_MANY = 30000, COLUMNS = 40, PIECES = 16 };
     const float *numbers = normals(FEW);
     float *freed = device_copy_of(numbers, FEW * sizeof *numbers), *pieces[PIECES];

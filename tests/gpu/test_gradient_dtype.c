@@ -71,7 +71,6 @@ static void check_gpt(DType precision)
 
 static void test_gpt(void **state)
 {
-    (void)state;
     for (int p = 0; p < 3; p++)
         check_gpt(precisions[p]);
 }
@@ -116,7 +115,6 @@ static void expect_dtype(const Layer *layer, const char *how, DType expected)
  * of a sum takes over the sum's gradient unchanged. */
 static void test_who_sets_operands(void **state)
 {
-    (void)state;
     const int32_t classes[ROWS] = {5, 0, 3, 1, 2};
     int32_t *targets = indices_on_device(classes, sizeof classes);
     const char *how[] = {"read by cross-entropy", "the right of a sum", "the left of a sum", "read by relu",
@@ -162,7 +160,6 @@ static void check_two_uses(DType precision, bool sum_first)
 
 static void test_two_uses(void **state)
 {
-    (void)state;
     for (int p = 0; p < 3; p++) {
         check_two_uses(precisions[p], true);
         check_two_uses(precisions[p], false);
@@ -180,7 +177,6 @@ static void test_two_uses(void **state)
  * is rounded later: the same bits. */
 static void test_dead_ends(void **state)
 {
-    (void)state;
     const int32_t classes[ROWS] = {5, 0, 3, 1, 2};
     int32_t *targets = indices_on_device(classes, sizeof classes);
     for (int p = 0; p < 3; p++) {
@@ -210,11 +206,6 @@ static void test_dead_ends(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt),
-        cmocka_unit_test(test_who_sets_operands),
-        cmocka_unit_test(test_two_uses),
-        cmocka_unit_test(test_dead_ends),
-    };
-    return cmocka_run_group_tests_name("gradient dtype", tests, NULL, NULL);
+    return run_cases("gradient dtype", cmocka_unit_test(test_gpt), cmocka_unit_test(test_who_sets_operands),
+                     cmocka_unit_test(test_two_uses), cmocka_unit_test(test_dead_ends));
 }

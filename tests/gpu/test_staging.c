@@ -126,7 +126,6 @@ static void expect_sums(const char *what, const float *got, size_t first, size_t
 
 static void test_all_reduce(void **state)
 {
-    (void)state;
     static const AllReduceAlgorithm algorithms[] = {ALLREDUCE_MPI, ALLREDUCE_RING, ALLREDUCE_ORDERED};
     float *send = device_buffer(0), *receive = device_buffer(1);
     float *host = alloc_or_fault(ROOM * sizeof *host);
@@ -150,7 +149,6 @@ static void test_all_reduce(void **state)
 
 static void test_other_operations(void **state)
 {
-    (void)state;
     float *send = device_buffer(0), *receive = device_buffer(1);
     int ranks = pg_world_size(pg);
     for (int root = 0; root < ranks; root++) {
@@ -181,7 +179,6 @@ static void test_other_operations(void **state)
 /* The communication thread reads the gradients: it must first wait for the work that computes them. */
 static void test_asynchronous(void **state)
 {
-    (void)state;
     enum { WORKS = 5, PART = COUNT / WORKS };
     Work *works[WORKS];
     int recorded = events_recorded;
@@ -202,7 +199,6 @@ static void test_asynchronous(void **state)
 
 static void test_host_memory_is_not_copied(void **state)
 {
-    (void)state;
     float *host = alloc_or_fault(ROOM * sizeof *host);
     int before = copies;
     fill(host, pg_rank(pg), COUNT);

@@ -7,6 +7,8 @@
 #   FILES  a checkpoint with one to three random bytes changed. It must be refused, or load with the same weights.
 # SEED: seeds the random numbers (default 1). The script kills only its own descendants. It needs MPICH's launcher.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 export LC_ALL=C
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
@@ -14,16 +16,8 @@ train=$(realpath "$1") mpiexec=${2:-mpiexec} kills=${3:-300} pairs=${4:-200} fil
 timeout=5            # --timeout of the attacked runs
 allowed=$((timeout + 10))
 mark=$$              # an argument of every program that is started here
-failures=0
 RANDOM=${SEED:-1}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $1"
-}
+cd "$scratch" || exit 1
 
 milliseconds() {
     echo $(($(date +%s%N) / 1000000))
@@ -170,5 +164,4 @@ attack_checkpoints() {
 [ "$kills" -eq 0 ] || attack_processes
 [ "$pairs" -eq 0 ] || attack_files_of_pairs
 [ "$files" -eq 0 ] || attack_checkpoints
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

@@ -11,21 +11,14 @@
 export ASAN_OPTIONS=${ASAN_OPTIONS:-}:handle_segv=0:handle_sigbus=0:verify_asan_link_order=0
 set -u
 # shellcheck source-path=SCRIPTDIR
-. "$(dirname "$0")/../stages/processes.sh"
+. "$(dirname "$0")/../lib.sh" && . "$(dirname "$0")/../stages/processes.sh"
+work=$scratch
 fault_rank=$1 train=$2 mpiexec=${3:-mpiexec}
 mark=$$ # an argument of every program started here: other copies may be running
-ranks=3 failures=0 under=() # under: a command that starts fault_rank
+ranks=3 under=() # under: a command that starts fault_rank
 timeout=3             # that of fault_rank.c, and TRAIN's --timeout
 soon=$((timeout + 5)) # seconds from the fault to the end
 limit=60              # seconds after which a run is ended
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $1"
-    sed 's/^/     stderr: /' "$work/err" | head -n 12
-}
 
 # ended_soon NAME: the last run ended soon after its fault. The rank prints a line when the fault begins, so that was
 # when the file was last written to. (The time that MPI takes to start does not count.)
@@ -402,5 +395,4 @@ case ${PART:-all} in
     waits | mistakes | ends | signals | disks) $PART ;;
     *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, signals or disks" >&2 && exit 2 ;;
 esac
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

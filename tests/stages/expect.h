@@ -1,4 +1,4 @@
-/* expect.h: comparisons for cmocka tests, with failure messages that explain.
+/* expect.h: comparisons for cmocka tests, with failure messages that explain; and a main() of one line.
  *
  * Interface:
  *   expect_close("dweight", actual, expected, count, 1e-6, 1e-5, "hint")
@@ -20,6 +20,12 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+
+/* cmocka gives each case a `state` that few cases use. So in files that include this header, no parameter must be. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* Runs cases: run_cases("clock", cmocka_unit_test(test_a), cmocka_unit_test(test_b)). What it returns, main() returns. */
+#define run_cases(name, ...) cmocka_run_group_tests_name(name, ((const struct CMUnitTest[]){__VA_ARGS__}), NULL, NULL)
 
 /* The macros add the test's file and line, as cmocka's own macros do. */
 #define expect_close(...) expect_close_at(__FILE__, __LINE__, __VA_ARGS__)

@@ -48,25 +48,21 @@ static void shares_free(Shares *shares)
 
 static double every_share(const Shares *shares, int rank, int k)
 {
-    (void)shares, (void)rank, (void)k;
     return 1;
 }
 
 static double own_rank_only(const Shares *shares, int rank, int k)
 {
-    (void)k;
     return rank == shares->own_rank;
 }
 
 static double rank_0_only(const Shares *shares, int rank, int k)
 {
-    (void)shares, (void)k;
     return rank == 0;
 }
 
 static double mean_of_each_rank(const Shares *shares, int rank, int k)
 {
-    (void)k;
     double terms = 0;
     for (int i = 0; i < shares->micro_batches; i++)
         terms += shares->terms[rank * shares->micro_batches + i];
@@ -75,7 +71,6 @@ static double mean_of_each_rank(const Shares *shares, int rank, int k)
 
 static double last_micro_batch_only(const Shares *shares, int rank, int k)
 {
-    (void)rank;
     return k + 1 == shares->micro_batches;
 }
 
@@ -88,21 +83,18 @@ static double first_micro_batch_averaged(const Shares *shares, int rank, int k)
 /* The sums of earlier micro-batches go elsewhere, but what accumulates on the rank is multiplied each time. */
 static double scaled_again_and_again(const Shares *shares, int rank, int k)
 {
-    (void)rank;
     return pow(shares->gradient_scale, shares->micro_batches - 1 - k);
 }
 
 /* In place, so that each later all-reduce multiplies the earlier sum by the number of ranks. */
 static double summed_again_and_again(const Shares *shares, int rank, int k)
 {
-    (void)rank;
     return pow(shares->ranks, shares->micro_batches - 1 - k);
 }
 
 /* The same, and also divided each time. */
 static double averaged_again_and_again(const Shares *shares, int rank, int k)
 {
-    (void)rank;
     return pow(shares->ranks * shares->gradient_scale, shares->micro_batches - 1 - k);
 }
 

@@ -1,30 +1,11 @@
-# lockstep_tests.cmake: functions that add tests, and the tests of a stage. A starter gets those that grade it from
-# course/starter.cmake: a change here of a graded test must be made there, too. The program around the stages is tested in
-# tests/train.
-
-# The environment of every test: no BLAS kernels forced on us, and clean reports from the sanitizers. Open MPI leaves
-# memory of its own behind, so leaks are only looked for under MPICH, which does not.
-include(CheckSymbolExists)
-set(CMAKE_REQUIRED_INCLUDES ${MPI_C_INCLUDE_DIRS})
-check_symbol_exists(OPEN_MPI mpi.h LOCKSTEP_OPEN_MPI)
-unset(CMAKE_REQUIRED_INCLUDES)
-if(LOCKSTEP_OPEN_MPI)
-    set(leaks ":detect_leaks=0")
-    # Open MPI counts cores and refuses more ranks than that, and binds each rank to one.
-    set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE} --oversubscribe --bind-to none)
-    set(flags_for_scripts "MPIEXEC_FLAGS=--oversubscribe --bind-to none -q") # -q: only our own lines on stderr
-else()
-    set(LOCKSTEP_MPIEXEC ${MPIEXEC_EXECUTABLE})
+# lockstep_tests.cmake: functions that add tests, and the tests of a stage. (In a starter: course/starter.cmake.) The
+# program around the stages is tested in tests/train.
+include(${CMAKE_CURRENT_LIST_DIR}/graded.cmake)
+list(APPEND LOCKSTEP_TEST_ENVIRONMENT
+     "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/stages/tsan.supp:halt_on_error=1:handle_segv=2")
+if(LOCKSTEP_OPEN_MPI) # -q: only our own lines on stderr
+    list(APPEND LOCKSTEP_TEST_ENVIRONMENT "MPIEXEC_FLAGS=--oversubscribe --bind-to none -q")
 endif()
-set(LOCKSTEP_TEST_ENVIRONMENT
-    "LC_ALL=C" # English messages and decimal points, for the scripts
-    "OPENBLAS_NUM_THREADS=1" ${flags_for_scripts}
-    "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-    "HWLOC_PLUGINS_PATH=/none" # hwloc's OpenCL plugin, where installed, leaks a kilobyte when MPI starts
-    "UCX_MEM_EVENTS=no" # the thread sanitizer crashes in UCX's memory hooks
-    "ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${leaks}"
-    "UBSAN_OPTIONS=print_stacktrace=1"
-    "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/stages/tsan.supp:halt_on_error=1:handle_segv=2")
 
 # Shared by all tests: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
@@ -60,10 +41,7 @@ endfunction()
 # lockstep_link_stage(PROGRAM NUMBER): links a test program with a stage, and what watches the stage's calls.
 function(lockstep_link_stage program number)
     target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c)
-    foreach(call ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
-                 ddp_after_update ddp_gather_weights ddp_partition)
-        target_link_options(${program} PRIVATE -Wl,--wrap=${call})
-    endforeach()
+    lockstep_wrap(${program} PRIVATE of_all)
     target_link_libraries(${program} PRIVATE lockstep_testing lockstep_train ddp_stage${number} lockstep_train)
 endfunction()
 
@@ -78,11 +56,9 @@ endfunction()
 
 # lockstep_watch(PROGRAM): links what sees the stage's calls of the process group.
 function(lockstep_watch program)
-    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/watch.c)
-    foreach(call pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
-                 pg_all_gather_async pg_all_gather pg_barrier work_test work_wait)
-        target_link_options(${program} PRIVATE -Wl,--wrap=${call})
-    endforeach()
+    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/watch.c
+                                      ${LOCKSTEP_ROOT}/tests/stages/watch_calls.c)
+    lockstep_wrap(${program} PRIVATE launches)
 endfunction()
 
 # Tests of all stages, in all combinations of modes. With 5 and 7 ranks, too: sizes that nothing else has.
@@ -91,20 +67,24 @@ function(lockstep_mode_tests number)
     if(number GREATER 2)
         list(APPEND names mode_events)
     endif()
+    if(number EQUAL 5)
+        list(APPEND names mode_memory)
+    endif()
     foreach(name ${names})
         set(program test_${name}_stage${number})
         lockstep_stage_program(${number} test_${name})
-        target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c
-                                          ${LOCKSTEP_ROOT}/tests/stages/live_bytes.c)
-        foreach(call malloc calloc realloc aligned_alloc posix_memalign free pg_alloc_shared pg_free_shared)
-            target_link_options(${program} PRIVATE -Wl,--wrap=${call})
-        endforeach()
+        target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c
+                                          ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c)
         foreach(ranks 1 2 3 5 7)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)
         endforeach()
     endforeach()
     if(number GREATER 2)
         lockstep_watch(test_mode_events_stage${number})
+    endif()
+    if(number EQUAL 5)
+        target_sources(test_mode_memory_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/live_bytes.c)
+        lockstep_wrap(test_mode_memory_stage5 PRIVATE mode_memory)
     endif()
 endfunction()
 
@@ -136,7 +116,7 @@ function(lockstep_sharded_tests)
     endforeach()
     lockstep_stage_program(5 test_sharded_training) # not graded: the other programs cover it, case by case
     target_sources(test_sharded_training_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/training_pair.c)
-    target_link_options(test_sharded_training_stage5 PRIVATE -Wl,--wrap=free,--wrap=pg_alloc_shared)
+    lockstep_wrap(test_sharded_training_stage5 PRIVATE equivalence)
     foreach(ranks 2 3)
         lockstep_test(stage5_sharded_training_${ranks}_ranks test_sharded_training_stage5 ${ranks} stage5 mpi)
     endforeach()
@@ -168,7 +148,7 @@ function(lockstep_stage_tests number)
                                                    ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
     lockstep_link_stage(test_equivalence_stage${number} ${number})
-    target_link_options(test_equivalence_stage${number} PRIVATE -Wl,--wrap=free,--wrap=pg_alloc_shared)
+    lockstep_wrap(test_equivalence_stage${number} PRIVATE equivalence)
     foreach(ranks 1 2 3 4)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)

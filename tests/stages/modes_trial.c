@@ -12,7 +12,6 @@
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
-#include "live_bytes.h"
 #include "mpi_main.h"
 
 const char trial_weights[] = "weights that the test compares";
@@ -73,7 +72,22 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks.parameters, gradients);
 }
 
-Trial *trial_create(ProcessGroup *pg, const Mode *mode)
+void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
+{
+    Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
+    const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
+    for (int i = 0; i < count; i++)
+        check(&modes[i]);
+    free(modes);
+}
+
+void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency)
+{
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
+                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency});
+}
+
+Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
 {
     Trial *trial = alloc_or_fault(sizeof *trial);
     trial->pg = pg;
@@ -86,10 +100,20 @@ Trial *trial_create(ProcessGroup *pg, const Mode *mode)
     for (int i = 0; i < trial->whole.parameters.count; i++)
         trial->size[i] = alloc_or_fault((size_t)elements(trial, i) * sizeof(float));
     warm_up(trial);
-    trial->bytes_before = live_bytes();
-    trial->ddp = ddp_create(pg, &trial->ranks.parameters, &trial->ranks.tape, &mode->options);
+    return trial;
+}
+
+void trial_start(Trial *trial)
+{
+    trial->ddp = ddp_create(trial->pg, &trial->ranks.parameters, &trial->ranks.tape, &trial->mode->options);
     CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
     give_start(&trial->ranks.parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
+}
+
+Trial *trial_create(ProcessGroup *pg, const Mode *mode)
+{
+    Trial *trial = trial_prepare(pg, mode);
+    trial_start(trial);
     return trial;
 }
 

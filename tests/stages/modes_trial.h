@@ -1,5 +1,5 @@
 /* modes_trial.h: a stage trains modes.h's model on all ranks, and beside it the test computes in one process what each
- * rank must get. For test_modes.c.
+ * rank must get. For test_mode*.c.
  */
 #ifndef LOCKSTEP_TESTS_MODES_TRIAL_H
 #define LOCKSTEP_TESTS_MODES_TRIAL_H
@@ -13,14 +13,24 @@ typedef struct Trial {
     Fan ranks, whole; /* whole: rank 0's weights, and the gradients that are expected */
     void *whole_gradients;
     Ddp *ddp;
-    int64_t bytes_before; /* live_bytes() before ddp_create(); both tapes have their memory */
     bool exact;  /* gradients must have the expected bits */
     float **size; /* by parameter: sums of absolute gradients; owned */
     void (*before_backward)(bool begins); /* called around ddp_before_backward(); may be NULL */
     void (*after_events)(void);           /* called between backward and ddp_after_backward(); may be NULL */
 } Trial;
 
-/* Every rank draws other weights, so that only the broadcast can make them equal. */
+/* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. */
+enum { MODES_DRAWN = 2 };
+void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
+
+/* latency > 0: each message takes so long that a stage that does not wait for it meets the old contents of a buffer, and
+ * that backward leaves gradients waiting to be sent. */
+void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency);
+
+/* Every rank draws other weights, so that only the broadcast can make them equal. The first function makes the models,
+ * whose tapes have all their memory then, the second the stage, the third both. */
+Trial *trial_prepare(ProcessGroup *pg, const Mode *mode);
+void trial_start(Trial *trial);
 Trial *trial_create(ProcessGroup *pg, const Mode *mode);
 void trial_free(Trial *trial);
 

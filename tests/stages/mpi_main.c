@@ -21,7 +21,6 @@ static int rank_line_length;
 /* cmocka ends a failed test with abort(); only write() is safe here. */
 static void on_abort(int signal_number)
 {
-    (void)signal_number;
     ssize_t written = write(STDERR_FILENO, rank_line, (size_t)rank_line_length);
     (void)written;
 }
@@ -126,14 +125,12 @@ static unsigned idle_seconds;
 
 static void end_idle(int signal_number)
 {
-    (void)signal_number;
     ssize_t written = write(STDERR_FILENO, idle_line, strlen(idle_line));
     _exit(written > 0 ? 1 : 2);
 }
 
 static void start_count_again(void *self, const Collective *collective)
 {
-    (void)self, (void)collective;
     alarm(idle_seconds);
 }
 

@@ -33,7 +33,6 @@ static int bucket_number(const Collective *c)
 
 static void called(void *self, const Collective *c)
 {
-    (void)self;
     if (bucket_number(c) < 0)
         return;
     if (c->operation == OP_ALL_GATHER && seen.gather_seconds > 0)
@@ -46,7 +45,6 @@ static void called(void *self, const Collective *c)
 
 static void done(void *self, const Collective *c, double start, double end)
 {
-    (void)self, (void)start, (void)end;
     const size_t used = strlen(seen.log), bytes = collective_bytes(seen.pg, c);
     const char *names[] = {[OP_BARRIER] = "B", [OP_BROADCAST] = "BC", [OP_ALL_REDUCE] = "AR", [OP_ALL_GATHER] = "AG",
                            [OP_REDUCE_SCATTER] = "RS"};
@@ -184,7 +182,6 @@ static struct Between { /* between the tape and the stage */
 
 static void pass_needed(void *listener, Parameter *const *parameters, int count)
 {
-    (void)listener;
     between.needed(between.listener, parameters, count);
     if (between.after_needed != NULL)
         between.after_needed(between.run, parameters, count);
@@ -192,7 +189,6 @@ static void pass_needed(void *listener, Parameter *const *parameters, int count)
 
 static void pass_gradient_needed(void *listener, Parameter *parameter)
 {
-    (void)listener;
     between.gradient_needed(between.listener, parameter);
     if (between.after_gradient != NULL)
         between.after_gradient(between.run, parameter);
@@ -200,7 +196,6 @@ static void pass_gradient_needed(void *listener, Parameter *parameter)
 
 static void pass_gradient_ready(void *listener, Parameter *parameter)
 {
-    (void)listener;
     between.gradient_ready(between.listener, parameter);
 }
 

@@ -126,7 +126,6 @@ static void check_same_start(const char *model, int zero)
 
 static void test_same_start(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= (LOCKSTEP_STAGE == 5 ? 3 : 1); zero++)
         for (int i = 0; i < 3; i++)
             check_same_start(models[i], zero);
@@ -136,7 +135,6 @@ static void test_same_start(void **state)
 
 static void test_as_many_buckets_as_planned(void **state)
 {
-    (void)state;
     if (judge_leaves_case_out())
         return;
     Options options = toy_options("gpt");
@@ -158,7 +156,6 @@ static const char through_pg[] = "what travels must go through pg_...(): calls o
 /* All gradients with the gaps between them are sent: not more, and not less. */
 static void test_no_more_travels_than_gradients(void **state)
 {
-    (void)state;
     if (LOCKSTEP_STAGE == 5 || judge_leaves_case_out())
         return; /* stage 5 has other collectives: test_sharded.c */
     Options options = toy_options("gpt");
@@ -182,7 +179,6 @@ static void test_no_more_travels_than_gradients(void **state)
 /* The emulated link is so slow that every all-reduce without a work_wait() is still under way. */
 static void test_nothing_is_under_way_after_backward(void **state)
 {
-    (void)state;
     if (LOCKSTEP_STAGE == 5 || judge_leaves_case_out())
         return; /* stage 5 has other collectives: test_sharded.c */
     Options options = toy_options("mlp");
@@ -210,14 +206,12 @@ static void test_nothing_is_under_way_after_backward(void **state)
 
 static void test_sgd(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3; i++)
         train_and_compare(toy_options(models[i]), 240, NULL, models[i], 1e-5);
 }
 
 static void test_sgd_with_momentum_and_decay(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         Options options = toy_options(models[i]);
         options.optimizer.momentum = 0.9f;
@@ -229,7 +223,6 @@ static void test_sgd_with_momentum_and_decay(void **state)
 /* Unequal shares on 3 or 4 ranks, and a shorter last batch in the epoch: a mean of per-rank means fails here. */
 static void test_uneven_batches(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.batch_size = 10;
     options.steps = 9;
@@ -239,7 +232,6 @@ static void test_uneven_batches(void **state)
 /* A batch with fewer samples than ranks: some ranks contribute no sample, but still take part. */
 static void test_empty_share(void **state)
 {
-    (void)state;
     Options options = toy_options("gpt");
     options.batch_size = 5;
     options.steps = 8;
@@ -262,7 +254,6 @@ static void train_uneven_ranks(Options options, JoinMode join, const char *what)
 
 static void test_uneven_ranks(void **state)
 {
-    (void)state;
     for (int i = 0; i < 3; i++) {
         char what[60];
         snprintf(what, sizeof what, "%s with uneven ranks, --join", models[i]);
@@ -274,7 +265,6 @@ static void test_uneven_ranks(void **state)
 
 static void test_frozen_parameter(void **state)
 {
-    (void)state;
     Options options = toy_options("gpt");
     train_and_compare(options, 240, "transformer.h.0.attn.c_attn.weight", "gpt with a frozen weight", 1e-5);
 }
@@ -282,7 +272,6 @@ static void test_frozen_parameter(void **state)
 /* fc1.weight has more elements than 16 bits can count, with or without a sign. Other counts stay positive there. */
 static void test_large_parameter(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.model.mlp.hidden1 = 1100;
     options.model.mlp.hidden2 = 16;
@@ -293,7 +282,6 @@ static void test_large_parameter(void **state)
 /* Under --allreduce shm, free() cannot free memory of pg_alloc_shared(). */
 static void test_shared_memory(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.accumulate = LOCKSTEP_STAGE < 3 ? 1 : 2;
     pair_memory_is_graded = true;
@@ -309,7 +297,6 @@ static void test_shared_memory(void **state)
 
 static void test_clipping(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.clip_grad_norm = 0.05; /* small enough to clip every step */
     train_and_compare(options, 240, NULL, "mlp with clipped gradients", 1e-5);
@@ -319,7 +306,6 @@ static void test_clipping(void **state)
  * may differ by a unit of fp16 where sums in another order differ in the last bit, so the tolerance is not 1e-5. */
 static void test_loss_scale(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.precision = DTYPE_F16;
     options.clip_grad_norm = 0.05;
@@ -329,7 +315,6 @@ static void test_loss_scale(void **state)
 /* As in the notes on naive DDP: batch 100, learning rate 0.01, 10 epochs of 1000 samples. */
 static void test_toy_of_the_notes(void **state)
 {
-    (void)state;
     if (pg_world_size(pg) != 2)
         return;
     Options options = toy_options("mlp-toy");
@@ -342,7 +327,6 @@ static void test_toy_of_the_notes(void **state)
 #if LOCKSTEP_STAGE >= 3 /* --accumulate begins there */
 static void test_accumulation(void **state)
 {
-    (void)state;
     for (int i = 1; i < 3; i++) {
         Options options = toy_options(models[i]);
         options.accumulate = 3;
@@ -353,7 +337,6 @@ static void test_accumulation(void **state)
 /* With accumulation a rank can run out of data in the middle of a step. Clipping uses the divided gradient. */
 static void test_uneven_ranks_in_micro_batches(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp");
     options.accumulate = 3;
     options.optimizer.momentum = 0.9f;

@@ -100,7 +100,6 @@ static void expect_start_before_ready(int from, const char *last_parameter)
  * before, and must have made progress while this thread did something else. */
 static void test_first_bucket_starts_during_backward(void **state)
 {
-    (void)state;
     Run *run = run_create(512, 4096, false);
     if (ddp_bucket_count(run->ddp) <= 3)
         fail_msg("ddp_bucket_count() is %d, but these gradients fill more than 3 buckets of %zu bytes: does "
@@ -136,13 +135,11 @@ static void go_on_meanwhile(bool find_unused)
 
 static void test_backward_goes_on_meanwhile(void **state)
 {
-    (void)state;
     go_on_meanwhile(false);
 }
 
 static void test_backward_goes_on_with_find_unused(void **state)
 {
-    (void)state;
     go_on_meanwhile(true);
 }
 
@@ -150,7 +147,6 @@ static void test_backward_goes_on_with_find_unused(void **state)
 
 static void test_full_buckets_start_at_once(void **state)
 {
-    (void)state;
     const size_t caps[][2] = {{0, 0}, {512, 4096}, {1, 20000}, {1 << 30, 1 << 30}};
     for (int c = 0; c < 4; c++) {
         Run *run = run_create(caps[c][0], caps[c][1], false);

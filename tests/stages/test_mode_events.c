@@ -13,7 +13,7 @@
 #include "mpi_main.h"
 #include "watch.h"
 
-enum { DRAWN = 2, STEPS = 3 };
+enum { STEPS = 3 };
 
 static ProcessGroup *pg;
 static Watch watch;
@@ -22,7 +22,7 @@ static const char *mode_title; /* of the mode that is tried */
 static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
 {
     Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
-    const int count = modes_table(modes, choice, pg_world_size(pg), DRAWN);
+    const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     for (int i = 0; i < count; i++) {
         watch_set_title(mode_title = modes[i].title);
         check(&modes[i]);
@@ -70,7 +70,6 @@ static void check_starts(const Mode *mode)
 
 static void test_full_buckets_start_in_all_modes(void **state)
 {
-    (void)state;
     try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
               check_starts);
 }
@@ -108,7 +107,6 @@ static void check_goes_on(const Mode *mode)
 
 static void test_backward_goes_on_in_all_modes(void **state)
 {
-    (void)state;
     try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
                              .several = true}, check_goes_on);
 }
@@ -119,7 +117,6 @@ static atomic_bool is_held; /* the gather of bucket 0, whose weights forward nee
 
 static void hold_last_gather(void *self, const Collective *c)
 {
-    (void)self;
     if (c->operation != OP_ALL_GATHER || strstr(c->carries, "bucket 0") == NULL)
         return;
     const double deadline = now_seconds() + tests_timeout() / 2;
@@ -194,7 +191,6 @@ static void check_forward(const Mode *mode)
 
 static void test_forward_goes_on_in_all_modes(void **state)
 {
-    (void)state;
     try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .several = true}, check_forward);
 }
 

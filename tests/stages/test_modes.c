@@ -1,6 +1,6 @@
 /* test_modes.c: what must hold in every mode of a stage (modes.h), however modes are combined: right gradients; no more
- * travels than needed, in the type asked for; no more memory is held than the stage and its level need. Each case tries
- * a table of modes and some that are drawn. (When things are sent: test_mode_events.c.) On 1 to 7 ranks. */
+ * travels than needed, in the type asked for. Each case tries a table of modes and some that are drawn. (When things are
+ * sent: test_mode_events.c. What a rank of stage 5 holds: test_mode_memory.c.) On 1 to 7 ranks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,30 +9,10 @@
 #include "base/check.h"
 #include "comm/observer.h"
 #include "device/device.h"
-#include "live_bytes.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
 
-enum { DRAWN = 2 }; /* modes for each case, besides the table */
-
 static ProcessGroup *pg;
-
-static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
-{
-    Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
-    const int count = modes_table(modes, choice, pg_world_size(pg), DRAWN);
-    for (int i = 0; i < count; i++)
-        check(&modes[i]);
-    free(modes);
-}
-
-/* latency > 0: each message takes so long that a stage that does not wait for it meets the old contents of a buffer, and
- * that backward leaves gradients waiting to be sent. */
-static void set_link(const Mode *mode, double latency)
-{
-    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
-                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency});
-}
 
 /* ---- gradients ---- */
 
@@ -42,7 +22,7 @@ static void check_gradients(const Mode *mode)
 {
     Trial *trial = trial_create(pg, mode);
     trial->exact = exact;
-    set_link(mode, mode->branches > 32 ? 0 : 2e-4);
+    trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 3; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             trial_micro_batch(trial, step, k);
@@ -50,24 +30,22 @@ static void check_gradients(const Mode *mode)
         }
         trial_update(trial);
     }
-    set_link(mode, 0);
+    trial_set_link(pg, mode, 0);
     ddp_gather_weights(trial->ddp);
     trial_free(trial);
 }
 
 static void test_gradients_in_all_modes(void **state)
 {
-    (void)state;
     exact = false;
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
               check_gradients);
 }
 
 static void test_bits_in_all_modes(void **state)
 {
-    (void)state;
     exact = true;
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .ordered = true},
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .ordered = true},
               check_gradients);
 }
 
@@ -100,7 +78,6 @@ static bool is_sum(const Collective *c)
 
 static void look_at(void *self, const Collective *c)
 {
-    (void)self;
     if (travels == NULL || c->operation == OP_BARRIER || c->carries == trial_weights)
         return;
     const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
@@ -117,7 +94,6 @@ static void look_at(void *self, const Collective *c)
 
 static void look_at_end(void *self, const Collective *c, double start, double end)
 {
-    (void)self, (void)start, (void)end;
     if (travels != NULL && c->carries != trial_weights && is_sum(c))
         atomic_fetch_add(&sums_done, 1);
 }
@@ -192,7 +168,7 @@ static void check_traffic(const Mode *mode)
     Trial *trial = trial_create(pg, mode);
     take_traffic();
     travels = mode;
-    set_link(mode, mode->branches > 32 ? 0 : 2e-4);
+    trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 2; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             trial_micro_batch(trial, step, k);
@@ -207,83 +183,14 @@ static void check_traffic(const Mode *mode)
         expect_between(mode, "collectives that are no gathers", "after the update", (size_t)(got.sums + got.others), 0, 0);
     }
     travels = NULL;
-    set_link(mode, 0);
+    trial_set_link(pg, mode, 0);
     trial_free(trial);
 }
 
 static void test_no_more_travels_in_any_mode(void **state)
 {
-    (void)state;
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
               check_traffic);
-}
-
-/* ---- memory ---- */
-
-enum { SLACK = 64 << 10, IN_FLIGHT = 5 }; /* bytes of names, lists, handles; buckets that are used or sent at a time */
-
-/* Of a bucket, which has one parameter here. It is padded, so that the ranks' shards are equally long. */
-static int64_t bucket_bytes(const Trial *trial)
-{
-    const int64_t elements = (int64_t)trial->mode->width * trial->mode->width;
-    const int64_t multiple = (int64_t)pg_world_size(pg) * SQUARES_BLOCK;
-    return (elements + multiple - 1) / multiple * multiple * (int64_t)sizeof(float);
-}
-
-/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps their
- * sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights, and the model has none. */
-static int64_t most_between_steps(const Trial *trial)
-{
-    const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
-    const int64_t model = (int64_t)trial_bytes(trial), padding = all - model;
-    if (trial->mode->options.zero == 1)
-        return padding + 2 * all;
-    return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->options.zero == 3 ? part - model : padding);
-}
-
-/* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left them;
- * level 3 also some buckets of weights. */
-static int64_t most_in_step(const Trial *trial)
-{
-    const int64_t some = IN_FLIGHT * bucket_bytes(trial), all = bucket_bytes(trial) * trial_trained(trial);
-    const int64_t whole = trial->mode->micro_batches > 1 ? all : some;
-    const int64_t halves = trial->mode->options.grad_dtype == DTYPE_F32 ? 0 : whole / 2;
-    if (trial->mode->options.zero == 1)
-        return most_between_steps(trial);
-    return most_between_steps(trial) + whole + halves + (trial->mode->options.zero == 3 ? some : 0);
-}
-
-static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const char *when)
-{
-    most += (int64_t)trial_bytes(trial) / 16 + SLACK;
-    if (got > most)
-        fail_msg("rank %d: %s, the stage holds %lld bytes more than the model alone, but %lld are enough; all gradients "
-                 "have %zu (%s); usual cause: whole gradients, weights, or copies in 16 bits are kept longer than they "
-                 "are used", pg_rank(pg), when, (long long)got, (long long)most, trial_bytes(trial), trial->mode->title);
-}
-
-static void check_memory(const Mode *mode)
-{
-    Trial *trial = trial_create(pg, mode);
-    set_link(mode, 3e-4); /* several times as long as the backward pass of a bucket */
-    for (int step = 0; step < 2; step++) {
-        for (int k = 0; k < mode->micro_batches; k++) {
-            live_bytes_restart();
-            trial_micro_batch(trial, step, k);
-        }
-        expect_at_most(trial, live_bytes() - trial->bytes_before, most_between_steps(trial), "after backward");
-        expect_at_most(trial, live_bytes_peak() - trial->bytes_before, most_in_step(trial), "in the last micro-batch");
-        trial_end_step(trial);
-    }
-    set_link(mode, 0);
-    trial_free(trial);
-}
-
-static void test_no_more_is_kept_in_any_mode(void **state)
-{
-    (void)state;
-    if (LOCKSTEP_STAGE == 5) /* the other stages may hold copies of everything */
-        try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .width = 96}, check_memory);
 }
 
 int main(int argc, char **argv)
@@ -292,7 +199,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_gradients_in_all_modes),
         cmocka_unit_test(test_bits_in_all_modes),
         cmocka_unit_test(test_no_more_travels_in_any_mode),
-        cmocka_unit_test(test_no_more_is_kept_in_any_mode),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};

@@ -102,7 +102,6 @@ static long collectives_of_step(Run *run)
 
 static void test_collectives_per_step(void **state)
 {
-    (void)state;
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
     for (int m = 0; m < 3; m++) {
         Run *one = run_create(models[m], 1), *four = run_create(models[m], 4);
@@ -130,7 +129,6 @@ static void test_collectives_per_step(void **state)
 
 static void test_four_micro_batches_are_one_batch(void **state)
 {
-    (void)state;
     const char *models[] = {"mlp-toy", "mlp", "gpt"};
     for (int m = 0; m < 3; m++) {
         Run *one = run_create(models[m], 1), *four = run_create(models[m], 4);

@@ -133,7 +133,6 @@ static void check_overflow_on(int culprit, DType grad_dtype)
 
 static void test_overflow_on_one_rank(void **state)
 {
-    (void)state;
     for (int culprit = 0; culprit < pg_world_size(pg); culprit++) {
         check_overflow_on(culprit, DTYPE_F32);
         check_overflow_on(culprit, DTYPE_F16);

@@ -20,7 +20,6 @@ static ProcessGroup *pg;
 
 static void test_order_differs_by_rank(void **state)
 {
-    (void)state;
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32};
@@ -46,7 +45,6 @@ static void test_order_differs_by_rank(void **state)
 
 static void test_tied_weight(void **state)
 {
-    (void)state;
     const DdpOptions one_bucket_per_parameter = {.grad_dtype = DTYPE_F32};
     BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter, -1);
     BranchPlan plan = branches_plan(0);
@@ -151,7 +149,6 @@ static void unused_in_last_micro_batch(BranchPair *pair, long step)
 
 static void test_unused_parameters(void **state)
 {
-    (void)state;
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
         DdpOptions options = {.bucket_cap_bytes = caps[c], .first_bucket_cap_bytes = caps[c], .grad_dtype = DTYPE_F32,
@@ -171,7 +168,6 @@ static void test_unused_parameters(void **state)
  * parameter is in no bucket. It may be the unused one, or the trunk, through which all gradients pass. */
 static void test_unused_on_one_rank(void **state)
 {
-    (void)state;
     const int frozen[] = {-1, 2 * LEFT_OUT_BY_ALL, 2 * LEFT_OUT_BY_ALL + 1, TRUNK};
     const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .grad_dtype = DTYPE_F32,
                                 .find_unused_parameters = true};
@@ -214,7 +210,6 @@ static void rebuild_and_look(bool find_unused)
 
 static void test_rebuilt_buckets_follow_readiness(void **state)
 {
-    (void)state;
     rebuild_and_look(false);
     rebuild_and_look(true); /* both options together must work, too */
 }
@@ -223,7 +218,6 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
  * depends on these sizes or this number. */
 static void test_rebuilt_buckets_are_others(void **state)
 {
-    (void)state;
     const struct {
         size_t first_cap, cap; /* bytes */
         int frozen;            /* a parameter */
@@ -264,7 +258,6 @@ static uint64_t hash_after_steps(bool rebuild)
 
 static void test_rebuilt_buckets_give_the_same_bits(void **state)
 {
-    (void)state;
     uint64_t first = hash_after_steps(false), rebuilt = hash_after_steps(true); /* ordered sums: see main() */
     if (first != rebuilt)
         fail_msg("rank %d: the weights have other bits when buckets are rebuilt after the first step (hash %016" PRIx64

@@ -4,24 +4,17 @@
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$1
 shift
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 runs=0
-failures=0
 gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16 --lr 0.003"
 sgd="--optimizer sgd --lr 0.05 --momentum 0" # AdamW amplifies noise to the learning rate, so 1e-4 is too strict for it
 toy="--model mlp-toy $sgd"
 
-fail()
-{
-    failures=$((failures + 1))
-    echo "FAIL: $ranks ranks, $arguments: $*"
-    sed 's/^/     stderr: /' "$scratch/err" | head -3
-    grep 'DIFFERENT' "$scratch/out" | head -3
-}
+about() { echo "$ranks ranks, $arguments: "; }
 
 # verified RANKS "ARGUMENTS" JQ-CONDITION: fails unless the run succeeds and its summary fulfils the condition
 verified()
@@ -92,5 +85,4 @@ verified 3 "$gpt --precision fp16 --loss-scale 65536 --allreduce ordered --verif
 verified 3 "$toy --precision fp16 --loss-scale 262144 --allreduce ordered --verify exact" \
     "$exact and .steps_skipped == 3"
 
-echo "$runs runs, $failures failure(s)"
-exit $((failures > 0))
+finish

@@ -82,7 +82,6 @@ static void check_step(const char *model, int zero, int accumulate, const char *
 
 static void test_collectives_of_a_step(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++) {
         if (!run_has_level(zero))
             continue;
@@ -102,7 +101,6 @@ static bool armed;
 /* The first layer's weights are there. The next layer's gather must have begun, or begin now, and it cannot be over. */
 static void first_layer_is_there(Run *run, Parameter *const *parameters, int count)
 {
-    (void)run, (void)parameters, (void)count;
     if (!armed)
         return;
     armed = false;
@@ -131,7 +129,6 @@ static void check_gathers_behind_forward(int zero)
 
 static void test_gathers_run_behind_forward(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++)
         if (run_has_level(zero))
             check_gathers_behind_forward(zero);
@@ -198,7 +195,6 @@ static void check_memory(int zero, bool slow)
 
 static void test_memory(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++) {
         if (!run_has_level(zero))
             continue;
@@ -210,7 +206,6 @@ static void test_memory(void **state)
 /* Each parameter has a bucket of its own, and the link is slow: gradients may not pile up. */
 static void test_gradients_do_not_pile_up(void **state)
 {
-    (void)state;
     Options options = run_options("gpt", 2);
     options.ddp.bucket_per_layer = false;
     options.ddp.first_bucket_cap_bytes = options.ddp.bucket_cap_bytes = 0;

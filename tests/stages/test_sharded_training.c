@@ -88,13 +88,11 @@ static Options gpt_options(long steps)
 
 static void test_sgd_to_the_bit(void **state)
 {
-    (void)state;
     train(gpt_options(3), 0, "a GPT with SGD");
 }
 
 static void test_sharded_adamw_to_the_bit(void **state)
 {
-    (void)state;
     Options options = gpt_options(10);
     options.optimizer.kind = OPTIMIZER_ADAMW;
     options.optimizer.weight_decay = 0.1f;
@@ -104,7 +102,6 @@ static void test_sharded_adamw_to_the_bit(void **state)
 
 static void test_fp16(void **state)
 {
-    (void)state;
     Options options = gpt_options(3);
     options.precision = DTYPE_F16;
     train(options, 1e-4, "a GPT in fp16");

@@ -70,7 +70,6 @@ static void check_places(Run *run, int i)
 
 static void test_every_weight_has_one_owner(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++)
         for (int m = 0; m < 2 && run_has_level(zero); m++) {
             const Options options = run_options(m == 0 ? "mlp" : "gpt", zero);
@@ -90,7 +89,6 @@ static void test_every_weight_has_one_owner(void **state)
 /* As in a run that goes on from a checkpoint: the state is whole when it is divided. */
 static void test_state_is_that_of_the_slices(void **state)
 {
-    (void)state;
     const Options options = run_options("gpt", 1);
     Run *run = run_create(&options);
     Optimizer optimizer;
@@ -139,7 +137,6 @@ static void bucket_0_is_still_there(Run *run, Parameter *needed)
 
 static void test_gradients_stay_until_they_are_sent(void **state)
 {
-    (void)state;
     const Options options = run_options("gpt", 2);
     Run *run = run_create(&options);
     run_intercept(run, NULL, bucket_0_is_still_there);
@@ -212,7 +209,6 @@ static void check_weights_read(const char *model, int zero)
 
 static void test_operations_read_new_weights(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++) {
         if (!run_has_level(zero))
             continue;
@@ -273,7 +269,6 @@ static void check_16_bits(int zero)
 
 static void test_gradients_in_16_bits(void **state)
 {
-    (void)state;
     for (int zero = 1; zero <= 3; zero++)
         if (run_has_level(zero))
             check_16_bits(zero);
@@ -331,7 +326,6 @@ static void expect_equal_branches(const Branches *ranks, const Branches *whole, 
 
 static void test_unused_parameters(void **state)
 {
-    (void)state;
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     for (int zero = 1; zero <= 2; zero++) { /* level 3 refuses the option */
         const DdpOptions options = {.zero = zero, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */

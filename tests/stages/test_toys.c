@@ -251,13 +251,11 @@ static void train_toy(const ToyKind *kind)
 
 static void test_frozen_bias_and_parameter_without_gradient(void **state)
 {
-    (void)state;
     train_toy(&(ToyKind){"frozen", create_frozen});
 }
 
 static void test_two_layers_share_a_weight(void **state)
 {
-    (void)state;
     train_toy(&(ToyKind){"shared", create_shared});
 }
 

@@ -11,206 +11,8 @@
 #include "base/clock.h"
 #include "ddp/bucket_plan.h"
 #include "expect.h"
-#include "given.h"
 #include "mpi_main.h"
-
-/* ---- the calls of the stage ---- */
-
-static int started;                      /* all-reduces, in this backward pass */
-static const Parameter *must_not_wait_in; /* set while rank 0 is held and this parameter's event runs; else NULL */
-static bool in_before_backward;           /* ddp_before_backward() is running */
-static const char *title = "";
-
-void watch_set_title(const char *text)
-{
-    title = text;
-}
-
-/* While rank 0 is held, no all-reduce of this rank can be done, so a stage that waits now would wait for ever. */
-static void check_does_not_wait(const char *call)
-{
-    if (must_not_wait_in != NULL)
-        fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward waits until every rank has "
-                 "sent this bucket: nothing is hidden. Start it in an event, with a function that ends in _async(), and "
-                 "wait for it in ddp_after_backward()%s%s", job_rank(), call, must_not_wait_in->name, *title ? ": " : "", title);
-}
-
-/* Checks only calls that wait in every case, so that the result does not depend on which rank is faster. */
-static void check_before_backward_does_not_wait(const char *call)
-{
-    if (in_before_backward)
-        fail_msg("rank %d: %s was called in ddp_before_backward(), so backward begins only when all ranks have reached "
-                 "this call: nothing is hidden meanwhile. Start a bucket of unused parameters there, with "
-                 "a function that ends in _async(), and wait for it in ddp_after_backward()%s%s", job_rank(), call,
-                 *title ? ": " : "", title);
-}
-
-Work *__real_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                 ReduceOp op, const char *carries);
-void __real_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
-                          const char *carries);
-Work *__real_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                     ReduceOp op, const char *carries);
-void __real_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
-                              const char *carries);
-void __real_pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries);
-void __real_pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                          const char *carries);
-Work *__real_pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                 const char *carries);
-void __real_pg_barrier(ProcessGroup *pg);
-bool __real_work_test(Work *work);
-void __real_work_wait(Work *work);
-
-/* ---- the order "given" (given.h): an all-reduce of bucket N starts when those of all buckets before it have ---- */
-
-typedef struct Launch {
-    ProcessGroup *pg;
-    const void *send;
-    void *receive;
-    size_t count;
-    DType dtype;
-    ReduceOp op;
-    const char *carries;
-    bool is_early; /* called, and not started */
-    Work *work;    /* once it is started */
-} Launch;
-
-static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was called before its turn */
-
-static void start(Launch *launch)
-{
-    started++;
-    launch->is_early = false;
-    launch->work = __real_pg_all_reduce_async(launch->pg, launch->send, launch->receive, launch->count, launch->dtype,
-                                              launch->op, launch->carries);
-}
-
-/* The stage gets the address of an early launch as its Work. This is the real one; it is started now if the stage waits
- * for it and its turn has not come. */
-static Work *real_work(Work *work)
-{
-    for (int b = 0; b < MAX_EVENTS; b++) {
-        if (work != (Work *)&early[b])
-            continue;
-        if (early[b].is_early)
-            start(&early[b]);
-        return early[b].work;
-    }
-    return work;
-}
-
-Work *__wrap_pg_all_reduce_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                 ReduceOp op, const char *carries)
-{
-    int bucket;
-    Launch launch = {pg, send, receive, count, dtype, op, carries, false, NULL};
-    if (is_given("order") && sscanf(carries, "bucket %d", &bucket) == 1 && bucket > started && bucket < MAX_EVENTS) {
-        launch.is_early = true;
-        early[bucket] = launch;
-        return (Work *)&early[bucket];
-    }
-    start(&launch);
-    while (started < MAX_EVENTS && early[started].is_early)
-        start(&early[started]);
-    return launch.work;
-}
-
-/* ---- the stage's waits, and blocking calls ---- */
-
-void __wrap_pg_all_reduce(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
-                          const char *carries)
-{
-    started++;
-    check_does_not_wait("pg_all_reduce(), which blocks,");
-    check_before_backward_does_not_wait("pg_all_reduce(), which blocks,");
-    __real_pg_all_reduce(pg, send, receive, count, dtype, op, carries);
-}
-
-Work *__wrap_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                     ReduceOp op, const char *carries)
-{
-    started++;
-    return __real_pg_reduce_scatter_async(pg, send, receive, count, dtype, op, carries);
-}
-
-void __wrap_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
-                              const char *carries)
-{
-    started++;
-    check_does_not_wait("pg_reduce_scatter(), which blocks,");
-    check_before_backward_does_not_wait("pg_reduce_scatter(), which blocks,");
-    __real_pg_reduce_scatter(pg, send, receive, count, dtype, op, carries);
-}
-
-void __wrap_pg_broadcast(ProcessGroup *pg, void *buffer, size_t count, DType dtype, int root, const char *carries)
-{
-    check_does_not_wait("pg_broadcast(), which blocks,");
-    check_before_backward_does_not_wait("pg_broadcast(), which blocks,");
-    __real_pg_broadcast(pg, buffer, count, dtype, root, carries);
-}
-
-void __wrap_pg_all_gather(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                          const char *carries)
-{
-    check_does_not_wait("pg_all_gather(), which blocks,");
-    check_before_backward_does_not_wait("pg_all_gather(), which blocks,");
-    __real_pg_all_gather(pg, send, receive, count, dtype, carries);
-}
-
-static int gathers; /* started */
-
-int watch_gathers(void)
-{
-    return gathers;
-}
-
-Work *__wrap_pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
-                                 const char *carries)
-{
-    gathers++;
-    return __real_pg_all_gather_async(pg, send, receive, count, dtype, carries);
-}
-
-void __wrap_pg_barrier(ProcessGroup *pg)
-{
-    check_does_not_wait("pg_barrier()");
-    check_before_backward_does_not_wait("pg_barrier()");
-    __real_pg_barrier(pg);
-}
-
-/* Works of which work_test() has said that they are done, so that their work_wait() waits in no case. */
-static const Work *known_done[MAX_EVENTS];
-
-static const Work **place_of(const Work *work)
-{
-    int i = 0;
-    while (i < MAX_EVENTS - 1 && known_done[i] != work)
-        i++;
-    return &known_done[i];
-}
-
-bool __wrap_work_test(Work *work)
-{
-    work = real_work(work);
-    const bool done = __real_work_test(work);
-    if (done && *place_of(work) != work)
-        *place_of(NULL) = work;
-    return done;
-}
-
-void __wrap_work_wait(Work *work)
-{
-    work = real_work(work);
-    const Work **known = place_of(work);
-    if (work != NULL && !__real_work_test(work))
-        check_does_not_wait("work_wait()");
-    if (work != NULL && *known != work && started > 0) /* of this pass; a wait for an earlier pass is allowed */
-        check_before_backward_does_not_wait("work_wait()");
-    if (*known == work)
-        *known = NULL;
-    __real_work_wait(work);
-}
+#include "watch_calls.h"
 
 /* ---- events ---- */
 
@@ -267,7 +69,7 @@ static void watch_event(void *listener, Parameter *parameter)
     if (watch->hold_rank_0 && event > 0 && event == watch->over_at && pg_rank(watch->pg) != 0)
         tell_rank_0();
     if (event == 0) {
-        watch->started_before = started;
+        watch->started_before = calls_started();
         if (watch->hold_rank_0 && pg_rank(watch->pg) == 0)
             hold(watch, others_are_over);
     }
@@ -275,10 +77,10 @@ static void watch_event(void *listener, Parameter *parameter)
     watch->collectives[event] = pg_counters(watch->pg).collectives;
     if (watch->copying)
         watch->gradient[event] = copy_gradient(parameter);
-    must_not_wait_in = watch->hold_rank_0 && pg_rank(watch->pg) != 0 ? parameter : NULL;
+    calls_must_not_wait(watch->hold_rank_0 && pg_rank(watch->pg) != 0 ? parameter : NULL);
     watch->inner(watch->inner_listener, parameter);
-    must_not_wait_in = NULL;
-    watch->started[event] = started;
+    calls_must_not_wait(NULL);
+    watch->started[event] = calls_started();
     if (event == watch->hold_at)
         hold(watch, a_collective_is_done);
 }
@@ -329,13 +131,7 @@ void watch_forget(Watch *watch)
         free(watch->gradient[i]);
     memset(watch->gradient, 0, sizeof watch->gradient);
     watch->count = 0;
-    started = 0;
-    memset(early, 0, sizeof early);
-}
-
-void watch_before_backward(bool begins)
-{
-    in_before_backward = begins;
+    calls_forget();
 }
 
 void watch_backward_is_over(Watch *watch)
@@ -345,8 +141,8 @@ void watch_backward_is_over(Watch *watch)
     else if (watch->gave_up)
         fail_msg("while rank 0 delayed its first gradient-ready event, another rank's backward did not reach its %s: "
                  "its stage waits for rank 0 in the middle of backward, where nothing may wait. Start to send a "
-                 "bucket in an event, and wait for it in ddp_after_backward()%s%s", watch->over_at > 0 ? "second event" : "end",
-                 *title ? ": " : "", title);
+                 "bucket in an event, and wait for it in ddp_after_backward()%s", watch->over_at > 0 ? "second event" : "end",
+                 watch_title);
 }
 
 /* ---- which all-reduces should have been started at which event ---- */
@@ -408,15 +204,15 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
         full += plan->pending[b] == 0;
     if (got > full)
         fail_msg("rank %d: %d buckets had been sent %s, but only %d of %d were full; usual cause: %sa bucket is sent "
-                 "while one of its gradients is not complete (it is full when NONE is missing)%s%s", job_rank(), got,
-                 when, full, plan->buckets, rebuild, *title ? ": " : "", title);
+                 "while one of its gradients is not complete (it is full when NONE is missing)%s", job_rank(), got,
+                 when, full, plan->buckets, rebuild, watch_title);
     if (got > expected)
         fail_msg("rank %d: %d buckets had been sent %s, but bucket %d was not full; usual cause: %sbuckets launched as "
-                 "they become ready, not in bucket order%s%s", job_rank(), got, when, expected, rebuild,
-                 *title ? ": " : "", title);
+                 "they become ready, not in bucket order%s", job_rank(), got, when, expected, rebuild,
+                 watch_title);
     if (got < expected && last)
-        fail_msg("rank %d: %d buckets had been sent %s, but %d were full: %s%s%s", job_rank(), got, when, expected,
-                 cause_if_late, *title ? ": " : "", title);
+        fail_msg("rank %d: %d buckets had been sent %s, but %d were full: %s%s", job_rank(), got, when, expected,
+                 cause_if_late, watch_title);
 }
 
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)

@@ -21,7 +21,6 @@ static void expect_no_temporary_file(void)
 
 static void test_saving_leaves_no_temporary_file(void **unused)
 {
-    (void)unused;
     save(test_path("once"), &adamw);
     save(test_path("once"), &adamw); /* replaces it */
     assert_int_equal(access(test_path("once"), R_OK), 0);
@@ -31,7 +30,6 @@ static void test_saving_leaves_no_temporary_file(void **unused)
 /* A temporary name that is easy to guess may exist already: a file of the user, of another run, or a link. */
 static void test_saving_touches_no_other_file(void **unused)
 {
-    (void)unused;
     char text[8] = "";
     write_file(test_path("victim"), "dear", 4);
     write_file(test_path("mine.tmp"), "dear", 4);
@@ -51,7 +49,6 @@ static void test_saving_touches_no_other_file(void **unused)
 /* Two runs write one file at the same time: the run that finishes last wins, and the file is whole. */
 static void test_two_writers_of_one_file_do_not_mix(void **unused)
 {
-    (void)unused;
     AtomicFile first, second;
     size_t count = 0;
     atomic_open(&first, test_path("both"));
@@ -80,7 +77,6 @@ static void expect_mode(const char *path, mode_t mode)
 
 static void test_permissions_stay(void **unused)
 {
-    (void)unused;
     mode_t before = umask(027);
     save(test_path("modes"), &adamw);
     umask(before);
@@ -97,7 +93,6 @@ static void check_writable(void *path)
 
 static void test_a_protected_file_is_refused(void **unused)
 {
-    (void)unused;
     save(test_path("guarded"), &adamw);
     chmod(test_path("guarded"), 0444);
     expect_dies(check_writable, test_path("guarded"), 2, "guarded: cannot be written: it is write-protected");
@@ -112,7 +107,6 @@ static void test_a_protected_file_is_refused(void **unused)
 
 static void save_into_missing_directory(void *unused)
 {
-    (void)unused;
     if (chdir(test_path("work")) != 0)
         exit(3);
     save(test_path("missing/file"), &adamw);
@@ -120,7 +114,6 @@ static void save_into_missing_directory(void *unused)
 
 static void save_into_removed_directory(void *unused)
 {
-    (void)unused;
     if (mkdir(test_path("gone"), 0700) != 0 || chdir(test_path("gone")) != 0 || rmdir(test_path("gone")) != 0)
         exit(3);
     save("file", &adamw);
@@ -154,7 +147,6 @@ static void expect_rescued_in(const char *directory)
 
 static void test_a_file_that_cannot_be_written_goes_elsewhere(void **unused)
 {
-    (void)unused;
     save(test_path("whole"), &adamw);
     assert_int_equal(mkdir(test_path("work"), 0700), 0);
     assert_int_equal(mkdir(test_path("spare"), 0700), 0);
@@ -192,7 +184,6 @@ static void expect_link(const char *path)
 
 static void test_a_full_disk_leaves_the_old_file_behind_a_link(void **unused)
 {
-    (void)unused;
     size_t before = 0, after = 0;
     save(test_path("good"), &adamw);
     assert_int_equal(symlink("good", test_path("latest")), 0);
@@ -225,7 +216,6 @@ static void expect_saved_through(const char *link, const char *target)
 
 static void test_a_link_is_followed(void **unused)
 {
-    (void)unused;
     assert_int_equal(mkdir(test_path("elsewhere"), 0700), 0);
     save(test_path("elsewhere/old"), &sgd);
     assert_int_equal(symlink("elsewhere/old", test_path("to_old")), 0);

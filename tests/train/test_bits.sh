@@ -8,6 +8,8 @@
 # --all: then stages 4 and 5 with 3 models x 3 optimizers x clipping x 3 precisions x 2 caps x 2 ways of adding. Then
 # `train` itself, like a user; --all: more of that.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 all=
 if [ "${1:-}" = --all ]; then
     all=yes
@@ -17,16 +19,7 @@ build=$1
 shift
 launcher=("$@")
 stages="stage1_naive stage2_bucketed stage3_overlap stage4_accumulation stage5_sharded"
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 runs=0
-failures=0
-
-fail()
-{
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # ---- bits.c: caps are compared within each program, stages here ----
 
@@ -164,5 +157,4 @@ else
         done
     done
 fi
-echo "$runs runs, $failures failure(s)"
-exit $((failures > 0))
+finish

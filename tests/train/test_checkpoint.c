@@ -50,7 +50,6 @@ static void expect_same_run(Run *actual, Run *expected)
 
 static void test_round_trip_is_bit_for_bit(void **unused)
 {
-    (void)unused;
     const OptimizerOptions *all[] = {&adamw, &sgd, &sgd_momentum};
     for (int i = 0; i < 3; i++) {
         Run saved, loaded;
@@ -86,7 +85,6 @@ static float first_number(const unsigned char *bytes, const char *name)
 /* Saving and loading could agree on wrong names, and then other programs could not read the file. */
 static void test_names_lead_to_the_right_numbers(void **unused)
 {
-    (void)unused;
     static const char *const names[] = {"fc1.weight", "fc1.bias", "optimizer.m.fc1.weight", "optimizer.m.fc1.bias",
                                         "optimizer.v.fc1.weight", "optimizer.v.fc1.bias"};
     const float expected[] = {0.1f, 7, 10, 20, 100, 200}; /* set by run_train() */
@@ -104,7 +102,6 @@ static void test_names_lead_to_the_right_numbers(void **unused)
 
 static void test_parameters_alone_start_a_fresh_optimizer(void **unused)
 {
-    (void)unused;
     /* The header may have any order, spaces may follow it, and other programs add metadata of their own. */
     const char *headers[] = {"{" WEIGHT "," BIAS "}", "{" BIAS "," WEIGHT "}     ",
                              "{\"__metadata__\":{\"format\":\"pt\"}," BIAS "," WEIGHT "}"};
@@ -138,20 +135,17 @@ static void save_with(float weight, float momentum)
 
 static void save_infinite_weight(void *unused)
 {
-    (void)unused;
     save_with(-INFINITY, 1);
 }
 
 static void save_nan_as_momentum(void *unused)
 {
-    (void)unused;
     save_with(1, NAN);
 }
 
 /* A good file, from which training can go on, stays. */
 static void test_what_is_not_finite_replaces_no_file(void **unused)
 {
-    (void)unused;
     size_t count, count_after;
     save_with(1, 1);
     unsigned char *before = read_file(test_path("good"), &count);
@@ -214,7 +208,6 @@ static void load_with_relu(void *path)
 
 static void test_another_run_is_named(void **unused)
 {
-    (void)unused;
     save(test_path("adamw"), &adamw);
     save(test_path("momentum"), &sgd_momentum);
     expect_dies(load_as_gpt, test_path("adamw"), 2, "--model mlp --activation gelu --optimizer adamw, this one has "
@@ -259,7 +252,6 @@ static void spoil(const char *path, const char *text, const char *other)
 
 static void test_metadata_is_not_trusted(void **unused)
 {
-    (void)unused;
     static const char *const changes[][3] = {
         {"\"step\":\"17\"", "\"step\":\"-7\"", "\"step\" is \"-7\""},
         {"\"step\":\"17\"", "\"step\":\"1x\"", "\"step\" is \"1x\""},
@@ -284,7 +276,6 @@ static void test_metadata_is_not_trusted(void **unused)
 /* As it was before files had a place in the data and said on which data: keys that no version knows. */
 static void test_a_file_of_an_older_version_loads(void **unused)
 {
-    (void)unused;
     Run run;
     run_create(&run, &adamw);
     spoil(test_path("older"), "\"epoch\"", "\"apoch\"");
@@ -299,7 +290,6 @@ static void test_a_file_of_an_older_version_loads(void **unused)
 
 static void test_step_counts_are_bounded(void **unused)
 {
-    (void)unused;
     static const struct {
         long step, updates;
         const char *message;
@@ -320,7 +310,6 @@ static void test_step_counts_are_bounded(void **unused)
 /* Another program's file need not have a checksum; a file with an optimizer's state must. */
 static void test_the_checksum_cannot_be_left_out(void **unused)
 {
-    (void)unused;
     size_t count = 0;
     save(test_path("without"), &adamw);
     unsigned char *bytes = read_file(test_path("without"), &count);

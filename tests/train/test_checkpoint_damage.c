@@ -78,7 +78,6 @@ static const HandMade lies[] = {
 
 static void test_lies_in_the_header_are_named(void **unused)
 {
-    (void)unused;
     for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
         write_hand_made(test_path("lie"), lies[i].header, lies[i].data_bytes);
         expect_dies(load, test_path("lie"), 2, lies[i].message);
@@ -87,7 +86,6 @@ static void test_lies_in_the_header_are_named(void **unused)
 
 static void test_lies_about_the_header_length(void **unused)
 {
-    (void)unused;
     size_t count = 0;
     save(test_path("length"), &adamw);
     unsigned char *bytes = read_file(test_path("length"), &count);
@@ -102,7 +100,6 @@ static void test_lies_about_the_header_length(void **unused)
 
 static void test_no_file_and_a_directory(void **unused)
 {
-    (void)unused;
     expect_dies(load, test_path("nowhere"), 2, "nowhere");
     expect_dies(load, test_path(""), 2, "not a regular file");
     expect_dies(load, "/dev/zero", 2, "not a regular file");
@@ -113,7 +110,6 @@ static void test_no_file_and_a_directory(void **unused)
 /* Skips all other exit functions: a check for leaks in each of thousands of children would take minutes. */
 static void leave_at_once(int status, void *unused)
 {
-    (void)unused;
     _exit(status);
 }
 
@@ -158,7 +154,6 @@ static int load_quietly(const char *path)
 
 static void test_truncated_at_every_length(void **unused)
 {
-    (void)unused;
     size_t count = 0;
     save(test_path("whole"), &adamw);
     unsigned char *bytes = read_file(test_path("whole"), &count);
@@ -175,7 +170,6 @@ static void test_truncated_at_every_length(void **unused)
 
 static void test_every_byte_counts(void **unused)
 {
-    (void)unused;
     size_t count = 0;
     save(test_path("whole"), &adamw);
     unsigned char *bytes = read_file(test_path("whole"), &count);
@@ -196,7 +190,6 @@ static int files = 500, seed = 1;
 
 static void test_random_damage_is_harmless(void **unused)
 {
-    (void)unused;
     size_t count = 0;
     int refused = 0;
     Rng rng;

@@ -107,13 +107,11 @@ static void check_model(const char *model)
 
 static void test_images(void **state)
 {
-    (void)state;
     check_model("mlp");
 }
 
 static void test_text(void **state)
 {
-    (void)state;
     check_model("gpt");
 }
 

@@ -3,34 +3,29 @@
 # one process; without it, the uneven end is reported before the first step. Then ranks with unequal numbers of tokens
 # (--mask-tokens). No run may hang.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$1 mpiexec=${2:-mpiexec}
-limit=60 failures=0
+limit=60
 stage=$("$train" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
 accumulate=() # it begins with stage 3
 [ "$stage" -lt 3 ] || accumulate=(--accumulate 3)
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL on $ranks ranks: $*"
-    sed 's/^/     stderr: /' "$work/err" | head -n 5
-    grep -E '^verify|DIFFERENT' "$work/out" | sed 's/^/     stdout: /'
-}
+about() { echo "$ranks ranks: "; }
 
 # run ARGUMENTS...: trains the toy model; sets status.
 run() {
     # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
     timeout -k 2 "$limit" "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy --timeout 20 "$@" \
-        >"$work/out" 2>"$work/err"
+        >"$scratch/out" 2>"$scratch/err"
     status=$?
     [ "$status" -ne 124 ] || fail "$*: still running after $limit s: a rank waits for one that has run out of data"
 }
 
-# trained ARGUMENTS...: the run ends well. Its summary is in $work/json.
+# trained ARGUMENTS...: the run ends well. Its summary is in $scratch/json.
 trained() {
-    : >"$work/json"
-    run "$@" --json "$work/json"
+    : >"$scratch/json"
+    run "$@" --json "$scratch/json"
     [ "$status" -eq 0 ] || fail "$*: ended with status $status"
 }
 
@@ -40,13 +35,13 @@ refused() {
     shift
     run "$@"
     [ "$status" -eq 2 ] || fail "$*: expected status 2, got $status"
-    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "$*: expected one line on stderr"
-    grep -Eq "^train: error: .*$pattern" "$work/err" || fail "$*: no line matches: $pattern"
-    [ ! -s "$work/out" ] || fail "$*: something was printed before the mistake was noticed"
+    [ "$(wc -l <"$scratch/err")" -eq 1 ] || fail "$*: expected one line on stderr"
+    grep -Eq "^train: error: .*$pattern" "$scratch/err" || fail "$*: no line matches: $pattern"
+    [ ! -s "$scratch/out" ] || fail "$*: something was printed before the mistake was noticed"
 }
 
 value() { # KEY: of the summary
-    sed -n "s/^\t\"$1\":\t\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$work/json"
+    sed -n "s/^\t\"$1\":\t\"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}\$/\1/p" "$scratch/json"
 }
 
 for ranks in 2 3; do
@@ -71,16 +66,16 @@ for ranks in 2 3; do
 
     # Resumed in the middle of an epoch, after the last rank has run out: the same weights. ($whole: --join initial)
     adamw=("${own[@]}" --join initial "${accumulate[@]}" --optimizer adamw --clip-grad-norm 0.5 --allreduce ordered)
-    trained "${adamw[@]}" --steps 8 --save "$work/checkpoint"
-    trained "${adamw[@]}" --epochs 2 --resume "$work/checkpoint" --verify exact
+    trained "${adamw[@]}" --steps 8 --save "$scratch/checkpoint"
+    trained "${adamw[@]}" --epochs 2 --resume "$scratch/checkpoint" --verify exact
     [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"
-    trained --rank-samples "${uneven/205/204}" --batch-size "$batch" --join --optimizer adamw --steps 9 --resume "$work/checkpoint"
-    grep -q 'note: .*--rank-samples of fingerprint .*; this one has ' "$work/err" || fail "--resume: no note on other --rank-samples"
-    grep -q 'note: .*with --join initial; this one has --join:' "$work/err" || fail "--resume: no note on another --join"
+    trained --rank-samples "${uneven/205/204}" --batch-size "$batch" --join --optimizer adamw --steps 9 --resume "$scratch/checkpoint"
+    grep -q 'note: .*--rank-samples of fingerprint .*; this one has ' "$scratch/err" || fail "--resume: no note on other --rank-samples"
+    grep -q 'note: .*with --join initial; this one has --join:' "$scratch/err" || fail "--resume: no note on another --join"
 
     # A run that is much shorter than the model's default warm-up, which no flag sets here.
-    seq 1 2000 >"$work/text"
-    trained --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --epochs 1 --batch-size 60
+    seq 1 2000 >"$scratch/text"
+    trained --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$scratch/text" --epochs 1 --batch-size 60
 
     # Without --join.
     refused "11 batches on rank 0, but only $([ "$ranks" -eq 2 ] && echo 4 || echo 0) on rank 1" "${own[@]}" --epochs 1
@@ -97,9 +92,9 @@ done
 
 # masked PROBABILITY ARGUMENTS...: trains on a text with masked tokens. The reference of --verify counts by itself.
 masked() {
-    : >"$work/json"
-    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --epochs 2 --batch-size 60 \
-        --optimizer sgd --mask-tokens "$@" --json "$work/json"
+    : >"$scratch/json"
+    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$scratch/text" --epochs 2 --batch-size 60 \
+        --optimizer sgd --mask-tokens "$@" --json "$scratch/json"
     [ "$status" -eq 0 ] || fail "--mask-tokens $*: ended with status $status; the divisor is the number of unmasked" \
         "tokens on ALL ranks, in all micro-batches: a rank that divides by its own number computes a mean of means"
 }
@@ -114,14 +109,13 @@ for ranks in 1 2 3; do
     masked 0.7 "${accumulate[@]}" --allreduce ordered --verify exact --clip-grad-norm 0.5
     # Batches of few tokens, of which some have none left.
     masked 0.99 --batch-size 6 --on-nan skip --verify
-    [ "$(jq '.steps_skipped > 0 and .steps_skipped < .steps' "$work/json")" = true ] ||
+    [ "$(jq '.steps_skipped > 0 and .steps_skipped < .steps' "$scratch/json")" = true ] ||
         fail "--on-nan skip: expected some steps to be skipped, not $(value steps_skipped) of $(value steps)"
-    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$work/text" --batch-size 6 --mask-tokens 0.99
-    { [ "$status" -eq 2 ] && grep -q "^train: error: --mask-tokens: 0.99 has masked every token" "$work/err"; } ||
+    run --model gpt --layers 1 --heads 2 --width 16 --context 16 --data "$scratch/text" --batch-size 6 --mask-tokens 0.99
+    { [ "$status" -eq 2 ] && grep -q "^train: error: --mask-tokens: 0.99 has masked every token" "$scratch/err"; } ||
         fail "no token is left in some step: expected status 2 and a line about --mask-tokens, got status $status"
     samples=(0 205 205,77 205,0,77)
     masked 0.5 --rank-samples "${samples[ranks]}" --join --verify
 done
 
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

@@ -19,7 +19,6 @@ static void expect_rate(const Options *options, long step, long total_steps, dou
 
 static void test_constant(void **state)
 {
-    (void)state;
     Options options = schedule(LR_CONSTANT, 0);
     for (long step = 0; step < 9; step++)
         expect_rate(&options, step, 9, 0.02, "--lr-schedule constant is --lr in every step");
@@ -27,7 +26,6 @@ static void test_constant(void **state)
 
 static void test_warm_up(void **state)
 {
-    (void)state;
     const char *hint = "step s of w warm-up steps has lr * (s + 1) / w: never 0, and lr in the last of them";
     for (int kind = 0; kind < 2; kind++) {
         Options options = schedule(kind == 0 ? LR_CONSTANT : LR_COSINE, 4);
@@ -44,7 +42,6 @@ static void test_warm_up(void **state)
 /* Half a cosine, from lr at the first step after the warm-up to a tenth of it at the last. */
 static void test_cosine(void **state)
 {
-    (void)state;
     for (long warmup = 0; warmup <= 4; warmup += 4) {
         Options options = schedule(LR_COSINE, warmup);
         long total = warmup + 9, last = total - 1;
@@ -61,7 +58,6 @@ static void test_cosine(void **state)
 /* Without steps after the warm-up, nothing is divided by zero. */
 static void test_short_runs(void **state)
 {
-    (void)state;
     Options options = schedule(LR_COSINE, 0);
     expect_rate(&options, 0, 1, 0.02, "a run of one step");
     expect_rate(&options, 0, 2, 0.02, "the first of two steps");
@@ -74,7 +70,6 @@ static void test_short_runs(void **state)
 /* The default warm-up is cut to a tenth of the run; a warm-up that was typed is not. */
 static void test_default_warm_up(void **state)
 {
-    (void)state;
     Options options = schedule(LR_CONSTANT, 4);
     options.warmup_given = false;
     expect_rate(&options, 0, 40, 0.005, "a tenth of 40 steps: the warm-up of 4 steps stays");
@@ -85,12 +80,7 @@ static void test_default_warm_up(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant),
-        cmocka_unit_test(test_warm_up),
-        cmocka_unit_test(test_default_warm_up),
-        cmocka_unit_test(test_cosine),
-        cmocka_unit_test(test_short_runs),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("learning_rate", cmocka_unit_test(test_constant), cmocka_unit_test(test_warm_up),
+                     cmocka_unit_test(test_default_warm_up), cmocka_unit_test(test_cosine),
+                     cmocka_unit_test(test_short_runs));
 }

@@ -2,11 +2,10 @@
 # test_limits.sh TRAIN: if the system gives less than usual (memory, the size of a file, streams), a run ends soon by
 # itself, with a line that says why, and leaves no incomplete file.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$(realpath "$1")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1
-failures=0
+cd "$scratch" || exit 1
 
 # expect NAME STATUS PATTERN STATUS_IS: PATTERN is on stderr.
 expect() {
@@ -63,5 +62,4 @@ status=$?
 : >err
 expect "stdin, stdout and stderr closed: stdout is lost" 1 "" "$status"
 
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

@@ -5,23 +5,19 @@
 # usage: test_not_finite.sh PROGRAM MPIEXEC [FLAGS OF MPIEXEC...]     PROGRAM: built from not_finite.c
 set -u
 # shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
+# shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 program=$1
 shift
 launcher=("$@")
-limit=60 runs=0 failures=0
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
+limit=60 runs=0
 fault='^train: fault: rank'
 stage=$("$program" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
 buckets=() # given, so that no batch is read to choose them: the program counts batches
 [ "$stage" -lt 2 ] || buckets=(--bucket-cap-mb 25)
 
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $ranks ranks, $PLANT on rank $PLANT_RANK: $*"
-    sed 's/^/     stderr: /' "$scratch/err" | head -10
-}
+about() { echo "$ranks ranks, $PLANT on rank $PLANT_RANK: "; }
 
 # run RANKS FLAGS...: the program's exit status is in $status.
 run() {
@@ -96,5 +92,4 @@ case $program in
         ;;
 esac
 
-echo "$runs runs, $failures failure(s)"
-exit $((failures > 0))
+finish

@@ -48,7 +48,6 @@ static void assert_number(double actual, double expected)
 
 static void mlp_is_the_default(void **state)
 {
-    (void)state;
     Options options = parse("", 1);
     assert_string_equal(options.model.name, "mlp");
     assert_int_equal(options.dataset, DATASET_IMAGES);
@@ -78,7 +77,6 @@ static void mlp_is_the_default(void **state)
 
 static void each_model_has_its_defaults(void **state)
 {
-    (void)state;
     Options options = parse("--model mlp-toy", 1);
     assert_int_equal(options.dataset, DATASET_RANDOM);
     assert_int_equal(options.batch_size, 100);
@@ -104,7 +102,6 @@ static void each_model_has_its_defaults(void **state)
 
 static void flags_of_the_model_reach_their_fields(void **state)
 {
-    (void)state;
     Options options = parse("--model=gpt --layers 2 --heads=2 --width 64 --context=32 --data d --epochs 3", 1);
     assert_int_equal(options.model.gpt.layers, 2);
     assert_int_equal(options.model.gpt.heads, 2);
@@ -132,7 +129,6 @@ static void flags_of_the_model_reach_their_fields(void **state)
 
 static void flags_of_the_update_reach_their_fields(void **state)
 {
-    (void)state;
     Options options = parse("--lr 0.5 --lr-schedule cosine --warmup-steps 4 --momentum 0.25 --weight-decay 0.125 "
                     "--clip-grad-norm 2 --threads 2", 1);
     assert_number(options.lr, 0.5);
@@ -173,7 +169,6 @@ static void flags_of_the_update_reach_their_fields(void **state)
 /* --resume checks that the file can be read. */
 static void resume_names_a_file(void **state)
 {
-    (void)state;
     FILE *file = fopen("test_options.resume", "w");
     assert_non_null(file);
     fclose(file);
@@ -184,7 +179,6 @@ static void resume_names_a_file(void **state)
 
 static void flags_of_later_stages(void **state)
 {
-    (void)state;
     Options options = parse("--bucket-cap-mb 0.5 --first-bucket-mb 0 --rebuild-buckets --find-unused-parameters", 3);
     assert_int_equal(options.ddp.bucket_cap_bytes, 512 * 1024);
     assert_int_equal(options.ddp.first_bucket_cap_bytes, 0);
@@ -203,7 +197,6 @@ static void flags_of_later_stages(void **state)
 /* The word after --verify is optional, with or without '='. */
 static void verify_takes_an_optional_word(void **state)
 {
-    (void)state;
     assert_int_equal(parse("--verify", 1).verify, VERIFY_WHOLE_BATCH);
     assert_int_equal(parse("--verify --steps 3", 1).verify, VERIFY_WHOLE_BATCH);
     assert_int_equal(parse("--verify exact --steps 3", 1).verify, VERIFY_EXACT);
@@ -214,7 +207,6 @@ static void verify_takes_an_optional_word(void **state)
 
 static void own_data_is_a_list(void **state)
 {
-    (void)state;
     Options options = parse("--steps 2", 1);
     assert_int_equal(options.join, JOIN_NONE);
     assert_int_equal(options.rank_samples_count, 0);
@@ -232,7 +224,6 @@ static void own_data_is_a_list(void **state)
 /* The default of --lr depends on --optimizer: AdamW would diverge with SGD's. Of repeated flags, the last counts. */
 static void the_optimizer_decides_on_the_rate(void **state)
 {
-    (void)state;
     assert_number(parse("--model mlp --optimizer adamw", 1).lr, 1e-3f);
     assert_number(parse("--model mlp --optimizer adamw --lr 0.25", 1).lr, 0.25);
     assert_number(parse("--model mlp --optimizer adamw", 1).optimizer.momentum, 0);
@@ -261,7 +252,6 @@ static void check_world(void *argument)
 
 static void the_batch_must_reach_every_rank(void **state)
 {
-    (void)state;
     World world = {settled("--batch-size 6 --accumulate 2", 3), 3};
     options_check_world(&world.options, 3);
     world.size = 4;
@@ -270,7 +260,6 @@ static void the_batch_must_reach_every_rank(void **state)
 
 static void own_data_must_fit_the_ranks(void **state)
 {
-    (void)state;
     World world = {settled("--batch-size 6 --rank-samples 5,0,1", 1), 3};
     options_check_world(&world.options, 3);
     world.size = 2;
@@ -284,7 +273,6 @@ static void own_data_must_fit_the_ranks(void **state)
 /* The sum of two numbers does not depend on their order; that of three does. */
 static void exact_needs_the_ordered_sum(void **state)
 {
-    (void)state;
     World world = {settled("--verify exact", 1), 2};
     options_check_world(&world.options, 2);
     world.size = 3;
@@ -303,7 +291,6 @@ static void parse_in_child(void *argument)
 /* A sample of the refusals; test_cli.sh has them all. */
 static void mistakes_are_named(void **state)
 {
-    (void)state;
     static const struct {
         int stage;
         const char *line, *message;
@@ -342,7 +329,6 @@ static void mistakes_are_named(void **state)
 /* 0 often means "never": a number that is too near to 0 is not taken for it, whatever the flag. */
 static void numbers_do_not_become_zero(void **state)
 {
-    (void)state;
     static const char *const flags[] = {"--model gpt --mask-tokens ", "--lr ", "--momentum ", "--weight-decay ",
         "--clip-grad-norm ", "--precision fp16 --loss-scale ", "--wire 1,", "--timeout ", "--bucket-cap-mb ",
         "--first-bucket-mb "};
@@ -368,21 +354,12 @@ static void numbers_do_not_become_zero(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mlp_is_the_default),
-        cmocka_unit_test(each_model_has_its_defaults),
-        cmocka_unit_test(flags_of_the_model_reach_their_fields),
-        cmocka_unit_test(flags_of_the_update_reach_their_fields),
-        cmocka_unit_test(resume_names_a_file),
-        cmocka_unit_test(flags_of_later_stages),
-        cmocka_unit_test(verify_takes_an_optional_word),
-        cmocka_unit_test(own_data_is_a_list),
-        cmocka_unit_test(the_optimizer_decides_on_the_rate),
-        cmocka_unit_test(the_batch_must_reach_every_rank),
-        cmocka_unit_test(own_data_must_fit_the_ranks),
-        cmocka_unit_test(exact_needs_the_ordered_sum),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(numbers_do_not_become_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("options", cmocka_unit_test(mlp_is_the_default), cmocka_unit_test(each_model_has_its_defaults),
+                     cmocka_unit_test(flags_of_the_model_reach_their_fields),
+                     cmocka_unit_test(flags_of_the_update_reach_their_fields), cmocka_unit_test(resume_names_a_file),
+                     cmocka_unit_test(flags_of_later_stages), cmocka_unit_test(verify_takes_an_optional_word),
+                     cmocka_unit_test(own_data_is_a_list), cmocka_unit_test(the_optimizer_decides_on_the_rate),
+                     cmocka_unit_test(the_batch_must_reach_every_rank), cmocka_unit_test(own_data_must_fit_the_ranks),
+                     cmocka_unit_test(exact_needs_the_ordered_sum), cmocka_unit_test(mistakes_are_named),
+                     cmocka_unit_test(numbers_do_not_become_zero));
 }

@@ -55,7 +55,6 @@ static void step_at(Progress *progress, double time, long step)
 /* To a file: the first step, the last one, and one line per 5 %. The first step does not count for the time left. */
 static void test_a_line_for_every_twentieth(void **state)
 {
-    (void)state;
     Progress progress;
     now = 100;
     catch_stdout();
@@ -75,7 +74,6 @@ static void test_a_line_for_every_twentieth(void **state)
 /* Slow steps print a line every 10 s, and units of time fit the time left. A resumed run counts only its own steps. */
 static void test_times_left(void **state)
 {
-    (void)state;
     Progress progress;
     now = 0;
     catch_stdout();
@@ -99,7 +97,6 @@ static void test_times_left(void **state)
 /* On a terminal, a line overwrites the one before, ten times a second. progress_end() ends the last one. */
 static void test_on_a_terminal(void **state)
 {
-    (void)state;
     Progress progress;
     now = 0;
     catch_stdout();
@@ -116,7 +113,6 @@ static void test_on_a_terminal(void **state)
 
 static void test_several_ranks(void **state)
 {
-    (void)state;
     Progress progress;
     now = 0;
     catch_stdout();
@@ -132,7 +128,6 @@ static void test_several_ranks(void **state)
 /* A line describes all steps since the line before. */
 static void test_waiting_adds_up(void **state)
 {
-    (void)state;
     Progress progress;
     now = 0;
     catch_stdout();
@@ -186,7 +181,6 @@ static void print_summary(const char *json)
 
 static void test_a_small_summary(void **state)
 {
-    (void)state;
     print_summary("{" RUN ALONE "'steps_skipped':0}");
     expect_printed(HEAD_OF_SMALL REST_OF_SMALL);
     print_summary("{" RUN ALONE "'steps_skipped':1}");
@@ -225,7 +219,6 @@ static void check_a_full_summary(const char *stage, const char *head, const char
 
 static void test_a_full_summary(void **state)
 {
-    (void)state;
     check_a_full_summary("'stage':4, 'stage_name':'accumulation'", "stage 4 (accumulation)", "all-reduce ");
     check_a_full_summary("'stage':5, 'stage_name':'sharded'", "stage 5 (sharded)", "collectives");
 }
@@ -244,7 +237,6 @@ static void expect_text(const char *bytes, size_t count, const char *expected)
 
 static void test_text_in_any_language(void **state)
 {
-    (void)state;
     expect_text("a\tb\n~", 5, "a\tb\n~");
     expect_text("caf\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x99\x82.", 15, "caf\xc3\xa9 \xe4\xb8\xad \xf0\x9f\x99\x82.");
 }
@@ -252,7 +244,6 @@ static void test_text_in_any_language(void **state)
 /* A terminal must not get what it would carry out, or what is no UTF-8. */
 static void test_other_bytes_become_question_marks(void **state)
 {
-    (void)state;
     expect_text("\x1b[31m\r\0\x7f", 8, "?[31m???");
     expect_text("\xc2\x9b" "31m \xc2\xa0", 8, "??31m \xc2\xa0"); /* a control character of two bytes, and a space */
     expect_text("\xff\xa9x\xc3zy\xe4\xb8 ", 9, "??x?zy?? ");
@@ -262,7 +253,6 @@ static void test_other_bytes_become_question_marks(void **state)
 
 static void test_an_incomplete_end_is_left_out(void **state)
 {
-    (void)state;
     expect_text("ab\xc3", 3, "ab");
     expect_text("ab\xe4\xb8", 4, "ab");
     expect_text("ab\xf0\x9f\x99", 5, "ab");
@@ -271,16 +261,10 @@ static void test_an_incomplete_end_is_left_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_a_line_for_every_twentieth),
-        cmocka_unit_test(test_times_left),
-        cmocka_unit_test(test_on_a_terminal),
-        cmocka_unit_test(test_several_ranks), cmocka_unit_test(test_waiting_adds_up),
-        cmocka_unit_test(test_a_small_summary),
-        cmocka_unit_test(test_a_full_summary),
-        cmocka_unit_test(test_text_in_any_language),
-        cmocka_unit_test(test_other_bytes_become_question_marks),
-        cmocka_unit_test(test_an_incomplete_end_is_left_out),
-    };
-    return cmocka_run_group_tests_name("printed", tests, NULL, NULL);
+    return run_cases("printed", cmocka_unit_test(test_a_line_for_every_twentieth), cmocka_unit_test(test_times_left),
+                     cmocka_unit_test(test_on_a_terminal), cmocka_unit_test(test_several_ranks),
+                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_a_small_summary),
+                     cmocka_unit_test(test_a_full_summary), cmocka_unit_test(test_text_in_any_language),
+                     cmocka_unit_test(test_other_bytes_become_question_marks),
+                     cmocka_unit_test(test_an_incomplete_end_is_left_out));
 }

@@ -4,21 +4,16 @@
 # step was trained. --every-flag tries all flags that TRAIN's --help lists, and nothing else; without it, a few.
 # TRAIN is stage 4's; OTHER_TRAIN another stage's.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
+work=$scratch
 every_flag=
 [ "$1" != --every-flag ] || { every_flag=yes && shift; }
 train=$1 mpiexec=$2 other_train=${3:-}
-limit=30 failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+limit=30
 toy="--model mlp-toy --timeout 20 --epochs 1"
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 4 --steps 2 --timeout 20"
 help=$("$train" --help)
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $1"
-    sed 's/^/     stderr: /' "$work/err" | head -n 5
-}
 
 # run WORDS-OF-RANK-0 WORDS-OF-RANK-1 [PROGRAM-OF-RANK-1]
 run() {
@@ -214,5 +209,4 @@ for setting in PMI_SIZE=4 OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_SIZE=4 SLURM_ST
     stale "$setting" 1
 done
 
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

@@ -2,15 +2,9 @@
 # test_report.sh TRAIN [MPIEXEC]: what a run prints about itself: its first lines, and the settings and sizes in its
 # summary, which follow from the flags. TRAIN: stage 4's. (More of the summary: test_stats.c, test_printed.c.)
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$1 mpiexec=${2:-mpiexec}
-failures=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # run RANKS ARGUMENTS...: trains the toy model, of 740 parameters. In buckets each begins at a multiple of
 # 64 bytes: 784 numbers.
@@ -18,22 +12,22 @@ run() {
     local ranks=$1
     shift
     # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
-    timeout -k 2 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy "$@" --json "$work/json" \
-        >"$work/out" 2>"$work/err" || fail "$*: ended with status $?: $(head -n 3 "$work/err")"
+    timeout -k 2 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy "$@" --json "$scratch/json" \
+        >"$scratch/out" 2>"$scratch/err" || fail "$*: ended with status $?: $(head -n 3 "$scratch/err")"
 }
 
 # begins LINE...: compares the first lines exactly.
 begins() {
-    printf '%s\n' "$@" >"$work/expected"
-    head -n $# "$work/out" | sed 's/, cpu, OpenBLAS.*/, cpu/' | diff "$work/expected" - >"$work/diff" ||
-        fail "the first lines differ: $(cat "$work/diff")"
+    printf '%s\n' "$@" >"$scratch/expected"
+    head -n $# "$scratch/out" | sed 's/, cpu, OpenBLAS.*/, cpu/' | diff "$scratch/expected" - >"$scratch/diff" ||
+        fail "the first lines differ: $(cat "$scratch/diff")"
 }
 
 # says JQ-CONDITION...: the summary fulfils them.
 says() {
     for condition in "$@"; do
-        jq -e "$condition" "$work/json" >/dev/null ||
-            fail "the summary does not fulfil $condition: $(jq -c "${condition%% *}" "$work/json")"
+        jq -e "$condition" "$scratch/json" >/dev/null ||
+            fail "the summary does not fulfil $condition: $(jq -c "${condition%% *}" "$scratch/json")"
     done
 }
 
@@ -52,7 +46,7 @@ says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accu
 run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --grad-dtype bf16 --momentum 0 \
     --verify exact --allreduce ordered
 emulated=' (emulated)' operands_mb=0.0028
-if head -n 1 "$work/out" | grep -q oneDNN; then emulated='' operands_mb=0.0014; fi # 16 bits each
+if head -n 1 "$scratch/out" | grep -q oneDNN; then emulated='' operands_mb=0.0014; fi # 16 bits each
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sums by ordered, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
     'own data: samples 205, 77 on ranks 0 to 1; steps per epoch 11, 4; a rank without data '"\
@@ -64,19 +58,18 @@ says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.gr
     ".memory.operands_mb == $operands_mb" '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
 
 # Every key; values that this run does not have are null.
-keys=$(jq -r 'keys | join(" ")' "$work/json")
+keys=$(jq -r 'keys | join(" ")' "$scratch/json")
 expected="accumulate allreduce backend backward_ms bucket_cap_mb buckets bytes_per_step collectives_per_step comm_ms \
 comm_share data_ms device eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_bucket_mb \
 first_loss first_step_ms forward_ms global_batch grad_dtype hidden_fraction join loss_scale memory model \
 optimizer_ms parameters peak_rss_mb precision rank_samples ranks samples_per_s stage stage_name step_ms steps \
 steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire wire_bytes_per_step world_size zero"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
-[ -z "$(tail -c 1 "$work/json")" ] || fail "the summary's last line has no end"
+[ -z "$(tail -c 1 "$scratch/json")" ] || fail "the summary's last line has no end"
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
     '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' \
     '(.weights_hash | length) == 16' '.ranks | length == 2 and all(.step_ms > .data_ms + .exposed_comm_ms)' \
     '.ranks[0] == {step_ms: .step_ms.p50, forward_ms, data_ms, exposed_comm_ms}' \
     'all(.ranks[]; .forward_ms > 0 and .forward_ms < .step_ms)'
 
-[ $failures -eq 0 ] || { echo "$failures failure(s)"; exit 1; }
-echo "the description of a run is right"
+finish

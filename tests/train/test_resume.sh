@@ -5,21 +5,14 @@
 #
 # usage: test_resume.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$1
 shift
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
 runs=0
-failures=0
 
-fail()
-{
-    failures=$((failures + 1))
-    echo "FAIL on $ranks rank(s): train $arguments $part"
-    echo "     $*"
-    sed 's/^/     stderr: /' "$scratch/err" | head -3
-}
+about() { echo "$ranks rank(s): train $arguments $part: "; }
 
 # train_with STATUS WORDS: one run of `ranks` ranks with `arguments` and WORDS; did it end with STATUS?
 train_with()
@@ -235,5 +228,4 @@ ranks=1
 other_data
 zero_gradients
 
-echo "$runs runs, $failures failure(s)"
-exit $((failures > 0))
+finish

@@ -4,16 +4,9 @@
 #
 # usage: test_sharded_runs.sh STAGE5 MPIEXEC STAGE4      STAGE5, STAGE4: the programs; STAGE4 may be missing
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 stage5=$1 launcher=$2 stage4=${3:-}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-    sed 's/^/     stderr: /' "$scratch/err" | head -n 5
-}
 
 # train RANKS PROGRAM ARGUMENTS...: trains a small GPT, with AdamW and clipping.
 train() {
@@ -112,5 +105,4 @@ refused "rebuild-buckets: not in stage 5" "$stage5" --rebuild-buckets
 refused "find-unused-parameters: not with --zero 3" "$stage5" --zero 3 --find-unused-parameters
 refused "zero: .4. is unknown; the choices are: 1, 2, 3" "$stage5" --zero 4
 [ -z "$stage4" ] || refused "zero: stage 4 (accumulation) has no sharding: take stage5_sharded" "$stage4" --zero 2
-echo "$failures failure(s)"
-exit $((failures > 0))
+finish

@@ -5,17 +5,10 @@
 # may be small; if neither can be written, one line says so. The test needs a /dev/shm of its own, and so a mount
 # namespace. Exit status 77 (skipped) if this user cannot get one, or if this MPI keeps shared memory elsewhere.
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 train=$1
 shift
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $1"
-    sed 's/^/     stderr: /' "$work/err" | head -n 5
-}
 
 may_mount() { # FLAGS of unshare
     unshare "$@" sh -c 'mount -t tmpfs -o size=1m tmpfs /dev/shm' 2>/dev/null
@@ -37,7 +30,7 @@ with() {
         for options in $0; do mount -t tmpfs -o "$options" tmpfs $place || exit 99; place=/tmp; done
         exec "$@"' "${options//ro/size=1m,ro}" \
         "$(dirname "$train")" "${mpiexec[@]}" ${MPIEXEC_FLAGS:-} -n 2 "/mnt/${train##*/}" --model gpt --batch-size 2 --steps 1 --eval-samples 2 \
-        "$@" >"$work/out" 2>"$work/err"
+        "$@" >"$scratch/out" 2>"$scratch/err"
     status=$?
 }
 mpiexec=("$@")
@@ -54,14 +47,14 @@ elif [ "$status" -eq 0 ]; then
 fi
 [ "$status" -eq 2 ] || fail "with 24 MB, less than the gradients of 2 ranks need: expected status 2, got $status"
 grep -Eq '^train: error: .*\(shm\): the next [0-9]+ MiB do not fit into /dev/shm, which has [0-9]+ MiB left.*ordered$' \
-    "$work/err" || fail "with 24 MB: no line says how much is needed, and how much there is"
+    "$scratch/err" || fail "with 24 MB: no line says how much is needed, and how much there is"
 # The default. With 24 MB, the mailboxes fit, and the gradients do not. With 1 MB, neither do the mailboxes, nor MPI's own
 # messages, which it keeps elsewhere.
 trains() { # SIZE ALGORITHM: sets hash
-    with "size=$1" --json "$work/json"
-    hash=$(grep '"weights_hash"' "$work/json")
+    with "size=$1" --json "$scratch/json"
+    hash=$(grep '"weights_hash"' "$scratch/json")
     [ "$status" -eq 0 ] || fail "with $1, at the defaults: ended with status $status"
-    grep -q "sums by $2," "$work/out" || fail "with $1, at the defaults: the sums are not made by $2"
+    grep -q "sums by $2," "$scratch/out" || fail "with $1, at the defaults: the sums are not made by $2"
 }
 trains 400m shm
 with_windows=$hash
@@ -70,7 +63,7 @@ trains 24m shm
     fail "gradients in ordinary memory give other weights: $hash, not $with_windows"
 trains 1m mpi
 elsewhere='^train: note: /dev/shm cannot be written or has little room, so MPI was asked to keep its messages elsewhere'
-grep -q "$elsewhere" "$work/err" || fail "with 1 MB: no note says that MPI's messages lie elsewhere"
+grep -q "$elsewhere" "$scratch/err" || fail "with 1 MB: no note says that MPI's messages lie elsewhere"
 
 with size=24m --allreduce ordered
 [ "$status" -eq 0 ] || fail "with 24 MB, and --allreduce ordered, as the line advises: ended with status $status"
@@ -78,21 +71,20 @@ with size=24m --allreduce ordered
 # /dev/shm cannot be written. In /tmp there is room for all, for the mailboxes, or for nothing that train needs.
 algorithm() { # OPTIONS ALGORITHM
     with "$1"
-    { [ "$status" -eq 0 ] && grep -q "sums by $2," "$work/out"; } ||
+    { [ "$status" -eq 0 ] && grep -q "sums by $2," "$scratch/out"; } ||
         fail "mounts $1, at the defaults: status $status, or the sums are not made by $2"
-    grep -q "$elsewhere" "$work/err" || fail "mounts $1: no note says that MPI's messages lie elsewhere"
-    ! grep -q UCX.*ERROR "$work/err" || fail "mounts $1: UCX reports errors"
+    grep -q "$elsewhere" "$scratch/err" || fail "mounts $1: no note says that MPI's messages lie elsewhere"
+    ! grep -q UCX.*ERROR "$scratch/err" || fail "mounts $1: UCX reports errors"
 }
 algorithm ro shm
 algorithm "ro size=24m" shm
 algorithm "ro size=128k" mpi
 with "ro size=24m" --allreduce shm
-{ [ "$status" -eq 2 ] && grep -Eq '^train: error: .* do not fit into /tmp, which has [0-9]+ MiB left \(MPI uses it' "$work/err"; } ||
+{ [ "$status" -eq 2 ] && grep -Eq '^train: error: .* do not fit into /tmp, which has [0-9]+ MiB left \(MPI uses it' "$scratch/err"; } ||
     fail "a /tmp of 24 MB in the place of /dev/shm: status $status, or no line says that the windows do not fit there"
 with "ro ro"
-{ [ "$status" -ne 0 ] && [ "$(grep -c '^train: fault: rank 0: .*/dev/shm, or else in /tmp, but neither' "$work/err")" -eq 1 ] &&
-    [ "$(grep -vc '^=\|^YOUR\|^$\|^Please\|^This' "$work/err")" -eq 1 ]; } ||
+{ [ "$status" -ne 0 ] && [ "$(grep -c '^train: fault: rank 0: .*/dev/shm, or else in /tmp, but neither' "$scratch/err")" -eq 1 ] &&
+    [ "$(grep -vc '^=\|^YOUR\|^$\|^Please\|^This' "$scratch/err")" -eq 1 ]; } ||
     fail "neither /dev/shm nor /tmp can be written: status $status, or more or less than one line says so"
 
-echo "$failures failure(s)"
-[ "$failures" -eq 0 ]
+finish

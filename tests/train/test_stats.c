@@ -38,7 +38,6 @@ static void expect_number(const char *name, double actual, double expected)
 
 static void test_percentiles_are_numpys(void **unused)
 {
-    (void)unused;
     Stats stats = stats_of(24, false); /* 4 ... 24 are left after the warm-up of 1, 2, 3 */
     assert_int_equal(stats_warmup_steps(&stats), 3);
     expect_number("p0", stats_percentile(&stats, PART_STEP, 0), 4);
@@ -54,7 +53,6 @@ static void test_percentiles_are_numpys(void **unused)
 
 static void test_order_does_not_matter_after_warmup(void **unused)
 {
-    (void)unused;
     Stats stats = stats_of(3000, true); /* 2997 ... 1 are left */
     expect_number("p50", stats_percentile(&stats, PART_STEP, 50), 1499);
     expect_number("p95", stats_percentile(&stats, PART_STEP, 95), 2847.2);
@@ -64,7 +62,6 @@ static void test_order_does_not_matter_after_warmup(void **unused)
 
 static void test_short_runs_keep_half_of_their_steps(void **unused)
 {
-    (void)unused;
     const long expected[] = {0, 0, 1, 1, 2, 2, 3, 3, 3};
     for (long count = 0; count <= 8; count++) {
         Stats stats = stats_of(count, false);
@@ -76,7 +73,6 @@ static void test_short_runs_keep_half_of_their_steps(void **unused)
 
 static void test_what_was_not_measured_is_nan(void **unused)
 {
-    (void)unused;
     Stats stats = stats_of(10, false);
     stats.steps[5].seconds[PART_COMM] = 7; /* measured in one step only */
     assert_true(isnan(stats_percentile(&stats, PART_DATA, 50)));
@@ -105,7 +101,6 @@ static void expect_last_steps(long count)
 
 static void test_long_runs_keep_their_last_steps(void **unused)
 {
-    (void)unused;
     const long most = STATS_MOST_HELD;
     expect_last_steps(most);
     expect_last_steps(most + 1);
@@ -153,7 +148,6 @@ static void expect_key(const cJSON *object, const char *path, double expected)
 
 static void test_values_survive(void **unused)
 {
-    (void)unused;
     cJSON *summary = cJSON_CreateObject();
     summary_add_text(summary, "model", "gpt \"quoted\"\n");
     summary_add_text(summary, "join", NULL);
@@ -173,7 +167,6 @@ static void test_values_survive(void **unused)
 
 static void test_times(void **unused)
 {
-    (void)unused;
     Stats stats = stats_of(24, false);
     for (long i = 0; i < stats.count; i++) {
         stats.steps[i].seconds[PART_BACKWARD] = 0.5;
@@ -206,7 +199,6 @@ static void test_times(void **unused)
 
 static void test_what_there_is_not_is_null(void **unused)
 {
-    (void)unused;
     static const char *const nulls[] = {"backward_ms", "optimizer_ms", "data_ms", "comm_ms", "exposed_comm_ms",
                                         "hidden_fraction", "comm_share", "tokens_per_s", "first_step_ms.backward",
                                         "first_step_ms.exposed_comm"};
@@ -222,15 +214,10 @@ static void test_what_there_is_not_is_null(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_percentiles_are_numpys),
-        cmocka_unit_test(test_order_does_not_matter_after_warmup),
-        cmocka_unit_test(test_short_runs_keep_half_of_their_steps),
-        cmocka_unit_test(test_what_was_not_measured_is_nan),
-        cmocka_unit_test(test_long_runs_keep_their_last_steps),
-        cmocka_unit_test(test_values_survive),
-        cmocka_unit_test(test_times),
-        cmocka_unit_test(test_what_there_is_not_is_null),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("stats", cmocka_unit_test(test_percentiles_are_numpys),
+                     cmocka_unit_test(test_order_does_not_matter_after_warmup),
+                     cmocka_unit_test(test_short_runs_keep_half_of_their_steps),
+                     cmocka_unit_test(test_what_was_not_measured_is_nan),
+                     cmocka_unit_test(test_long_runs_keep_their_last_steps), cmocka_unit_test(test_values_survive),
+                     cmocka_unit_test(test_times), cmocka_unit_test(test_what_there_is_not_is_null));
 }

@@ -90,7 +90,6 @@ int __wrap_open(const char *name, int flags, ...)
 
 static void test_a_slow_disk_is_no_time_out(void **state)
 {
-    (void)state;
     seconds_per_write = SECONDS_PER_WRITE;
     trace_start(pg);
     for (int i = 0; i < EVENTS; i++)
@@ -140,7 +139,6 @@ static void expect_number(const char *what, double actual, double expected)
 /* Both ranks know one moment, each by its own clock. The closest limits of all barriers, and their middle. */
 static void test_clocks_of_two_machines(void **state)
 {
-    (void)state;
     barriers = 0;
     reads = 1;
     scripted = true;
@@ -161,7 +159,6 @@ static void test_clocks_of_two_machines(void **state)
 /* As a gather in stage 5, which is over before the step that waits for it begins. */
 static void test_a_collective_is_in_the_step_that_waits(void **state)
 {
-    (void)state;
     trace_start(pg);
     timeline_set_step(5);
     timeline_add_event((TimelineEvent){.row = ROW_COMMUNICATION, .sequence = 1, .name = "waited for"});

@@ -67,7 +67,6 @@ static size_t count_unfinished(const char *of)
 
 static void test_the_next_save_removes_what_killed_ones_left(void **unused)
 {
-    (void)unused;
     pid_t first = start_writer(test_path("ck")), second = start_writer(test_path("ck"));
     kill_writer(first);
     kill_writer(second);
@@ -87,7 +86,6 @@ static void test_the_next_save_removes_what_killed_ones_left(void **unused)
 
 static void test_the_file_of_a_living_process_stays(void **unused)
 {
-    (void)unused;
     pid_t child = start_writer(test_path("live"));
     save(test_path("live"), &adamw);
     atomic_check_writable("save", test_path("live"));
@@ -104,7 +102,6 @@ static void test_the_file_of_a_living_process_stays(void **unused)
 /* Names that are similar, and what is no file of this user's own. */
 static void test_files_of_the_user_stay(void **unused)
 {
-    (void)unused;
     static const char *const files[] = {"u.backup.tmp", "u.lockstep-backu.tmp", "u.lockstep-backups.tmp", "u.lockstep-",
                                         "u.lockstep-back_p.tmp", "u.lockstep-backup.tmp2", "v.lockstep-backup.tmp",
                                         "u.lockstep-linked.tmp", "u.lockstep-linkto.tmp", "u.lockstep-person.tmp"};
@@ -187,7 +184,6 @@ static void another_process_locks(void)
 
 static void test_a_save_is_never_disturbed(void **unused)
 {
-    (void)unused;
     AtomicFile file;
     void (*const actions[])(void) = {another_process_checks, another_process_removes, another_process_locks};
     for (int i = 0; i < 3; i++) {
@@ -219,7 +215,6 @@ static void check_and_end(void *path)
 /* On a network's file system, another host may be writing a file that nobody here has locked. */
 static void test_on_a_network_they_are_named(void **unused)
 {
-    (void)unused;
     kill_writer(start_writer(test_path("net")));
     expect_dies(check_and_end, test_path("net"), 0, "net: 1 unfinished file(s) are beside it");
     assert_int_equal(count_unfinished("net"), 1);

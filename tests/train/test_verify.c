@@ -121,7 +121,6 @@ static void check_cases(const Case *cases, size_t count)
 
 static void test_equal_weights_pass(void **state)
 {
-    (void)state;
     static const Case cases[] = {
         {"equal weights, whole batches", VERIFY_WHOLE_BATCH, DTYPE_F32, NONE, 0, 0, true, 0, 0},
         {"equal weights, exact", VERIFY_EXACT, DTYPE_F32, NONE, 0, 0, true, 0, 0},
@@ -131,7 +130,6 @@ static void test_equal_weights_pass(void **state)
 
 static void test_whole_batches_allow_rounding_only(void **state)
 {
-    (void)state;
     static const Case cases[] = {
         {"off by 1e-3", VERIFY_WHOLE_BATCH, DTYPE_F32, 2, 0.5f, 0.501f, false, 1e-3, 1},
         {"off by 1e-3, in the first parameter", VERIFY_WHOLE_BATCH, DTYPE_F32, 0, 0.501f, 0.5f, false, 1e-3, 1},
@@ -145,7 +143,6 @@ static void test_whole_batches_allow_rounding_only(void **state)
 
 static void test_nothing_that_is_no_number_passes(void **state)
 {
-    (void)state;
     static const Case cases[] = {
         {"NaN, whole batches", VERIFY_WHOLE_BATCH, DTYPE_F32, 2, 0.5f, NAN, false, INFINITY, 1},
         {"NaN, exact", VERIFY_EXACT, DTYPE_F32, 2, 0.5f, NAN, false, INFINITY, 1},
@@ -157,7 +154,6 @@ static void test_nothing_that_is_no_number_passes(void **state)
 
 static void test_exact_means_every_bit(void **state)
 {
-    (void)state;
     static const Case cases[] = {
         {"the last bit, exact", VERIFY_EXACT, DTYPE_F32, 2, 1, 1 + 0x1p-23f, false, 0x1p-23, 1},
         {"the last bit, whole batches", VERIFY_WHOLE_BATCH, DTYPE_F32, 2, 1, 1 + 0x1p-23f, true, 0x1p-23, 1},
@@ -169,7 +165,6 @@ static void test_exact_means_every_bit(void **state)
 
 static void test_the_worst_parameter_is_named(void **state)
 {
-    (void)state;
     static const Case cases[] = {
         {"off by 2e-5, then by less", VERIFY_WHOLE_BATCH, DTYPE_F32, 1, 0, 2e-5f, false, 2e-5, 2},
         {"off by less, then by 2e-5", VERIFY_WHOLE_BATCH, DTYPE_F32, 3, 0, 2e-5f, false, 2e-5, 2},
@@ -181,7 +176,6 @@ static void test_the_worst_parameter_is_named(void **state)
 /* Without this, a reference that never trains would pass all tests above. */
 static void test_the_reference_trains(void **state)
 {
-    (void)state;
     Options options = toy_options("mlp-toy");
     options.verify = VERIFY_WHOLE_BATCH;
     Dataset dataset = toy_dataset(&options, 100);

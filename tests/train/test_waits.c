@@ -79,7 +79,6 @@ static void check_step(DType precision, OptimizerKind kind, double clip_grad_nor
 
 static void test_one_wait_per_update(void **state)
 {
-    (void)state;
     const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
         for (int clip = 0; clip < 2; clip++) {
@@ -93,6 +92,5 @@ static void test_one_wait_per_update(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_one_wait_per_update)};
-    return cmocka_run_group_tests_name("waits", tests, NULL, NULL);
+    return run_cases("waits", cmocka_unit_test(test_one_wait_per_update));
 }

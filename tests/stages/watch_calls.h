@@ -1,0 +1,16 @@
+/* watch_calls.h: inside watch.c only: the stage's calls of the process group in this backward pass. */
+#ifndef LOCKSTEP_TESTS_WATCH_CALLS_H
+#define LOCKSTEP_TESTS_WATCH_CALLS_H
+
+#include "watch.h"
+
+int calls_started(void); /* all-reduces, or, in stage 5, reduce-scatters */
+void calls_forget(void); /* before each backward pass */
+
+/* From now on, a call that waits for other ranks fails, and names the parameter in whose event it was made. NULL: no
+ * more. */
+void calls_must_not_wait(const Parameter *in);
+
+extern char watch_title[]; /* what messages end with: "" or ": " and the title */
+
+#endif
