@@ -131,10 +131,8 @@ section() {
 # Messages that this stage cannot cause are left out.
 foreign='GPU'
 [ "$number" -ge 5 ] || foreign+='|\(stage 5\)'
-[ "$number" -le 4 ] || foreign+='|rebuilt|which blocks|waits for rank 0|bucket was sent while|had been started|has not agreed'
-[ "$number" -ge 4 ] || foreign+='|\(stage 4\)'
-[ "$number" -ge 3 ] || foreign+='|readiness_|gradient.ready|next_bucket|work_wait|pending|before_backward|rebuilt'
-[ "$number" -ge 3 ] || foreign+='|frozen`|unused parameters are|under way|middle of backward'
+[ "$number" -le 4 ] || foreign+='|rebuilt|bucket is sent while'
+[ "$number" -ge 3 ] || foreign+='|readiness_|next_bucket|pending|rebuilt'
 { printf '# Tests: what their messages mean\n\n' &&
     section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
     >"$starter/tests/README.md"

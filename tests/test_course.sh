@@ -293,9 +293,9 @@ if [ "${2-}" = --grade ]; then
                 grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" ||
                 fail "$flag: $(cat "$scratch/out")"
         done
-        status 2 "$starter/check" 12
+        status 2 "$starter/check" 13
         status 2 "$starter/check" --sanitise
-        status 2 "$starter/check" 9
+        status 2 "$starter/check" 10
     fi
 
     # A variant's solution is the stage's, rewritten.
