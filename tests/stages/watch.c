@@ -87,7 +87,7 @@ static void start(Launch *launch)
 }
 
 /* The stage gets the address of an early launch as its Work. This is the real one; it is started now if the stage waits
- * for it and its turn has not come. */
+ * for it before its turn. */
 static Work *real_work(Work *work)
 {
     for (int b = 0; b < MAX_EVENTS; b++) {
