@@ -4,11 +4,15 @@ its buckets' numbers and with what is hidden.
 
     python3 bench/draw_timeline.py [--without-times] OUT.svg STEP TITLE=TRACE [TITLE=TRACE ...]
 
+STEP is a number, or "typical": then TRACE may be a pattern ("stage1.*.json") for several runs, and of each TITLE the
+step is drawn whose computing is nearest to the median of all, so that what differs in the picture is communication.
 All runs share one time axis. --without-times leaves its numbers out, where only the order matters. Needs only Python's
 own library.
 """
+import glob
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -20,20 +24,61 @@ COMMUNICATION = ("all_reduce", "reduce_scatter", "all_gather")
 AT_ONCE = 2.0  # ms: a collective that begins so soon after an event was started by it
 
 
-def read_step(path, step):
-    """Events of rank 0 in that step, as the host saw them: (name, row, start, end) in ms from the step's beginning."""
+def read_steps(path):
+    """By step, the events of rank 0 as the host saw them: (name, row, start, end) in ms from the step's beginning."""
     with open(path) as file:
-        trace = json.load(file)
-    events = [e for e in trace if e["pid"] == 0 and e.get("args", {}).get("step") == step and e["ph"] in "Xi" and
-              e["tid"] <= 1]
-    if not events:
+        trace = [e for e in json.load(file) if e["pid"] == 0 and e["ph"] in "Xi" and e["tid"] <= 1]
+    steps = {}
+    for e in trace:
+        if "step" in e.get("args", {}):
+            steps.setdefault(e["args"]["step"], []).append(e)
+    for step, events in steps.items():
+        begin = min(e["ts"] for e in events)
+        steps[step] = [(e["name"], e["tid"], (e["ts"] - begin) / 1e3, (e["ts"] - begin + e.get("dur", 0)) / 1e3)
+                       for e in events]
+    return steps
+
+
+def read_step(path, step):
+    steps = read_steps(path)
+    if step not in steps:
         sys.exit(f"draw_timeline: error: {path} has no events of rank 0 in step {step}")
-    begin = min(e["ts"] for e in events)
-    return [(e["name"], e["tid"], (e["ts"] - begin) / 1e3, (e["ts"] - begin + e.get("dur", 0)) / 1e3) for e in events]
+    return steps[step]
 
 
 def kind_of(event):
     return event[0].split()[0]
+
+
+def computing(events):
+    """How long forward, backward and the optimizer took; None if the step has more or less than one of each."""
+    times = [[e[3] - e[2] for e in events if kind_of(e) == kind] for kind in ("forward", "backward", "optimizer")]
+    return [part[0] for part in times] if all(len(part) == 1 for part in times) else None
+
+
+def length(events):
+    return max(e[3] for e in events)
+
+
+def distance(times, medians):
+    return abs(sum(times) - sum(medians)) + sum(abs(t - m) for t, m in zip(times, medians))
+
+
+def typical_steps(patterns):
+    """For each title of `patterns`, its step whose forward, backward and optimizer, and their sum, are nearest to the
+    medians of all. Not one that other programs made long, nor the first steps, which are slower, nor a run's last one.
+    """
+    steps = {}
+    for title, pattern in patterns:
+        files = [read_steps(path) for path in sorted(glob.glob(pattern))]
+        steps[title] = [events for file in files for step, events in file.items()
+                        if 3 <= step < max(file) and computing(events)]
+        if not steps[title]:
+            sys.exit(f"draw_timeline: error: {pattern} has no steps of rank 0")
+    medians = [statistics.median(part) for part in zip(*(computing(e) for events in steps.values() for e in events))]
+    most = {title: 1.05 * statistics.median(map(length, events)) for title, events in steps.items()}
+    return [(title, min((e for e in events if length(e) <= most[title]), key=lambda e: distance(computing(e), medians)))
+            for title, events in steps.items()]
 
 
 def draw_bars(figure, events, y, below, scale, times):
@@ -120,9 +165,10 @@ def main():
     times = len(words) == len(sys.argv) - 1
     if len(words) < 3:
         sys.exit(__doc__)
-    step = int(words[1])
-    runs = [(title, read_step(path, step)) for title, path in (word.split("=", 1) for word in words[2:])]
-    longest = max(event[3] for _, events in runs for event in events)
+    named = [word.split("=", 1) for word in words[2:]]
+    runs = typical_steps(named) if words[1] == "typical" else \
+        [(title, read_step(path, int(words[1]))) for title, path in named]
+    longest = max(length(events) for _, events in runs)
     scale = (WIDTH - LEFT - RIGHT) / longest
     figure = draw_runs(runs, scale, longest, times) if len(runs) > 1 else draw_one_run(*runs[0], scale, longest, times)
     drawn = {kind_of(event) for _, events in runs for event in events}

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The numbers repeat after so many elements. Chunks whose sizes are powers of two begin at different numbers. */
+/* The numbers repeat after this many elements. Chunks whose sizes are powers of two begin at different numbers. */
 enum { PERIOD = 127 };
 
 /* What the ranks from..to-1 write, added up: rank r writes (r + 1) * (i % PERIOD + 1) + call % 16 into element i. */

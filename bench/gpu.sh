@@ -69,7 +69,7 @@ limited() {
     timeout -k 10 "$((left < 1 ? 1 : left < 120 ? left : 120))" "$@"
 }
 
-# time_for WHAT [SECONDS]: are so many seconds left? If not, WHAT is added to left_out.
+# time_for WHAT [SECONDS]: are SECONDS seconds left? If not, WHAT is added to left_out.
 time_for() {
     [ $((SECONDS + ${2:-0})) -lt $((60 * minutes)) ] || { left_out+=("$1"); return 1; }
 }

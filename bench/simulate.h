@@ -100,7 +100,7 @@ typedef enum Answer {
 
 void simulate(void);
 
-/* The mean of the largest of so many random numbers with mean 0 and standard deviation 1 (normal distribution). */
+/* The mean of the largest of this many random numbers with mean 0 and standard deviation 1 (normal distribution). */
 double largest_of_ranks(int ranks);
 
 /* Chooses ASK_FIRST_CAP and ASK_CAP: the powers of two with the shortest step, with as few buckets as that takes;

@@ -161,9 +161,9 @@ def main():
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--ranks", type=int, default=1, help="start so many on this machine")
+    parser.add_argument("--ranks", type=int, default=1, help="how many to start on this machine")
     parser.add_argument("--with", dest="how", choices=["ddp", "zero", "fsdp"], help="default on several ranks: ddp")
-    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of so many MiB")
+    parser.add_argument("--ddp-mb", type=float, help="DistributedDataParallel with buckets of this many MiB")
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches of --batch-size in a step, DDP's with "
                         "no_sync() but for the last one")
     parser.add_argument("--compile", action="store_true", help="torch.compile() the model")

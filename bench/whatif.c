@@ -320,7 +320,7 @@ static void answer_all(const Settings *settings)
 
 /* ---- a run that was recorded, step by step ---- */
 
-/* From now on all computing takes so many times as long. */
+/* From now on all computing takes `times` times as long. */
 static void change_speed(double times)
 {
     for (int part = RECORDED_FORWARD; part <= RECORDED_LEFT; part++)

@@ -32,8 +32,8 @@ typedef struct Recorded {
 Recorded trace_read(const char *path);
 void trace_free(Recorded *recorded);
 
-/* Seconds by which backward takes longer than so many forward passes of the same step. Step by step, because a machine
- * may be faster in one step than in the next. */
+/* Seconds by which backward takes longer than forward_passes forward passes of the same step. Step by step, because a
+ * machine may be faster in one step than in the next. */
 double trace_taken(const Recorded *recorded, double forward_passes);
 
 /* The middle one of count values, which it sorts; 0 if count is 0. */

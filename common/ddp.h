@@ -18,7 +18,7 @@
  *
  * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan() (ddp/bucket_plan.h) gets the
- * trained parameters in the reverse order of registration. Where a bucket's gradients lie in memory is free.
+ * trained parameters in the reverse order of registration. Lay out a bucket's gradients as you like.
  * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
  * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
  * in the gradient-ready event or in ddp_before_backward(). (A work_wait() after a work_test() that was true does not

@@ -222,8 +222,8 @@ static void wait_while_in_progress(ProcessGroup *pg, const char *what)
         sleep_seconds(1e-3);
         state = communicator_state();
     }
-    CHECK(state != ncclInProgress, "NCCL: %s took more than --timeout %g seconds: a rank has not come, or the GPUs do "
-          "not reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, pg->options.timeout);
+    CHECK(state != ncclInProgress, "NCCL: %s took more than --timeout %g seconds: a rank has not arrived, or the GPUs "
+          "do not reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, pg->options.timeout);
     CHECK(state == ncclSuccess, "NCCL: %s: %s (%s); %s", what, ncclGetErrorString(state), ncclGetLastError(NULL),
           hint_for(state));
 }

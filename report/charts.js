@@ -18,7 +18,7 @@ function element(create, attributes, children) {
 const svg = (name, attributes, ...children) => element(document.createElementNS(SVG, name), attributes, children);
 const html = (name, attributes, ...children) => element(document.createElement(name), attributes, children);
 
-/* Numbers are shown with so many digits after the point; what is missing as a dash. */
+/* Numbers are shown with `digits` digits after the point; what is missing as a dash. */
 const shown = (value, digits = 1) => value == null ? "–" : typeof value === "number" ? value.toFixed(digits) : value;
 
 /* Rows of texts and numbers; the first cell of a row is its heading. */

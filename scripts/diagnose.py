@@ -76,7 +76,7 @@ class Runs:
                      "exposed": min(rank["exposed"] for rank in each)}  # the other ranks may wait for a slow one
 
     def message(self, size, run):
-        """ms of an all-reduce of so many bytes, alone, as the run does it."""
+        """ms of an all-reduce of `size` bytes, alone, as the run does it."""
         link = ["--wire", "{gbps:.9g},{latency_us:.9g}".format(**run["wire"])] if run["wire"] else []
         output_of([*self.launch, str(ROOT / "build/bench/collectives"), "--sizes", str(size), "--algorithms",
                    run["allreduce"], "--samples", "3", "--budget", "0.3", "--csv", str(self.file), *link])

@@ -84,7 +84,7 @@ static void rebuild_buckets(Ddp *ddp)
 }
 
 /* note: no-sync
- * The decision falls before forward, because gradient_ready() needs it when it launches buckets during backward.
+ * The decision is made before forward, because gradient_ready() needs it when it launches buckets during backward.
  * (PyTorch decides there, too: forward reads require_backward_grad_sync, so no_sync() must enclose forward.) */
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {

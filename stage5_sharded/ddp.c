@@ -24,7 +24,7 @@
 const int ddp_stage_number = 5;
 const char *const ddp_stage_name = "sharded";
 
-#define MOST_IN_FLIGHT 2 /* reduce-scatters from level 2 on: the whole gradients of so many buckets wait to be sent */
+#define MOST_IN_FLIGHT 2 /* reduce-scatters from level 2 on: at most this many buckets wait with whole gradients */
 
 struct Ddp {
     ProcessGroup *pg;          /* not owned */

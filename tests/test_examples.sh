@@ -12,7 +12,7 @@ scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 
-# check WANTED [--elsewhere]: the document text.md has so many examples that differ.
+# check WANTED [--elsewhere]: WANTED examples of the document text.md differ.
 check() {
     "${checker[@]}" "${@:2}" "$scratch/text.md" >"$scratch/out" 2>&1
     tail -n 1 "$scratch/out" | grep -q "^$1 of [1-9] example(s) differ" && return

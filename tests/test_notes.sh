@@ -4,7 +4,8 @@
 # A chapter points at code by an anchor: a comment line that says "note: NAME" and nothing else. The chapter links to it
 # as [note: NAME](../common/some/file.c). Line numbers would soon be wrong; this test checks names:
 #   1. every anchor that a document cites is in the file of its link
-#   2. every anchor in the code is cited by a chapter in notes/ or a stage's README, and its name is used once only
+#   2. every anchor in the code has a text in its comment, is cited by a chapter in notes/ or a stage's README, and its
+#      name is used once only
 #   3. every relative link of a document leads to a file that exists, and every #heading to a heading
 #   4. every chapter of notes/ that the code mentions exists
 # Prints a line for each failure; exit status 1 if there were any.
@@ -19,6 +20,7 @@ work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 tab=$(printf '\t')
 : >"$work/failures"
+: >"$work/empty"
 
 fail() {
     printf '%s\n' "$*" >>"$work/failures"
@@ -40,11 +42,17 @@ for directory in common train gpu tests scripts cmake bench course stage[0-9]_*;
 done | sort >"$work/sources"
 
 # anchors: FILE <tab> NAME, for every comment line that holds an anchor and nothing else.
+# empty: the same, where the comment ends without a text.
 while read -r file; do
-    awk -v file="$file" '
+    awk -v file="$file" -v empty="$work/empty" '
+        anchor != "" && !/^[ \t]*(\*|\/\/|#)[ \t]*[^ \t*\/]/ { print file "\t" anchor >>empty }
+        { anchor = "" }
         /^[ \t]*(\/\*\*?|\*|\/\/|#)[ \t]*note: [a-z0-9][a-z0-9-]*[ \t]*(\*\/)?[ \t]*$/ {
+            ended = /\*\//
             sub(/^.*note: /, ""); sub(/[ \t]*(\*\/)?[ \t]*$/, "")
             print file "\t" $0
+            if (ended) print file "\t" $0 >>empty
+            else anchor = $0
         }' "$file"
 done <"$work/sources" >"$work/anchors"
 
@@ -151,6 +159,9 @@ while IFS=$tab read -r file name; do
         $2 == file && $3 == name && $1 ~ /^(notes\/|stage[0-9])/ { found = 1 } END { exit !found }' "$work/cited" ||
         fail "$file: anchor note: $name is cited by no chapter in notes/ and no stage's README"
 done <"$work/anchors"
+while IFS=$tab read -r file name; do
+    fail "$file: anchor note: $name has no text: say below it, in the same comment, why the code is so"
+done <"$work/empty"
 cut -f 2 "$work/anchors" | sort | uniq -d | while read -r name; do
     fail "anchor note: $name stands in several places:$(files_with "$name")"
 done

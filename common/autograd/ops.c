@@ -233,7 +233,9 @@ static void cross_entropy_backward(Tape *tape, Node *node)
                                   node->indices, tensor_rows(logits), tensor_last(logits));
 }
 
-/* note: sum-not-mean */
+/* note: sum-not-mean
+ * The loss is a sum over rows. A mean would divide by this rank's number of rows, and a mean of such means is not the
+ * mean over the global batch if ranks have unequal shares. */
 Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets)
 {
     Tensor *loss = tape_tensor(tape, 1, (int64_t[]){1}, logits->requires_grad);

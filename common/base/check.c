@@ -110,7 +110,9 @@ static void line_print(Line *line)
     (void)written; /* this error cannot be reported */
 }
 
-/* note: ending-together */
+/* note: ending-together
+ * As a rule all ranks make the same mistake, and rank 0 alone prints it. So each rank waits a moment for the others; if
+ * they do not come, only this rank has made it, prints it itself, and ends the job. */
 void die(const char *format, ...)
 {
     Line line = {.length = 0};

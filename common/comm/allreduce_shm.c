@@ -21,7 +21,7 @@
 #include "comm/shared_memory.h"
 
 /* note: shm-small
- * Copies `send` (of so many bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
+ * Copies `send` (of `bytes` bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
  * byte `offset` on. */
 static void exchange_small(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
@@ -38,7 +38,9 @@ static void add_parts(ProcessGroup *pg, const Collective *c)
     combine_parts(&c->receive, 1, pg->shared->parts, pg->world_size, c->count, c->dtype, c->op);
 }
 
-/* note: shm-in-window */
+/* note: shm-in-window
+ * Rank c reads chunk c of every rank's buffer and writes the sum to every rank's buffer. No other rank reads or writes
+ * that chunk between the two meetings. */
 static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const SharedWindow *window)
 {
     size_t offset = (size_t)((unsigned char *)c->receive - window->parts[pg->rank]);
@@ -73,7 +75,9 @@ static void reduce_piece(ProcessGroup *pg, const Collective *c)
     }
 }
 
-/* note: shm-staged */
+/* note: shm-staged
+ * The other ranks cannot see this buffer, so it goes through the mailboxes in pieces that fit into them. Two slots take
+ * turns: a rank may fill one while others still read the other. */
 static void all_reduce_staged(ProcessGroup *pg, const Collective *c)
 {
     size_t most = MAILBOX_STAGING / dtype_size(c->dtype);

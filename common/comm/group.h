@@ -72,7 +72,7 @@ void worker_stop(ProcessGroup *pg);
 
 /* ---- shared_memory.c ---- */
 
-/* Faults if the buffer, of so many times `count` elements, begins in what pg_alloc_shared() gave and ends beyond it. */
+/* Faults if the buffer, counts * count elements, begins in what pg_alloc_shared() gave and ends beyond it. */
 void group_check_count(ProcessGroup *pg, const Collective *collective, const void *buffer, int counts);
 
 /* ---- pg_mpi.c ---- */

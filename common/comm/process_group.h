@@ -110,7 +110,7 @@ Work *pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *receive,
                               const char *carries);
 Work *pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype,
                           const char *carries);
-bool work_test(Work *work); /* true once it is done; never waits. Stage 5 asks, to free memory */
+bool work_test(Work *work); /* true once it is done; never waits. Used by stage 5 to free buffers early. */
 /* Returns when the collective is done, and frees the handle. Call it exactly once for each Work. NULL, or a second call
  * for the same Work, is a fault. */
 void work_wait(Work *work);

@@ -12,7 +12,7 @@
 
 #include "comm/group.h"
 
-#define MAILBOX_SMALL ((size_t)8 << 10)     /* a rank that sends up to so many bytes uses `small` */
+#define MAILBOX_SMALL ((size_t)8 << 10)     /* a rank that sends at most this many bytes uses `small` */
 #define MAILBOX_STAGING ((size_t)512 << 10) /* bytes of a piece */
 
 /* An MPI window: one part per rank. Every rank can read and write all parts. */

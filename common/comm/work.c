@@ -39,7 +39,7 @@ struct Worker {
 };
 
 #define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
-#define QUICK_BYTES 8192  /* in shared memory, a sum of so many takes about a microsecond */
+#define QUICK_BYTES 8192  /* in shared memory, a sum of this many takes about a microsecond */
 
 /* ---- counting ---- */
 

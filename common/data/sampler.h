@@ -50,8 +50,8 @@ void sampler_free(Sampler *sampler);
  * the data set has fewer samples than all ranks together, it ends with die(). */
 void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples);
 
-/* A run's place in its data: so many samples of this epoch have been trained, of all ranks together. At the end of an
- * epoch: none of the next one. */
+/* A run's place in its data: how many samples of this epoch all ranks together have trained. At the end of an epoch it
+ * is sample 0 of the next one. */
 typedef struct DataPlace {
     long epoch;
     int64_t samples;

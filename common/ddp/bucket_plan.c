@@ -15,7 +15,9 @@
 
 /* ---- the plan ---- */
 
-/* note: bucket-plan */
+/* note: bucket-plan
+ * A bucket closes after the gradient that fills it, so it may be larger than its cap. Only its size decides, never a
+ * rank's timing, so all ranks have the same plan. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
 {
     int bucket = 0;

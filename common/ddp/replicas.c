@@ -98,7 +98,9 @@ static int64_t hash_parameter(const Parameter *parameter)
     return (int64_t)hash;
 }
 
-/* note: ranks-agree */
+/* note: ranks-agree
+ * Ranks compare a hash of each parameter, not the weights: 8 bytes per parameter are sent. This finds a rank that
+ * differs from the others; a mistake that all ranks make alike needs a comparison with one process (--verify). */
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters)
 {
     int world_size = pg_world_size(pg);

@@ -237,7 +237,9 @@ LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_fi
                         .scale = enabled ? initial_scale : 1};
 }
 
-/* note: overflow */
+/* note: overflow
+ * Halves the scale after an overflow, and doubles it after a row of good steps. It looks at gradients that are already
+ * synchronised, so all ranks change the scale alike without a message. */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite)
 {
     scaler->not_finite = not_finite;

@@ -34,7 +34,7 @@ static void expect_the_same_on_all_ranks(const BucketCaps *caps)
     assert_memory_equal(all, (char *)all + sizeof mine, sizeof mine);
 }
 
-/* For linear layers of width x width, one of them frozen, over a link of so many bytes per second. */
+/* For linear layers of width x width, one of them frozen, over a link of bytes_per_second. */
 static BucketCaps choose_caps(int64_t width, double bytes_per_second, bool overlap)
 {
     ParameterList parameters = {0};

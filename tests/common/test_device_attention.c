@@ -94,7 +94,7 @@ static void reference_row(const Head *head, int64_t t, Row row, double *out, dou
             const double q = head->scale * (double)head->q[t * 3 * C + w],
                          k = head->scale * (double)head->k[j * 3 * C + w];
             const int64_t to_q = t * 3 * C + w, to_k = j * 3 * C + C + w, to_v = to_k + C;
-            const double terms = (double)(head->T + 6) * U; /* at most so many in any of the three sums */
+            const double terms = (double)(head->T + 6) * U; /* at most this many in any of the three sums */
             dqkv[to_q] += ds * k;
             off[to_q] += fabs(k) * (ds_off + terms * fabs(ds));
             dqkv[to_k] += ds * q;

@@ -123,7 +123,7 @@ typedef struct Case {
     Place place;
 } Case;
 
-/* The buffer (of so many bytes, with guards on both sides) at the place that the case wants. */
+/* The buffer (of `bytes` bytes, with guards on both sides) at the place that the case wants. */
 static unsigned char *buffer_of(const Case *c, size_t bytes)
 {
     bool in_window = c->place == WINDOW || c->place == WINDOW_SHIFTED ||

@@ -56,7 +56,7 @@ pick() {
     case $1 in rank | parent) victims=(${victims[@]:+"${victims[RANDOM % ${#victims[@]}]}"}) ;; esac
 }
 
-# attack KIND MS: starts a run, and kills after so many milliseconds. (The victim may not exist yet.)
+# attack KIND MS: starts a run, and kills after MS milliseconds. (The victim may not exist yet.)
 attack() {
     local victims=() left
     "$mpiexec" -n 2 "$train" --model mlp-toy --steps "$steps" --save-every 50 --save file --timeout "$timeout" \

@@ -109,7 +109,7 @@ hurt() {
     fi
 }
 
-# training_ended SECONDS: the training has ended correctly after the signal, within so many seconds.
+# training_ended SECONDS: the training has ended correctly after the signal, within SECONDS seconds.
 training_ended() {
     local status left
     wait "$launcher"

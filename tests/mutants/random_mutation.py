@@ -28,8 +28,8 @@ ROOMS = ["common", "train"]
 # What is neither communication nor buckets does the same on 3 ranks and more as on 2, and in stages 2 and 3 as in 1 or 4.
 ABOUT_RANKS = ("common/comm/", "common/ddp/")
 MORE_OF_THE_SAME = re.compile(r".*_[3-9]_ranks|stage[23]_.*|bits")
-# The quickest tests, of so many seconds together, come first, then the same under the sanitizers, then others, of so many
-# seconds: what has survived until then seldom dies later.
+# First come the quickest tests, QUICK_SECONDS of them, then the same under the sanitizers, then OTHER_SECONDS of others:
+# what has survived until then seldom dies later.
 QUICK_SECONDS, OTHER_SECONDS = 30, 60
 SHOWN = {"killed": "killed", "address": "killed under the address sanitizer", "thread": "killed under the thread "
          "sanitizer", "SURVIVED": "survived", "equal": "same object code, another one was drawn",

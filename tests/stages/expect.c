@@ -27,7 +27,7 @@ int __lsan_is_turned_off(void)
 static void __attribute__((format(printf, 4, 5))) fail_with(const char *file, int line, const char *hint,
                                                              const char *format, ...)
 {
-    char text[PIPE_BUF]; /* the system keeps a write() of so many bytes together */
+    char text[PIPE_BUF]; /* the system keeps a write() of at most this many bytes together */
     va_list arguments;
     va_start(arguments, format);
     size_t length = (size_t)vsnprintf(text, sizeof text / 2, format, arguments);

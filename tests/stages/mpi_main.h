@@ -33,7 +33,7 @@ double tests_timeout(void);
  * line that names the rank. */
 void tests_run_as_rank(int rank);
 
-/* Ends the process if it still runs after so many seconds. Each collective of the group starts the count again. */
+/* Ends the process if it still runs after this many seconds. Each collective of the group starts the count again. */
 void tests_end_if_idle(unsigned seconds);
 
 /* Starts MPI, makes a guarded group of all ranks, initializes the device, and calls tests_run_as_rank() and

@@ -195,7 +195,7 @@ for core in Prescott Sandybridge; do # two that every x86-64 processor of the la
     [ "$said" -eq $([ "$core" = Prescott ]; echo $?) ] || fail "rank 0 has kernels of Prescott, rank 1 of $core: $said notes"
 done
 
-# stale SETTING RANKS: what a shell or a container's settings hold is no launcher's. Trains on so many ranks.
+# stale SETTING RANKS: what a shell or a container's settings hold is no launcher's. Trains on RANKS ranks.
 stale() {
     local command=(env "$1" "$train")
     [ "$2" -eq 1 ] || command=("$mpiexec" ${MPIEXEC_FLAGS:-} -n "$2" env "$1" "$train")

@@ -28,7 +28,7 @@ typedef enum FlagId {
     FLAG_RESUME, FLAG_GENERATE, FLAG_TRACE, FLAG_JSON, FLAG_FLIGHT_RECORDER, FLAG_HELP,
     FLAG_COUNT
 } FlagId;
-_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "Options has no room for so many flags");
+_Static_assert((int)FLAG_COUNT <= OPTIONS_MAX_FLAGS, "Options has no room for all flags");
 
 /* One of the words that a flag accepts, and what it stands for. Lists of them end with name == NULL. The word "" stands
  * for a value that is left out; it comes first. */

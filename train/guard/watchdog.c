@@ -85,8 +85,8 @@ static void describe(const Watchdog *watchdog, long sequence, char *text, size_t
     if (watchdog->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
     else if (watchdog->progress == WAITS_FOR_LINK)
-        snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for so many "
-                 "bytes", seconds, last);
+        snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for this "
+                 "collective", seconds, last);
     else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
         snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
     else if (watchdog->progress == WAITS_FOR_DEVICE)

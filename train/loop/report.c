@@ -193,7 +193,7 @@ static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, c
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
-    /* Stage 5: at most so many at once, besides this rank's shards. */
+    /* Stage 5: the most at once, besides this rank's shards. */
     summary_add_number(memory, "gathered_weights_mb", (double)held.most_gathered_weights / 1e6);
     summary_add_number(memory, "whole_gradients_mb", (double)held.most_whole_gradients / 1e6);
     /* The weights' 16-bit copies, which matrix products read. */

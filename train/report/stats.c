@@ -104,7 +104,9 @@ void stats_free(Stats *stats)
     *stats = (Stats){0};
 }
 
-/* note: warm-up */
+/* note: warm-up
+ * The first steps set up connections and touch memory for the first time, so the statistics leave them out. A run that
+ * is too short for that leaves out half of its steps. */
 long stats_warmup_steps(const Stats *stats)
 {
     return stats->count / 2 < WARMUP_STEPS ? stats->count / 2 : WARMUP_STEPS;

@@ -43,7 +43,7 @@ void phases_observe(ProcessGroup *pg);
 
 /* ---- statistics ---- */
 
-/* In a long run, only the times of so many last steps are kept: 3.7 MB. The number of steps is exact. */
+/* Of a long run, only the times of the last steps are kept, at most this many: 3.7 MB. The number of steps is exact. */
 #define STATS_MOST_HELD 65536
 
 typedef struct Stats {
