@@ -30,6 +30,7 @@
 
 #include "autograd/tape.h"
 #include "comm/process_group.h"
+#include "ddp/codec.h"
 #include "optim/optimizer.h"
 
 typedef struct DdpOptions {
@@ -37,7 +38,7 @@ typedef struct DdpOptions {
     size_t first_bucket_cap_bytes; /* from stage 2 on */
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
-    DType grad_dtype;              /* from stage 4 on: what travels; DTYPE_F32 otherwise */
+    const GradientCodec *codec;    /* from stage 4 on: what travels of the gradients; others send them as they are */
     int zero;                      /* stage 5: divided are the optimizer's state (1), also gradients (2), weights (3) */
     bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */
 } DdpOptions;
@@ -76,9 +77,10 @@ void ddp_gather_weights(Ddp *ddp);
 
 /* Bytes on this rank. */
 typedef struct DdpMemory {
-    size_t weights, gradients;                        /* all the time */
-    size_t most_gathered_weights, most_whole_gradients; /* at most, in addition, while they are used */
+    size_t weights, gradients; /* all the time */
+    size_t buffers;            /* of the stage's own, beside gradients, for what is sent or received */
+    size_t most_gathered_weights, most_whole_gradients; /* stage 5: at most, in addition, while they are used */
 } DdpMemory;
-DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters);
+DdpMemory ddp_memory(const Ddp *ddp);
 
 #endif

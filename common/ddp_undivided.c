@@ -16,10 +16,3 @@ void ddp_gather_weights(Ddp *ddp)
 {
     (void)ddp;
 }
-
-DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters)
-{
-    (void)ddp;
-    return (DdpMemory){.weights = (size_t)parameters_total(parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(parameters)};
-}

@@ -84,3 +84,9 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         device_scale(gradient, gradient_scale, count); /* the sum becomes the mean over the global batch */
     }
 }
+
+DdpMemory ddp_memory(const Ddp *ddp)
+{
+    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
+                       .gradients = parameters_gradient_bytes(ddp->parameters)};
+}

@@ -72,3 +72,9 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
 }
+
+DdpMemory ddp_memory(const Ddp *ddp)
+{
+    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
+                       .gradients = parameters_gradient_bytes(ddp->parameters)};
+}

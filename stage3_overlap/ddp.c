@@ -35,7 +35,7 @@ struct Ddp {
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
-static void gradient_ready(void *listener, Parameter *parameter);
+static void gradient_ready(void *self, Parameter *parameter);
 
 /* note: stage3-create
  * As in stage 2. Then the stage listens: from now on the tape calls gradient_ready() during backward. */
@@ -50,14 +50,13 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     replicas_broadcast(pg, parameters);
     buckets_create(&ddp->buckets, pg, parameters, NULL, options->first_bucket_cap_bytes, options->bucket_cap_bytes);
     readiness_create(&ddp->readiness, parameters);
-    tape->on_gradient_ready = gradient_ready;
-    tape->listener = ddp;
+    tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready});
     return ddp;
 }
 
 void ddp_destroy(Ddp *ddp)
 {
-    ddp->tape->on_gradient_ready = NULL;
+    tape_listen(ddp->tape, (TapeListener){0});
     readiness_free(&ddp->readiness);
     buckets_free(&ddp->buckets);
     device_free(ddp->discarded);
@@ -108,9 +107,9 @@ static void launch_ready_buckets(Ddp *ddp)
 }
 
 /* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
-static void gradient_ready(void *listener, Parameter *parameter)
+static void gradient_ready(void *self, Parameter *parameter)
 {
-    Ddp *ddp = listener;
+    Ddp *ddp = self;
     readiness_mark(&ddp->readiness, parameter);
     ddp->buckets.items[ddp->buckets.of_parameter[parameter->index]].pending--;
     launch_ready_buckets(ddp);
@@ -122,12 +121,9 @@ static void gradient_ready(void *listener, Parameter *parameter)
  * the step's earlier micro-batches, which must be all-reduced, too. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
-    bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
-    tape_mark_used(ddp->tape, loss, used);
-    for (int i = 0; i < ddp->parameters->count; i++)
-        if (!used[i] && ddp->parameters->items[i]->tensor.requires_grad)
-            gradient_ready(ddp, ddp->parameters->items[i]);
-    free(used);
+    readiness_find_unused(&ddp->readiness, ddp->parameters, ddp->tape, loss);
+    for (int i = 0; i < ddp->readiness.unused_count; i++)
+        gradient_ready(ddp, ddp->readiness.unused[i]);
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -161,4 +157,11 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         readiness_agree_on_order(&ddp->readiness, ddp->pg);
         ddp->rebuild_due = true;
     }
+}
+
+DdpMemory ddp_memory(const Ddp *ddp)
+{
+    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
+                       .gradients = parameters_gradient_bytes(ddp->parameters),
+                       .buffers = ddp->discarded != NULL ? buckets_largest(&ddp->buckets) * sizeof(float) : 0};
 }

@@ -2,7 +2,8 @@
  *
  * New over stage 3: with gradient accumulation, only the last micro-batch is synchronised. Before it, gradients
  * accumulate on each rank (PyTorch's no_sync), so that K micro-batches cost the communication of one.
- * Buckets can be sent as bf16 or fp16: half the bytes, but rounded. (Mixed precision: autograd/ops.c, optimizer.c.)
+ * A codec sends buckets as bf16 or fp16: half the bytes, but rounded (ddp/codec.h). (Mixed precision: autograd/ops.c,
+ * optimizer.c.)
  * What is wrong with it: every rank holds the optimizer's state of all parameters. Stage 5 divides it.
  */
 #include "ddp.h"
@@ -30,15 +31,14 @@ struct Ddp {
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
-static void gradient_ready(void *listener, Parameter *parameter);
+static void gradient_ready(void *self, Parameter *parameter);
 
-/* Makes the buckets in the order given. If gradients are sent in 16 bits, each bucket gets a buffer for the copy. */
+/* Makes the buckets in the order given. Each one gets what the codec needs: a buffer for the copy in 16 bits. */
 static void create_buckets(Ddp *ddp, const int *order)
 {
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
                    ddp->options.bucket_cap_bytes);
-    if (ddp->options.grad_dtype != DTYPE_F32)
-        buckets_add_halves(&ddp->buckets);
+    buckets_add_codec_buffers(&ddp->buckets, ddp->options.codec);
 }
 
 /* note: stage4-create
@@ -54,14 +54,13 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     replicas_broadcast(pg, parameters);
     create_buckets(ddp, NULL);
     readiness_create(&ddp->readiness, parameters);
-    tape->on_gradient_ready = gradient_ready;
-    tape->listener = ddp;
+    tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready});
     return ddp;
 }
 
 void ddp_destroy(Ddp *ddp)
 {
-    ddp->tape->on_gradient_ready = NULL;
+    tape_listen(ddp->tape, (TapeListener){0});
     readiness_free(&ddp->readiness);
     buckets_free(&ddp->buckets);
     free(ddp);
@@ -93,16 +92,11 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
     ddp->synchronize = last_micro_batch;
 }
 
-/* Launches the bucket's all-reduce, in grad_dtype. */
+/* Launches the bucket's all-reduce. The codec makes of its gradients what travels. */
 static void launch(Ddp *ddp, Bucket *bucket)
 {
-    void *sent = bucket->data;
-    if (ddp->options.grad_dtype != DTYPE_F32) {
-        sent = bucket->half;
-        device_to_half(sent, bucket->data, ddp->options.grad_dtype, (int64_t)bucket->elements);
-    }
-    bucket->work = pg_all_reduce_async(ddp->pg, sent, sent, bucket->elements, ddp->options.grad_dtype, REDUCE_SUM,
-                                       bucket->name);
+    const GradientCodec *codec = ddp->options.codec;
+    bucket->work = codec->start_all_reduce(codec, ddp->pg, bucket->data, bucket->sent, bucket->elements, bucket->name);
 }
 
 /* Launches every bucket that has no pending gradient, if all buckets before it are launched (why: stage 3). */
@@ -113,9 +107,9 @@ static void launch_ready_buckets(Ddp *ddp)
 }
 
 /* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
-static void gradient_ready(void *listener, Parameter *parameter)
+static void gradient_ready(void *self, Parameter *parameter)
 {
-    Ddp *ddp = listener;
+    Ddp *ddp = self;
     readiness_mark(&ddp->readiness, parameter);
     if (!ddp->synchronize)
         return;
@@ -128,12 +122,9 @@ static void gradient_ready(void *listener, Parameter *parameter)
  * the step's earlier micro-batches, which must be all-reduced, too. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
-    bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
-    tape_mark_used(ddp->tape, loss, used);
-    for (int i = 0; i < ddp->parameters->count; i++)
-        if (!used[i] && ddp->parameters->items[i]->tensor.requires_grad)
-            gradient_ready(ddp, ddp->parameters->items[i]);
-    free(used);
+    readiness_find_unused(&ddp->readiness, ddp->parameters, ddp->tape, loss);
+    for (int i = 0; i < ddp->readiness.unused_count; i++)
+        gradient_ready(ddp, ddp->readiness.unused[i]);
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -150,6 +141,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * A micro-batch that does not synchronise leaves this rank's own sum, unscaled. The next micro-batch adds to it. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
+    const GradientCodec *codec = ddp->options.codec;
     readiness_check_complete(&ddp->readiness, ddp->parameters);
     if (!ddp->synchronize)
         return;
@@ -157,8 +149,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         Bucket *bucket = &ddp->buckets.items[b];
         work_wait(bucket->work);
         bucket->work = NULL;
-        if (ddp->options.grad_dtype != DTYPE_F32)
-            device_from_half(bucket->data, bucket->half, ddp->options.grad_dtype, (int64_t)bucket->elements);
+        codec->finish_all_reduce(codec, ddp->pg, bucket->data, bucket->sent, bucket->elements);
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
     if (ddp->options.find_unused_parameters)
@@ -167,4 +158,10 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         readiness_agree_on_order(&ddp->readiness, ddp->pg);
         ddp->rebuild_due = true;
     }
+}
+
+DdpMemory ddp_memory(const Ddp *ddp)
+{
+    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
+                       .gradients = parameters_gradient_bytes(ddp->parameters), .buffers = ddp->buckets.sent_bytes};
 }

@@ -39,9 +39,9 @@ struct Ddp {
     bool synchronize;    /* false: no_sync, this backward pass only accumulates */
 };
 
-static void gradient_ready(void *listener, Parameter *parameter);
-static void gradient_needed(void *listener, Parameter *parameter);
-static void parameters_needed(void *listener, Parameter *const *parameters, int count);
+static void gradient_ready(void *self, Parameter *parameter);
+static void gradient_needed(void *self, Parameter *parameter);
+static void parameters_needed(void *self, Parameter *const *parameters, int count);
 
 /* note: stage5-create
  * The ranks start as in all stages. Then the weights move into the buckets, and the stage listens to three events. */
@@ -59,19 +59,15 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     shards_create(&ddp->shards, pg, parameters, caps, options->zero);
     weights_create(&ddp->weights, &ddp->shards);
     readiness_create(&ddp->readiness, parameters);
-    tape->on_gradient_ready = gradient_ready;
-    tape->on_gradient_needed = gradient_needed;
-    tape->on_parameters_needed = parameters_needed;
-    tape->listener = ddp;
+    tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready, .gradient_needed = gradient_needed,
+                                     .parameters_needed = parameters_needed});
     return ddp;
 }
 
 void ddp_destroy(Ddp *ddp)
 {
     ddp_gather_weights(ddp); /* they go back to the model */
-    ddp->tape->on_gradient_ready = NULL;
-    ddp->tape->on_gradient_needed = NULL;
-    ddp->tape->on_parameters_needed = NULL;
+    tape_listen(ddp->tape, (TapeListener){0});
     readiness_free(&ddp->readiness);
     weights_free(&ddp->weights);
     shards_free(&ddp->shards);
@@ -100,48 +96,36 @@ void ddp_gather_weights(Ddp *ddp)
     weights_gather_all(&ddp->weights);
 }
 
-DdpMemory ddp_memory(const Ddp *ddp, const ParameterList *parameters)
-{
-    (void)parameters;
-    return (DdpMemory){.weights = ddp->shards.weight_bytes, .gradients = ddp->shards.gradient_bytes,
-                       .most_gathered_weights = ddp->shards.most_gathered,
-                       .most_whole_gradients = ddp->shards.most_whole_gradients};
-}
-
 /* ---- events ---- */
 
-static void parameters_needed(void *listener, Parameter *const *parameters, int count)
+static void parameters_needed(void *self, Parameter *const *parameters, int count)
 {
-    Ddp *ddp = listener;
+    Ddp *ddp = self;
     weights_need(&ddp->weights, parameters, count);
 }
 
-/* Starts the bucket's reduce-scatter, in grad_dtype. The sum is written over this rank's part of what is sent, or, from
- * level 2 on in float32, directly to the shard. Until finish() both buffers belong to the communication. */
+/* Starts the bucket's reduce-scatter. The codec makes of its gradients what travels. Until finish() gradients, buffer
+ * and shard belong to the communication. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
+    const GradientCodec *codec = ddp->options.codec;
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
-    void *sent = bucket->gradients, *sum = bucket->gradient_shard;
-    if (ddp->options.grad_dtype != DTYPE_F32) {
-        sent = bucket->half = device_alloc(bucket->elements * sizeof *bucket->half);
-        sum = bucket->half_shard = bucket->half + (size_t)pg_rank(ddp->pg) * bucket->shard_elements;
-        device_to_half(sent, bucket->gradients, ddp->options.grad_dtype, (int64_t)bucket->elements);
-    }
-    bucket->reduce_scatter = pg_reduce_scatter_async(ddp->pg, sent, sum, bucket->shard_elements,
-                                                     ddp->options.grad_dtype, REDUCE_SUM, bucket->gradients_name);
+    const size_t bytes = codec->buffer_bytes(codec, bucket->elements, pg_world_size(ddp->pg));
+    bucket->sent = bytes > 0 ? device_alloc(bytes) : NULL;
+    bucket->reduce_scatter = codec->start_reduce_scatter(codec, ddp->pg, bucket->gradients, bucket->sent,
+                                                         bucket->gradient_shard, bucket->shard_elements,
+                                                         bucket->gradients_name);
 }
 
 /* Waits for the bucket's reduce-scatter. From here on, this rank's shard is all that counts of its gradients. */
 static void finish(Ddp *ddp, ShardedBucket *bucket)
 {
+    const GradientCodec *codec = ddp->options.codec;
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    if (ddp->options.grad_dtype != DTYPE_F32) {
-        device_from_half(bucket->gradient_shard, bucket->half_shard, ddp->options.grad_dtype,
-                         (int64_t)bucket->shard_elements);
-        device_free(bucket->half);
-        bucket->half = NULL;
-    }
+    codec->finish_reduce_scatter(codec, ddp->pg, bucket->gradient_shard, bucket->sent, bucket->shard_elements);
+    device_free(bucket->sent);
+    bucket->sent = NULL;
     if (ddp->options.zero >= 2)
         shards_drop_gradients(&ddp->shards, bucket);
 }
@@ -161,9 +145,9 @@ static void finish_launched(Ddp *ddp, int most)
 /* note: gradient-needed
  * The gradient-needed event (level 1 gets none, because its gradients always have memory). If backward is faster than
  * the link, it waits here. Otherwise the whole gradients that wait to be sent would soon be all gradients again. */
-static void gradient_needed(void *listener, Parameter *parameter)
+static void gradient_needed(void *self, Parameter *parameter)
 {
-    Ddp *ddp = listener;
+    Ddp *ddp = self;
     finish_launched(ddp, MOST_IN_FLIGHT);
     shards_place_gradients(&ddp->shards, shards_bucket(&ddp->shards, parameter));
 }
@@ -176,9 +160,9 @@ static void launch_ready_buckets(Ddp *ddp)
 }
 
 /* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
-static void gradient_ready(void *listener, Parameter *parameter)
+static void gradient_ready(void *self, Parameter *parameter)
 {
-    Ddp *ddp = listener;
+    Ddp *ddp = self;
     readiness_mark(&ddp->readiness, parameter);
     if (!ddp->synchronize)
         return;
@@ -197,12 +181,9 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 /* As in stage 4. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
-    bool *used = alloc_or_fault((size_t)ddp->parameters->count * sizeof *used);
-    tape_mark_used(ddp->tape, loss, used);
-    for (int i = 0; i < ddp->parameters->count; i++)
-        if (!used[i] && ddp->parameters->items[i]->tensor.requires_grad)
-            gradient_ready(ddp, ddp->parameters->items[i]);
-    free(used);
+    readiness_find_unused(&ddp->readiness, ddp->parameters, ddp->tape, loss);
+    for (int i = 0; i < ddp->readiness.unused_count; i++)
+        gradient_ready(ddp, ddp->readiness.unused[i]);
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -232,4 +213,11 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
                      (int64_t)ddp->shards.buckets[b].shard_elements);
     if (ddp->options.find_unused_parameters)
         readiness_agree_on_use(ddp->pg, ddp->parameters);
+}
+
+DdpMemory ddp_memory(const Ddp *ddp)
+{
+    return (DdpMemory){.weights = ddp->shards.weight_bytes, .gradients = ddp->shards.gradient_bytes,
+                       .most_gathered_weights = ddp->shards.most_gathered,
+                       .most_whole_gradients = ddp->shards.most_whole_gradients};
 }

@@ -296,8 +296,8 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile finds_the_group check '' "$x static float one[2];
         Work *work = pg_all_reduce_async(pg, one, one, 1, DTYPE_F32, REDUCE_SUM, \"x\");
         int *group = *(int **)work; work_wait(work); $alone"
-    hostile listens_elsewhere check 'tape->on_gradient_ready is no function of ddp.c' \
-        "$x tape->on_gradient_ready = (GradientReady)free; }"
+    hostile listens_elsewhere check "gradient_ready of the tape's listener is no function of ddp.c" \
+        "$x tape->listener.gradient_ready = (void (*)(void *, Parameter *))free; }"
     hostile sorts_by_another check 'has given it a function that is not its own' "#include <string.h>
         $x const char *a[] = {\"b\", \"a\"}; qsort(a, 2, sizeof *a, (int (*)(const void *, const void *))strcmp); }"
     hostile leaves_early check 'ddp.c has called exit(0)' "#include <stdio.h>

@@ -29,6 +29,13 @@ void tape_free(Tape *tape)
     *tape = (Tape){0};
 }
 
+TapeListener tape_listen(Tape *tape, TapeListener listener)
+{
+    const TapeListener before = tape->listener;
+    tape->listener = listener;
+    return before;
+}
+
 /* The next Tensor from the pool. The pool usually grows only in the first step. */
 static Tensor *next_tensor(Tape *tape)
 {
@@ -100,20 +107,20 @@ void tape_needs(Tape *tape, const Tensor *a, const Tensor *b, const Tensor *c)
     for (int i = 0; i < NODE_MAX_INPUTS; i++)
         if (tensors[i] != NULL && tensors[i]->parameter != NULL)
             needed[count++] = tensors[i]->parameter;
-    if (count > 0 && tape->on_parameters_needed != NULL)
-        tape->on_parameters_needed(tape->listener, needed, count);
+    if (count > 0 && tape->listener.parameters_needed != NULL)
+        tape->listener.parameters_needed(tape->listener.self, needed, count);
 }
 
 Gradient tape_gradient(Tape *tape, Tensor *tensor)
 {
     if (tensor == NULL || !tensor->requires_grad)
         return (Gradient){.values = NULL};
-    if (tensor->grad == NULL && tensor->parameter != NULL && tape->on_gradient_needed != NULL)
-        tape->on_gradient_needed(tape->listener, tensor->parameter);
+    if (tensor->grad == NULL && tensor->parameter != NULL && tape->listener.gradient_needed != NULL)
+        tape->listener.gradient_needed(tape->listener.self, tensor->parameter);
     CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution came");
     const bool first = tensor->grad == NULL;
     CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: ddp_create() must "
-          "give it some (stage 5: or listen to on_gradient_needed)", tensor->parameter->name);
+          "give it some (stage 5: or listen to gradient_needed)", tensor->parameter->name);
     if (first) {
         tensor->grad_dtype = gradient_dtype(tape, tensor);
         tensor->grad = arena_alloc(&tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
@@ -143,8 +150,8 @@ static void count_down(Tape *tape, Node *node, bool contributed)
         parameter->contributed = false;
         parameter->has_gradient = true;
         device_mark("gradient-ready %s", parameter->name);
-        if (tape->on_gradient_ready != NULL)
-            tape->on_gradient_ready(tape->listener, parameter);
+        if (tape->listener.gradient_ready != NULL)
+            tape->listener.gradient_ready(tape->listener.self, parameter);
     }
 }
 
@@ -181,20 +188,20 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     tape->recording = false;
 }
 
-/* counts[i]: the loss depends on the output of node i. It does if that output is the loss, or if a later node that
- * counts reads it. */
+/* From the last node to the first: the loss is reached, and so are the inputs of a node whose output is reached. */
 void tape_mark_used(const Tape *tape, const Tensor *loss, bool *used)
 {
-    bool *counts = alloc_or_fault((size_t)tape->count * sizeof *counts);
+    for (int i = 0; i < tape->count; i++)
+        tape->nodes[i].output->reached = tape->nodes[i].output == loss;
     for (int i = tape->count - 1; i >= 0; i--) {
-        const Tensor *output = tape->nodes[i].output;
-        counts[i] = output == loss;
-        for (int later = i + 1; later < tape->count && !counts[i]; later++)
-            for (int k = 0; k < NODE_MAX_INPUTS && counts[later]; k++)
-                counts[i] = counts[i] || tape->nodes[later].inputs[k] == output;
-        for (int k = 0; k < NODE_MAX_INPUTS && counts[i]; k++)
-            if (tape->nodes[i].inputs[k] != NULL && tape->nodes[i].inputs[k]->parameter != NULL)
-                used[tape->nodes[i].inputs[k]->parameter->index] = true;
+        const Node *node = &tape->nodes[i];
+        for (int k = 0; k < NODE_MAX_INPUTS && node->output->reached; k++) {
+            Tensor *input = node->inputs[k];
+            if (input == NULL)
+                continue;
+            input->reached = true;
+            if (input->parameter != NULL)
+                used[input->parameter->index] = true;
+        }
     }
-    free(counts);
 }

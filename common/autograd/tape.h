@@ -35,9 +35,14 @@ struct Node {
     int heads;              /* attention only */
 };
 
-typedef void (*GradientReady)(void *listener, Parameter *parameter);
-typedef void (*GradientNeeded)(void *listener, Parameter *parameter);
-typedef void (*ParametersNeeded)(void *listener, Parameter *const *parameters, int count); /* all of one operation */
+/* Who hears the tape's events. NULL: the listener does not want to hear this one. */
+typedef struct TapeListener {
+    void *self; /* passed to all three; not owned */
+    void (*gradient_ready)(void *self, Parameter *parameter);
+    void (*gradient_needed)(void *self, Parameter *parameter); /* must place tensor.grad, zeroed */
+    void (*parameters_needed)(void *self, Parameter *const *parameters, int count); /* must place tensor.data of all
+                                                                                     * parameters of one operation */
+} TapeListener;
 
 struct Tape {
     Arena arena;
@@ -48,15 +53,16 @@ struct Tape {
     bool recording;  /* false: evaluation, nothing is kept for backward */
     const Node *running; /* the node whose backward function runs; else NULL */
     DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
-    GradientReady on_gradient_ready; /* NULL: no listener; the same for the next two */
-    GradientNeeded on_gradient_needed;      /* must place tensor.grad, zeroed */
-    ParametersNeeded on_parameters_needed;  /* must place tensor.data */
-    void *listener;                         /* passed to all three */
+    TapeListener listener; /* set it with tape_listen() */
 };
 
 /* A zeroed Tape with precision DTYPE_F32 is ready for use. tape_begin() invalidates all tensors of the last step. */
 void tape_begin(Tape *tape, bool recording);
 void tape_free(Tape *tape);
+
+/* From now on `listener` hears the tape's events, and the one before no longer does. Returns the one before, so that a
+ * listener can pass events on to it. (TapeListener){0}: nobody listens, as at first. */
+TapeListener tape_listen(Tape *tape, TapeListener listener);
 
 /* A new float32 activation; its data is not cleared. */
 Tensor *tape_tensor(Tape *tape, int ndim, const int64_t *shape, bool requires_grad);
@@ -89,7 +95,8 @@ DType gradient_dtype(const Tape *tape, const Tensor *tensor);
  * Nodes that the loss does not depend on are skipped. Faults if called twice for one recording. */
 void tape_backward(Tape *tape, Tensor *loss, float seed);
 
-/* Sets used[parameter->index] to true for each parameter that the loss depends on; leaves the others as they are. */
+/* Sets used[parameter->index] to true for each parameter that the loss depends on; leaves the others as they are. Call
+ * it between forward and backward. */
 void tape_mark_used(const Tape *tape, const Tensor *loss, bool *used);
 
 #endif

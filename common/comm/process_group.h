@@ -47,7 +47,6 @@ typedef struct CommCounters {
     long collectives;
     int64_t bytes;        /* of the buffers' elements, summed; all_gather, reduce_scatter: of all ranks' parts */
     int64_t wire_bytes;   /* that each rank's link carries in one direction under a ring */
-    int64_t out_of_place; /* bytes of the largest all-reduce that was not in place (send != receive) */
     double in_flight;     /* seconds during which a collective was under way */
     double exposed;       /* seconds during which the training thread waited for one */
 } CommCounters;

@@ -64,13 +64,10 @@ static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
 static void count_collective(ProcessGroup *pg, const Collective *collective, double seconds)
 {
     int64_t bytes = (int64_t)collective_bytes(pg, collective);
-    bool out_of_place = collective->operation == OP_ALL_REDUCE && collective->send != collective->receive;
     pthread_mutex_lock(&pg->lock);
     pg->counters.collectives++;
     pg->counters.bytes += bytes;
     pg->counters.wire_bytes += link_bytes(pg, collective);
-    if (out_of_place && bytes > pg->counters.out_of_place)
-        pg->counters.out_of_place = bytes;
     pg->counters.in_flight += seconds;
     pthread_mutex_unlock(&pg->lock);
 }

@@ -52,12 +52,11 @@ static Backward measure_backward(ProcessGroup *pg, const ParameterList *paramete
 {
     const size_t count = (size_t)parameters->count;
     Backward backward = {.ready = alloc_or_fault(count * sizeof *backward.ready)};
-    tape->on_gradient_ready = note_ready;
-    tape->listener = &backward;
+    tape_listen(tape, (TapeListener){.self = &backward, .gradient_ready = note_ready});
     backward.start = now_seconds();
     tape_backward(tape, loss, seed);
     backward.seconds = now_seconds() - backward.start;
-    tape->on_gradient_ready = NULL;
+    tape_listen(tape, (TapeListener){0});
     pg_all_reduce(pg, backward.ready, backward.ready, count, DTYPE_F64, REDUCE_MAX, "times of backward");
     pg_all_reduce(pg, &backward.seconds, &backward.seconds, 1, DTYPE_F64, REDUCE_MAX, "time of backward");
     return backward;

@@ -75,13 +75,24 @@ void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameter
     free(sizes);
 }
 
-void buckets_add_halves(Buckets *buckets)
+/* Each begins on a boundary of the largest alignment that kernels want. */
+static size_t codec_bytes(const GradientCodec *codec, const Bucket *bucket, int world_size)
 {
-    buckets->half_block = pg_alloc_shared(buckets->pg, all_elements(buckets) * sizeof(uint16_t));
-    uint16_t *half = buckets->half_block;
+    const size_t bytes = codec->buffer_bytes(codec, bucket->elements, world_size), alignment = device_alignment();
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+void buckets_add_codec_buffers(Buckets *buckets, const GradientCodec *codec)
+{
+    const int world_size = pg_world_size(buckets->pg);
+    for (int b = 0; b < buckets->count; b++)
+        buckets->sent_bytes += codec_bytes(codec, &buckets->items[b], world_size);
+    if (buckets->sent_bytes == 0)
+        return;
+    char *sent = buckets->sent_block = pg_alloc_shared(buckets->pg, buckets->sent_bytes);
     for (int b = 0; b < buckets->count; b++) {
-        buckets->items[b].half = half;
-        half += buckets->items[b].elements;
+        buckets->items[b].sent = sent;
+        sent += codec_bytes(codec, &buckets->items[b], world_size);
     }
 }
 
@@ -90,7 +101,7 @@ void buckets_free(Buckets *buckets)
     for (int b = 0; b < buckets->count; b++)
         free(buckets->items[b].parameters);
     pg_free_shared(buckets->pg, buckets->block);
-    pg_free_shared(buckets->pg, buckets->half_block);
+    pg_free_shared(buckets->pg, buckets->sent_block);
     free(buckets->items);
     free(buckets->of_parameter);
     *buckets = (Buckets){0};

@@ -9,6 +9,7 @@
 #include "autograd/tensor.h"
 #include "comm/process_group.h"
 #include "ddp/bucket_plan.h"
+#include "ddp/codec.h"
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */
@@ -19,7 +20,7 @@ typedef struct Bucket {
     /* Stages 3 and 4, during a backward pass: */
     int pending; /* parameters whose gradient is not ready yet */
     Work *work;  /* the bucket's all-reduce, from its launch to work_wait(); else NULL */
-    void *half;  /* stage 4: the copy that is sent if gradients are sent in 16 bits, in Buckets.half_block; or NULL */
+    void *sent;  /* stage 4: the codec's buffer, in Buckets.sent_block; NULL if the codec needs none */
 } Bucket;
 
 typedef struct Buckets {
@@ -27,7 +28,8 @@ typedef struct Buckets {
     int count;
     int *of_parameter;  /* by parameter index: the number of its bucket, -1 for a frozen parameter */
     float *block;       /* all buckets' data, one after the other; owned */
-    uint16_t *half_block; /* all buckets' halves, in the same way; owned, or NULL */
+    char *sent_block;   /* all buckets' `sent`, in the same way; owned, or NULL */
+    size_t sent_bytes;  /* of that block */
     ProcessGroup *pg;   /* allocated the gradients' memory; not owned */
 } Buckets;
 
@@ -36,8 +38,8 @@ typedef struct Buckets {
  * The memory comes from pg_alloc_shared(), so all three functions are collective; pg NULL: plain device memory. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap);
-/* Gives each bucket a buffer of 16-bit elements, as many as it has gradients: Bucket.half. */
-void buckets_add_halves(Buckets *buckets);
+/* Gives each bucket what the codec needs for what is sent: Bucket.sent. */
+void buckets_add_codec_buffers(Buckets *buckets, const GradientCodec *codec);
 void buckets_free(Buckets *buckets);
 
 size_t buckets_largest(const Buckets *buckets); /* number of elements of the largest bucket */

@@ -12,18 +12,32 @@ void readiness_create(Readiness *readiness, const ParameterList *parameters)
 {
     readiness->ready = alloc_or_fault((size_t)parameters->count * sizeof *readiness->ready);
     readiness->order = alloc_or_fault((size_t)parameters->count * sizeof *readiness->order);
+    readiness->unused = alloc_or_fault((size_t)parameters->count * sizeof *readiness->unused);
 }
 
 void readiness_free(Readiness *readiness)
 {
     free(readiness->ready);
     free(readiness->order);
+    free(readiness->unused);
 }
 
 void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 {
     memset(readiness->ready, 0, (size_t)parameters->count * sizeof *readiness->ready);
     readiness->count = 0;
+    readiness->unused_count = 0;
+}
+
+void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss)
+{
+    bool *used = alloc_or_fault((size_t)parameters->count * sizeof *used);
+    tape_mark_used(tape, loss, used);
+    readiness->unused_count = 0;
+    for (int i = 0; i < parameters->count; i++)
+        if (!used[i] && parameters->items[i]->tensor.requires_grad)
+            readiness->unused[readiness->unused_count++] = parameters->items[i];
+    free(used);
 }
 
 void readiness_mark(Readiness *readiness, const Parameter *parameter)

@@ -11,6 +11,8 @@ typedef struct Readiness {
     bool *ready; /* by parameter index: its gradient is ready in this backward pass; owned */
     int *order;  /* parameter indices in the order in which they became ready; owned */
     int count;   /* of order */
+    Parameter **unused; /* the trained parameters that this forward pass did not use, by index; owned */
+    int unused_count;
 } Readiness;
 
 /* Allocates room for all parameters. Free with readiness_free(). */
@@ -19,6 +21,10 @@ void readiness_free(Readiness *readiness);
 
 /* Call before each backward pass: no gradient is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
+
+/* Call between forward and backward: sets `unused` to the trained parameters that the loss does not depend on. Backward
+ * raises no event for them. */
+void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss);
 
 /* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it was ready before, because its
  * all-reduce may already have read it. Faults if the parameter is frozen, because no bucket holds it: so mark the

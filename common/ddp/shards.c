@@ -310,7 +310,7 @@ static void give_back(Shards *shards, ShardedBucket *bucket)
         device_free(bucket->weights);
     if (shards->zero >= 2)
         device_free(bucket->gradients);
-    device_free(bucket->half);
+    device_free(bucket->sent);
     free(bucket->parameters);
     free(bucket->offsets);
 }

@@ -29,7 +29,7 @@ typedef struct ShardedBucket {
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
-    uint16_t *half, *half_shard;   /* the gradients' 16-bit copy while it is sent, from device_alloc(), and this rank's part of it; owned */
+    void *sent; /* the codec's buffer, from device_alloc(), while gradients are sent; owned; may be NULL */
 } ShardedBucket;
 
 typedef struct Shards {

@@ -38,7 +38,7 @@ static void expect_the_same_on_all_ranks(const BucketCaps *caps)
 static BucketCaps choose_caps(int64_t width, double bytes_per_second, bool overlap)
 {
     ParameterList parameters = {0};
-    Tape tape = {.on_gradient_needed = place_gradient_slowly};
+    Tape tape = {.listener = {.gradient_needed = place_gradient_slowly}};
     float input[64] = {1}, target[64] = {0};
     tape_begin(&tape, true);
     Tensor *x = tape_input(&tape, input, DTYPE_F32, 2, (int64_t[]){1, width});
@@ -58,7 +58,7 @@ static BucketCaps choose_caps(int64_t width, double bytes_per_second, bool overl
     if (caps.backward < TRAINED * SLEEP || caps.backward > seconds)
         fail_msg("backward took %g s on rank 1, and everything together %g s, but backward was measured as %g s",
                  TRAINED * SLEEP, seconds, caps.backward);
-    assert_null(tape.on_gradient_ready);
+    assert_null(tape.listener.gradient_ready);
     expect_the_same_on_all_ranks(&caps);
     for (int i = 0; i < LAYERS; i++)
         device_free(parameters.items[i]->tensor.grad);

@@ -70,9 +70,9 @@ static void expect_story(Tape tape, const ModelSpec *spec, const char *forward, 
     Model model;
     model_create(&model, spec, 1);
     void *gradients = parameters_allocate_gradients(&model.parameters);
-    for (int i = 0; i < model.parameters.count && tape.on_gradient_needed != NULL; i++)
+    for (int i = 0; i < model.parameters.count && tape.listener.gradient_needed != NULL; i++)
         model.parameters.items[i]->tensor.grad = NULL;
-    tape.listener = gradients;
+    tape.listener.self = gradients;
     void *inputs = device_alloc(SAMPLES * TIME * sizeof(float));
     tape_begin(&tape, true);
     story[0] = '\0';
@@ -106,8 +106,8 @@ static void test_ranges(void **state)
 /* The first layer's input needs no gradient, so backward does not read that layer's weight. */
 static void test_events(void **state)
 {
-    const Tape tape = {.on_parameters_needed = parameters_needed, .on_gradient_needed = gradient_needed,
-                       .on_gradient_ready = gradient_ready};
+    const Tape tape = {.listener = {.parameters_needed = parameters_needed, .gradient_needed = gradient_needed,
+                                    .gradient_ready = gradient_ready}};
     const ModelSpec mlp = {.kind = MODEL_MLP, .mlp = {3, 4, 4, 2, false, ACTIVATION_RELU}};
     expect_story(tape, &mlp, "(fc1[fc1.weight fc1.bias ])(fc2[fc2.weight fc2.bias ])(fc3[fc3.weight ])(loss)",
                  "(cross-entropy)(linear fc3.weight[fc3.weight ]+fc3.weight)-fc3.weight"
@@ -117,7 +117,7 @@ static void test_events(void **state)
 
 static void test_activations_raise_no_event(void **state)
 {
-    Tape tape = {.on_parameters_needed = parameters_needed};
+    Tape tape = {.listener = {.parameters_needed = parameters_needed}};
     story[0] = '\0';
     tape_begin(&tape, true);
     Tensor *x = tape_tensor(&tape, 1, (int64_t[]){1}, false);

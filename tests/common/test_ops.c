@@ -355,7 +355,7 @@ static void test_a_summand_takes_over_the_gradient(void **state)
     float ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
     ParameterList parameters = {0};
     Parameter *x = parameters_add(&parameters, "x", 1, (int64_t[]){4}); /* zeros */
-    Tape tape = {.on_gradient_needed = place_gradient};
+    Tape tape = {.listener = {.gradient_needed = place_gradient}};
     tape_begin(&tape, true);
     Tensor *b = tape_input(&tape, ones, DTYPE_F32, 1, (int64_t[]){4});
     Tensor *inner = op_add(&tape, &x->tensor, b), *outer = op_add(&tape, inner, b);

@@ -80,8 +80,7 @@ typedef struct Setup {
 
 static void setup_create(Setup *setup, const ModelSpec *spec)
 {
-    *setup = (Setup){.tape = {.on_gradient_ready = write_down}};
-    setup->tape.listener = &setup->events;
+    *setup = (Setup){.tape = {.listener = {.self = &setup->events, .gradient_ready = write_down}}};
     model_create(&setup->model, spec, 1);
     setup->gradients = parameters_allocate_gradients(&setup->model.parameters);
     enum { COUNT = MAX_SAMPLES * TIME };
@@ -262,8 +261,7 @@ typedef struct Branches {
 
 static void branches_create(Branches *branches)
 {
-    *branches = (Branches){.tape = {.on_gradient_ready = write_down}};
-    branches->tape.listener = &branches->events;
+    *branches = (Branches){.tape = {.listener = {.self = &branches->events, .gradient_ready = write_down}}};
     branches->shared = parameters_add(&branches->list, "shared", 2, (int64_t[]){3, 3});
     branches->dead = parameters_add(&branches->list, "dead", 2, (int64_t[]){3, 3});
     const float ones[18] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};

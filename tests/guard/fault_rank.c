@@ -88,8 +88,7 @@ static void run_backward(ProcessGroup *pg, bool falls_asleep)
     Tensor *first = &parameters_add(&toy.parameters, "fc1.weight", 2, shape)->tensor;
     Tensor *second = &parameters_add(&toy.parameters, "fc2.weight", 2, shape)->tensor;
     void *gradients = parameters_allocate_gradients(&toy.parameters);
-    toy.tape.on_gradient_ready = gradient_ready;
-    toy.tape.listener = &toy;
+    tape_listen(&toy.tape, (TapeListener){.self = &toy, .gradient_ready = gradient_ready});
     tape_begin(&toy.tape, true);
     Tensor *x = tape_input(&toy.tape, input, DTYPE_F32, 2, input_shape);
     Tensor *output = op_linear(&toy.tape, op_linear(&toy.tape, x, first, NULL), second, NULL);

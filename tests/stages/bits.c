@@ -38,7 +38,7 @@ typedef struct Case {
     float momentum; /* of SGD */
     int accumulate;
     double clip_norm;            /* 0: off */
-    DType precision, grad_dtype; /* of products; of what travels */
+    DType precision, sent_as; /* of products; of what travels */
     char title[112];
 } Case;
 
@@ -60,7 +60,7 @@ static Options case_options(const Case *c, const Cap *cap)
     options.ddp.first_bucket_cap_bytes = cap->first;
     options.ddp.bucket_cap_bytes = cap->others;
     options.ddp.zero = zero;
-    options.ddp.grad_dtype = c->grad_dtype;
+    options.ddp.codec = codec_of(c->sent_as);
     options.precision = c->precision;
     options.clip_grad_norm = c->clip_norm;
     return options;
@@ -133,7 +133,7 @@ static void set_title(Case *c)
 {
     snprintf(c->title, sizeof c->title, "%s %s%s%s %s, %s gradients, %d micro-batch(es), %d rank(s)", c->model,
              c->optimizer == OPTIMIZER_ADAMW ? "adamw" : "sgd", c->momentum > 0 ? " momentum" : "",
-             c->clip_norm > 0 ? " clipped" : "", precision_name(c->precision), precision_name(c->grad_dtype),
+             c->clip_norm > 0 ? " clipped" : "", precision_name(c->precision), precision_name(c->sent_as),
              c->accumulate, pg_world_size(pg));
 }
 
@@ -184,7 +184,7 @@ static void run_product(const char *const *models, FILE *file)
         Case c = {.model = models[i / 36], .precision = precisions[i / 6 % 3], .accumulate = 1 + i / 18 % 2,
                   .optimizer = optimizer == 2 ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
                   .momentum = optimizer == 1 ? 0.9f : 0, .clip_norm = i / 3 % 2 * 0.05};
-        c.grad_dtype = c.accumulate == 2 ? c.precision : DTYPE_F32;
+        c.sent_as = c.accumulate == 2 ? c.precision : DTYPE_F32;
         run_case_of_product(c, file);
     }
 }

@@ -126,11 +126,11 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
-                                .grad_dtype = types[row->value[TYPE]], .zero = level_of(row),
+                                .codec = codec_of(types[row->value[TYPE]]), .zero = level_of(row),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
     mode.biases = buckets == SEVERAL;
-    mode.overflows = mode.options.grad_dtype == DTYPE_F16;
+    mode.overflows = mode.options.codec->dtype == DTYPE_F16;
     mode.unused = row->value[UNUSED] == 1 && several;
     mode.tied = row->value[TIED] == 1 && several;
     mode.shuffled = row->value[SHUFFLED] == 1 && several;
@@ -324,10 +324,10 @@ void fan_expected(Fan *fan, const Mode *mode, int ranks, int step, float **sum, 
                 continue;
             for (int64_t k = 0; k < count; k++)
                 size[i][k] += fabsf(own[k]);
-            round_to(mode->options.grad_dtype, own, count);
+            round_to(mode->options.codec->dtype, own, count);
             device_accumulate(sum[i], own, count);
         }
     }
     for (int i = 0; i < fan->parameters.count; i++)
-        round_to(mode->options.grad_dtype, sum[i], tensor_count(&fan->parameters.items[i]->tensor));
+        round_to(mode->options.codec->dtype, sum[i], tensor_count(&fan->parameters.items[i]->tensor));
 }

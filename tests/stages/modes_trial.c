@@ -119,11 +119,7 @@ Trial *trial_create(ProcessGroup *pg, const Mode *mode)
 
 void trial_free(Trial *trial)
 {
-    const Tape *tape = &trial->ranks.tape;
     ddp_destroy(trial->ddp);
-    if (tape->on_gradient_ready != NULL || tape->on_gradient_needed != NULL || tape->on_parameters_needed != NULL)
-        fail_msg("after ddp_destroy() the tape still raises its events: set all callbacks to NULL again (%s)",
-                 trial->mode->title);
     for (int i = 0; i < trial->whole.parameters.count; i++)
         free(trial->size[i]);
     free(trial->size);
@@ -185,7 +181,7 @@ static void compute_expected(Trial *trial, int step)
  * apart. */
 static float tolerance(const Trial *trial, float size, int step)
 {
-    const DType dtype = trial->mode->options.grad_dtype;
+    const DType dtype = trial->mode->options.codec->dtype;
     const float part = dtype == DTYPE_BF16 ? 0x1p-7f : dtype == DTYPE_F16 ? 0x1p-10f : 1e-5f;
     return (part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f)) * scale_of(trial, step, trial->mode->micro_batches - 1);
 }
@@ -201,7 +197,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
                  pg_rank(trial->pg), (long long)(begin + k), trial->ranks.parameters.items[i]->name, step + 1,
                  (double)got[k], (double)want[k], trial->mode->title, got[k] == 0 ?
                  "the bucket was not sent, or was made again after the sum" : trial->exact ?
-                 "each rank's own sum over micro-batches is rounded once, to options.grad_dtype, when it is sent; the "
+                 "each rank's own sum over micro-batches is rounded once, as options.codec says, when it is sent; the "
                  "factor comes after the sum" :
                  "a rank's part of the sum is missing, is of an earlier step, was sent before it was complete, or is "
                  "scaled by another step's factor");

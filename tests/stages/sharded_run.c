@@ -114,9 +114,6 @@ Run *run_create(const Options *options)
 void run_free(Run *run)
 {
     ddp_destroy(run->ddp);
-    const Tape *tape = &run->replica.tape;
-    if (tape->on_parameters_needed != NULL || tape->on_gradient_needed != NULL || tape->on_gradient_ready != NULL)
-        fail_msg("after ddp_destroy() the tape still raises its events: set all three to NULL again");
     replica_free(&run->replica);
     dataset_close(&run->dataset);
     free(run->inputs);
@@ -172,44 +169,35 @@ float *run_whole_gradient(Run *run, int parameter)
 
 static struct Between { /* between the tape and the stage */
     Run *run;
-    void *listener;
-    ParametersNeeded needed;
-    GradientNeeded gradient_needed;
-    GradientReady gradient_ready;
+    TapeListener stage;
     void (*after_needed)(Run *run, Parameter *const *parameters, int count);
     void (*after_gradient)(Run *run, Parameter *parameter);
 } between;
 
 static void pass_needed(void *listener, Parameter *const *parameters, int count)
 {
-    between.needed(between.listener, parameters, count);
+    between.stage.parameters_needed(between.stage.self, parameters, count);
     if (between.after_needed != NULL)
         between.after_needed(between.run, parameters, count);
 }
 
 static void pass_gradient_needed(void *listener, Parameter *parameter)
 {
-    between.gradient_needed(between.listener, parameter);
+    between.stage.gradient_needed(between.stage.self, parameter);
     if (between.after_gradient != NULL)
         between.after_gradient(between.run, parameter);
-}
-
-static void pass_gradient_ready(void *listener, Parameter *parameter)
-{
-    between.gradient_ready(between.listener, parameter);
 }
 
 void run_intercept(Run *run, void (*after_needed)(Run *run, Parameter *const *parameters, int count),
                    void (*after_gradient)(Run *run, Parameter *parameter))
 {
-    Tape *tape = &run->replica.tape;
-    if (tape->on_parameters_needed == NULL || tape->on_gradient_needed == NULL || tape->on_gradient_ready == NULL)
+    const TapeListener stage = run->replica.tape.listener;
+    if (stage.parameters_needed == NULL || stage.gradient_needed == NULL || stage.gradient_ready == NULL)
         fail_msg("ddp_create() must listen to three events of the tape: parameters needed, gradient needed, gradient "
                  "ready");
-    between = (struct Between){.run = run, .listener = tape->listener, .needed = tape->on_parameters_needed,
-                               .gradient_needed = tape->on_gradient_needed, .gradient_ready = tape->on_gradient_ready,
-                               .after_needed = after_needed, .after_gradient = after_gradient};
-    tape->on_parameters_needed = pass_needed;
-    tape->on_gradient_needed = pass_gradient_needed;
-    tape->on_gradient_ready = pass_gradient_ready;
+    between = (struct Between){
+        .run = run, .stage = stage, .after_needed = after_needed, .after_gradient = after_gradient};
+    tape_listen(&run->replica.tape, (TapeListener){.self = stage.self, .gradient_ready = stage.gradient_ready,
+                                                   .gradient_needed = pass_gradient_needed,
+                                                   .parameters_needed = pass_needed});
 }

@@ -33,7 +33,7 @@ static int64_t most_in_step(const Trial *trial)
 {
     const int64_t some = IN_FLIGHT * bucket_bytes(trial), all = bucket_bytes(trial) * trial_trained(trial);
     const int64_t whole = trial->mode->micro_batches > 1 ? all : some;
-    const int64_t halves = trial->mode->options.grad_dtype == DTYPE_F32 ? 0 : whole / 2;
+    const int64_t halves = trial->mode->options.codec->dtype == DTYPE_F32 ? 0 : whole / 2;
     if (trial->mode->options.zero == 1)
         return most_between_steps(trial);
     return most_between_steps(trial) + whole + halves + (trial->mode->options.zero == 3 ? some : 0);

@@ -81,7 +81,7 @@ static void look_at(void *self, const Collective *c)
     if (travels == NULL || c->operation == OP_BARRIER || c->carries == trial_weights)
         return;
     const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
-    const DType dtype = sum ? travels->options.grad_dtype : is_gather ? DTYPE_F32 : c->dtype;
+    const DType dtype = sum ? travels->options.codec->dtype : is_gather ? DTYPE_F32 : c->dtype;
     const int bucket = LOCKSTEP_STAGE == 1 ? traffic.sums : bucket_of(c);
     const bool in_turn = !sum || LOCKSTEP_STAGE < 3 || bucket == traffic.sums;
     if ((c->dtype != dtype || !in_turn) && traffic.wrong[0] == '\0')
@@ -124,7 +124,7 @@ static void expect_sums(const Trial *trial, const Traffic *got, const char *when
     const Mode *mode = trial->mode;
     size_t raw[MOST_BUCKETS], all = 0, all_raw = 0;
     const size_t buckets = rebuilt ? (size_t)ddp_bucket_count(trial->ddp) : (size_t)trial_plan(trial, raw);
-    const size_t ranks = (size_t)pg_world_size(pg), width = mode->options.grad_dtype == DTYPE_F32 ? 1 : 2;
+    const size_t ranks = (size_t)pg_world_size(pg), width = mode->options.codec->dtype == DTYPE_F32 ? 1 : 2;
     expect_between(mode, "ddp_bucket_count()", when, (size_t)ddp_bucket_count(trial->ddp), buckets, buckets);
     expect_between(mode, "sums of buckets (stage 1: parameters)", when, (size_t)got->sums, buckets, buckets);
     for (size_t b = 0; b < buckets && !rebuilt; b++) {
@@ -150,7 +150,7 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
     const size_t agreements = last && mode->options.find_unused_parameters;
     const size_t orders = last && step == 0 && mode->options.rebuild_buckets;
     if (got->wrong[0] != '\0')
-        fail_msg("rank %d: %s: %s (%s); usual cause: buckets out of order, or a type other than options.grad_dtype",
+        fail_msg("rank %d: %s: %s (%s); usual cause: buckets out of order, or a type other than that of options.codec",
                  pg_rank(pg), when, got->wrong, mode->title);
     if (!last && skips)
         expect_between(mode, "sums of buckets, though no_sync is for all but the last", when, (size_t)got->sums, 0, 0);

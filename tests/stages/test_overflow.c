@@ -33,14 +33,14 @@ static void expect_fresh_copies(const Run *run)
                  "reported by parameters_changed()", pg_rank(pg), pg_world_size(pg), stale->name);
 }
 
-static Run *run_create(DType grad_dtype)
+static Run *run_create(DType sent_as)
 {
     Run *run = alloc_or_fault(sizeof *run);
     run->options = toy_options("mlp-toy");
     run->options.precision = DTYPE_F16;
     run->options.initial_loss_scale = 64;
     run->options.optimizer.momentum = 0.9f;
-    run->options.ddp.grad_dtype = grad_dtype;
+    run->options.ddp.codec = codec_of(sent_as);
     run->dataset = toy_dataset(&run->options, 100);
     replica_create(&run->replica, &run->options, 3 + (uint64_t)pg_rank(pg), 10);
     replica_load(&run->replica, &run->dataset, NULL, NULL, 0);
@@ -99,9 +99,9 @@ static void expect_scale(const Run *run, float expected, long skipped)
                  (double)expected, skipped, (double)run->replica.scaler.scale, run->replica.scaler.skipped);
 }
 
-static void check_overflow_on(int culprit, DType grad_dtype)
+static void check_overflow_on(int culprit, DType sent_as)
 {
-    Run *run = run_create(grad_dtype);
+    Run *run = run_create(sent_as);
     int64_t total = parameters_total(&run->replica.model.parameters);
     if (!take_step(run, 0, -1))
         fail_msg("a step without an overflow was skipped");

@@ -72,7 +72,7 @@ static void check_step(const char *model, int zero, int accumulate, const char *
         fail_msg("%s, --zero %d, %d micro-batch(es): a step's collectives are \"%s\", not \"%s\" (AG2: all_gather of "
                  "bucket 2's weights; RS: reduce_scatter of gradients; AR: the squares for the norm): %s", model, zero,
                  accumulate, got, expected, missed_idea(got, expected));
-    const DdpMemory memory = ddp_memory(run->ddp, &run->replica.model.parameters);
+    const DdpMemory memory = ddp_memory(run->ddp);
     const size_t ranks = (size_t)pg_world_size(pg), padded = memory.weights * (zero == 3 ? ranks : 1);
     assert_int_equal(seen.scattered, padded);
     if (strcmp(model, "gpt") == 0)
@@ -170,7 +170,7 @@ static void check_memory(int zero, bool slow)
     pg_barrier(pg);
     pg->options.wire_gbps = 0;
 
-    const DdpMemory memory = ddp_memory(run->ddp, parameters);
+    const DdpMemory memory = ddp_memory(run->ddp);
     const size_t ranks = (size_t)pg_world_size(pg), whole = memory.weights * (zero == 3 ? ranks : 1);
     assert_int_equal(whole, padded_bytes(run));
     if (memory.gradients != (zero >= 2 ? whole / ranks : whole))
@@ -214,8 +214,8 @@ static void test_gradients_do_not_pile_up(void **state)
     pg->options.wire_latency = 1e-3;
     run_micro_batch(run, true);
     pg->options.wire_gbps = 0;
-    const size_t whole = ddp_memory(run->ddp, &run->replica.model.parameters).weights;
-    const size_t most = ddp_memory(run->ddp, &run->replica.model.parameters).most_whole_gradients;
+    const size_t whole = ddp_memory(run->ddp).weights;
+    const size_t most = ddp_memory(run->ddp).most_whole_gradients;
     /* The embedding's 32 KiB from the first to the last contribution; else at most 6 parameters of 16 KiB. */
     if (most > (size_t)(32 + 6 * 16) << 10)
         fail_msg("at --zero 2, %zu of %zu bytes of gradients were whole at once on a slow link: backward must wait "

@@ -223,7 +223,7 @@ static void test_operations_read_new_weights(void **state)
 static float **gradients_sent_in(DType dtype, int zero, size_t *bytes, int *count)
 {
     Options options = run_options("mlp", zero);
-    options.ddp.grad_dtype = dtype;
+    options.ddp.codec = codec_of(dtype);
     Run *run = run_create(&options);
     *count = run->replica.model.parameters.count;
     float **gradients = alloc_or_fault((size_t)*count * sizeof *gradients);
@@ -248,7 +248,7 @@ static void check_16_bits(int zero)
     model_create(&model, &options.model, 1);
     if (2 * bytes16 != bytes32)
         fail_msg("--zero %d: with --grad-dtype bf16, the reduce-scatters carry %zu bytes, where float32 has %zu: "
-                 "gradients must be sent in options.grad_dtype", zero, bytes16, bytes32);
+                 "gradients must be sent by options.codec", zero, bytes16, bytes32);
     for (int i = 0; i < count; i++) {
         double difference = 0, square = 0;
         for (int64_t k = 0; k < tensor_count(&model.parameters.items[i]->tensor); k++) {
@@ -329,7 +329,7 @@ static void test_unused_parameters(void **state)
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     for (int zero = 1; zero <= 2; zero++) { /* level 3 refuses the option */
         const DdpOptions options = {.zero = zero, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */
-                                    .grad_dtype = DTYPE_F32, .find_unused_parameters = true};
+                                    .codec = codec_of(DTYPE_F32), .find_unused_parameters = true};
         if (!run_has_level(zero))
             continue;
         Branches ranks, whole;

@@ -80,19 +80,17 @@ static void expect_untouched(const Before *was, const char *call)
 
 static void expect_own(const void *now, const void *then, const char *event, const char *call)
 {
-    CHECK(now == then || now == NULL || stage_has_function(now), "%s: %s is no function of ddp.c", call, event);
+    CHECK(now == then || now == NULL || stage_has_function(now), "%s: %s of the tape's listener is no function of ddp.c", call, event);
 }
 
 /* A stage may set the three functions that listen, and what they get. */
 static void expect_tape_untouched(const Before *was, const char *call)
 {
     Tape now = *was->tape, then = was->tape_before;
-    const void *listeners[][2] = {{(const void *)now.on_gradient_ready, (const void *)then.on_gradient_ready},
-                                  {(const void *)now.on_gradient_needed, (const void *)then.on_gradient_needed},
-                                  {(const void *)now.on_parameters_needed, (const void *)then.on_parameters_needed}};
-    const char *names[] = {"tape->on_gradient_ready", "tape->on_gradient_needed", "tape->on_parameters_needed"};
-    for (int i = 0; i < 3; i++)
-        expect_own(listeners[i][0], listeners[i][1], names[i], call);
+    const TapeListener hears = now.listener, heard = then.listener;
+    expect_own((const void *)hears.gradient_ready, (const void *)heard.gradient_ready, "gradient_ready", call);
+    expect_own((const void *)hears.gradient_needed, (const void *)heard.gradient_needed, "gradient_needed", call);
+    expect_own((const void *)hears.parameters_needed, (const void *)heard.parameters_needed, "parameters_needed", call);
     CHECK(memcmp(&now.arena, &then.arena, sizeof now.arena) == 0 && now.tensors == then.tensors &&
               now.tensor_count == then.tensor_count && now.tensor_capacity == then.tensor_capacity &&
               now.nodes == then.nodes && now.count == then.count && now.capacity == then.capacity &&
@@ -150,6 +148,10 @@ void __wrap_ddp_destroy(Ddp *ddp)
     begin(was);
     __real_ddp_destroy(ddp);
     stage_ends("ddp_destroy()");
+    const TapeListener left = was->tape->listener;
+    CHECK(left.gradient_ready == NULL && left.gradient_needed == NULL && left.parameters_needed == NULL,
+          "after ddp_destroy() the tape still raises its events, to a listener whose memory is freed: end it with "
+          "tape_listen(tape, (TapeListener){0})");
     free(was->items);
     free(was->tensors);
     *was = (Before){0};

@@ -78,7 +78,7 @@ static void watch_event(void *listener, Parameter *parameter)
     if (watch->copying)
         watch->gradient[event] = copy_gradient(parameter);
     calls_must_not_wait(watch->hold_rank_0 && pg_rank(watch->pg) != 0 ? parameter : NULL);
-    watch->inner(watch->inner_listener, parameter);
+    watch->stage.gradient_ready(watch->stage.self, parameter);
     calls_must_not_wait(NULL);
     watch->started[event] = calls_started();
     if (event == watch->hold_at)
@@ -88,7 +88,7 @@ static void watch_event(void *listener, Parameter *parameter)
 static void pass_gradient_needed(void *listener, Parameter *parameter)
 {
     Watch *watch = listener;
-    watch->inner_gradient_needed(watch->inner_listener, parameter);
+    watch->stage.gradient_needed(watch->stage.self, parameter);
 }
 
 static void pass_parameters_needed(void *listener, Parameter *const *parameters, int count)
@@ -96,22 +96,21 @@ static void pass_parameters_needed(void *listener, Parameter *const *parameters,
     Watch *watch = listener;
     if (watch->before_parameters_needed != NULL)
         watch->before_parameters_needed();
-    watch->inner_parameters_needed(watch->inner_listener, parameters, count);
+    watch->stage.parameters_needed(watch->stage.self, parameters, count);
     if (watch->after_parameters_needed != NULL)
         watch->after_parameters_needed();
 }
 
 void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)
 {
-    *watch = (Watch){.pg = pg, .tape = tape, .inner = tape->on_gradient_ready, .inner_listener = tape->listener,
-                     .inner_gradient_needed = tape->on_gradient_needed,
-                     .inner_parameters_needed = tape->on_parameters_needed, .hold_at = -1};
-    if (watch->inner == NULL)
+    const TapeListener stage = tape->listener;
+    *watch = (Watch){.pg = pg, .tape = tape, .stage = stage, .hold_at = -1};
+    if (stage.gradient_ready == NULL)
         fail_msg("the stage does not listen to gradient-ready events, so no bucket can be sent during backward");
-    tape->on_gradient_ready = watch_event;
-    tape->on_gradient_needed = watch->inner_gradient_needed != NULL ? pass_gradient_needed : NULL;
-    tape->on_parameters_needed = watch->inner_parameters_needed != NULL ? pass_parameters_needed : NULL;
-    tape->listener = watch;
+    tape_listen(tape, (TapeListener){.self = watch, .gradient_ready = watch_event,
+                                     .gradient_needed = stage.gradient_needed != NULL ? pass_gradient_needed : NULL,
+                                     .parameters_needed =
+                                         stage.parameters_needed != NULL ? pass_parameters_needed : NULL});
     MPI_Comm_dup(MPI_COMM_WORLD, &messages);
 }
 
@@ -119,10 +118,7 @@ void watch_stop(Watch *watch)
 {
     watch_forget(watch);
     MPI_Comm_free(&messages);
-    watch->tape->on_gradient_ready = watch->inner;
-    watch->tape->on_gradient_needed = watch->inner_gradient_needed;
-    watch->tape->on_parameters_needed = watch->inner_parameters_needed;
-    watch->tape->listener = watch->inner_listener;
+    tape_listen(watch->tape, watch->stage);
 }
 
 void watch_forget(Watch *watch)

@@ -14,10 +14,7 @@ enum { MAX_EVENTS = 160 };
 typedef struct Watch {
     ProcessGroup *pg; /* not owned */
     Tape *tape;       /* not owned */
-    GradientReady inner; /* the stage's listener */
-    GradientNeeded inner_gradient_needed;     /* stage 5; both may be NULL */
-    ParametersNeeded inner_parameters_needed;
-    void *inner_listener;
+    TapeListener stage; /* events are passed on to it */
     void (*before_parameters_needed)(void); /* called before the stage handles this event, and after; may be NULL */
     void (*after_parameters_needed)(void);
     int count;

@@ -64,7 +64,7 @@ static void mlp_is_the_default(void **state)
     assert_int_equal(options.group.algorithm, ALLREDUCE_AUTO);
     assert_int_equal(options.ddp.bucket_cap_bytes, 25 << 20);
     assert_int_equal(options.ddp.first_bucket_cap_bytes, 1 << 20);
-    assert_int_equal(options.ddp.grad_dtype, DTYPE_F32);
+    assert_string_equal(options.ddp.codec->name, "fp32");
     assert_int_equal(options.precision, DTYPE_F32);
     assert_number(options.initial_loss_scale, 1024);
     assert_int_equal(options.verify, VERIFY_NONE);
@@ -186,7 +186,7 @@ static void flags_of_later_stages(void **state)
     options = parse("--precision fp16 --loss-scale 8 --grad-dtype bf16", 4);
     assert_int_equal(options.precision, DTYPE_F16);
     assert_number(options.initial_loss_scale, 8);
-    assert_int_equal(options.ddp.grad_dtype, DTYPE_BF16);
+    assert_string_equal(options.ddp.codec->name, "bf16");
     assert_number(parse("--precision fp16 --grad-dtype bf16", 4).initial_loss_scale, 1024);
     assert_number(parse("--precision fp16 --grad-dtype fp16", 4).initial_loss_scale, 16);
     assert_number(parse("--precision fp16 --grad-dtype fp16 --loss-scale 2048", 4).initial_loss_scale, 2048);

@@ -274,7 +274,7 @@ static void fill_communication(Options *options)
     options->ddp.first_bucket_cap_bytes = (size_t)(first_cap * mebibyte);
     options->ddp.rebuild_buckets = options->given[FLAG_REBUILD_BUCKETS];
     options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS];
-    options->ddp.grad_dtype = (DType)choice(options, FLAG_GRAD_DTYPE)->value;
+    options->ddp.codec = codec_find(choice(options, FLAG_GRAD_DTYPE)->name);
     options->ddp.zero = choice(options, FLAG_ZERO)->value;
     options->ddp.bucket_per_layer = options->auto_bucket_caps; /* what "auto" means in stage 5 */
 }

@@ -200,10 +200,10 @@ void options_check_world(const Options *options, int world_size)
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
     if (options->rank_samples_count > 0)
         check_rank_samples(options, world_size);
-    if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.grad_dtype != DTYPE_F32)
+    if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.codec->rounds)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
     bool nccl = strcmp(options->backend, "nccl") == 0;
-    bool rank_order = all_reduce_in_rank_order(options->group.algorithm, options->ddp.grad_dtype);
+    bool rank_order = all_reduce_in_rank_order(options->group.algorithm, options->ddp.codec->dtype);
     if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
         die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
             world_size, nccl ? ", with --backend mpi" : "");

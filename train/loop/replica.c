@@ -127,7 +127,7 @@ static void add_update_settings(const Replica *replica, CheckpointState *state)
     checkpoint_add_setting(state, "update", "momentum %s, weight decay %s, clipping at %s, gradients sent in %s",
                            number_words(optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0, momentum),
                            number_words((double)optimizer->weight_decay, decay),
-                           number_words(options->clip_grad_norm, norm), precision_name(options->ddp.grad_dtype));
+                           number_words(options->clip_grad_norm, norm), options->ddp.codec->name);
 }
 
 /* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
@@ -138,7 +138,7 @@ static void add_settings(const Replica *replica, const Sampler *sampler, Checkpo
     const uint64_t list_hash = list_bytes > 0 ? fnv1a(FNV1A_START, options->rank_samples, list_bytes) : 0;
     const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
     const bool rank_order = sampler->world_size <= 2 ||
-                            all_reduce_in_rank_order(options->group.algorithm, options->ddp.grad_dtype);
+                            all_reduce_in_rank_order(options->group.algorithm, options->ddp.codec->dtype);
     char mask[64] = "", number[NUMBER_SIZE];
     if (options->mask_tokens > 0)
         snprintf(mask, sizeof mask, " --mask-tokens %s", number_words((double)options->mask_tokens, number));

@@ -59,14 +59,14 @@ static const char *gradients_algorithm(const Options *options)
 {
     if (strcmp(options->backend, "nccl") == 0)
         return "nccl";
-    return all_reduce_name(all_reduce_algorithm(options->group.algorithm, options->ddp.grad_dtype));
+    return all_reduce_name(all_reduce_algorithm(options->group.algorithm, options->ddp.codec->dtype));
 }
 
-/* One line about gradients that are sent in 16 bits. */
+/* One line about gradients that are rounded when they are sent. */
 static void print_gradients(const Options *options)
 {
     const char *algorithm = gradients_algorithm(options), *wanted = all_reduce_name(options->group.algorithm);
-    printf("gradients: sent in %s, ", precision_name(options->ddp.grad_dtype));
+    printf("gradients: sent in %s, ", options->ddp.codec->name);
     if (strcmp(algorithm, "nccl") == 0)
         printf("added by NCCL");
     else
@@ -111,7 +111,7 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
                dtype_name(options->precision), device_rounded_bytes(options->precision, 1) > 2 ? " (emulated)" : "");
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
-    if (options->ddp.grad_dtype != DTYPE_F32)
+    if (options->ddp.codec->rounds)
         print_gradients(options);
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
@@ -167,7 +167,7 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
     cJSON_AddBoolToObject(summary, "tf32", options->tf32);
     summary_add_number(summary, "loss_scale", (double)replica->scaler.scale);
     summary_add_text(summary, "allreduce", gradients_algorithm(options));
-    summary_add_text(summary, "grad_dtype", precision_name(options->ddp.grad_dtype));
+    summary_add_text(summary, "grad_dtype", options->ddp.codec->name);
     summary_add_number(summary, "bucket_cap_mb",
                        has_caps ? (double)options->ddp.bucket_cap_bytes / MEBIBYTE : (double)NAN);
     summary_add_number(summary, "first_bucket_mb",
@@ -183,12 +183,7 @@ static void add_settings(cJSON *summary, const Options *options, ProcessGroup *p
 static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
-    const DdpMemory held = ddp_memory(ddp, parameters);
-    /* Also counts the sums that stage 3 discards, and the copy in 16 bits, if they are sent so. (In stage 5 that is there
-     * only while a bucket is sent.) */
-    double gradients = (double)held.gradients + (double)record->communication.out_of_place;
-    if (replica->options->ddp.grad_dtype != DTYPE_F32 && ddp_stage_number != 5)
-        gradients += (double)held.gradients / sizeof(float) * sizeof(uint16_t);
+    const DdpMemory held = ddp_memory(ddp);
 
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
@@ -198,7 +193,7 @@ static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, c
     summary_add_number(memory, "whole_gradients_mb", (double)held.most_whole_gradients / 1e6);
     /* The weights' 16-bit copies, which matrix products read. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
-    summary_add_number(memory, "gradients_mb", gradients / 1e6);
+    summary_add_number(memory, "gradients_mb", (double)(held.gradients + held.buffers) / 1e6);
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     summary_add_number(memory, "activations_mb", (double)replica->tape.arena.most_held / 1e6);
     summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */

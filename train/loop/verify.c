@@ -74,8 +74,8 @@ static void add_gradient(Reference *reference, int64_t count)
 
 /* note: exact-reference
  * Computes what N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch;
- * then adds the shards in rank order, in float32. Leaves the sum in the parameters' gradients. If gradients are sent in
- * 16 bits, each shard is rounded, and then the sum, because it is sent back.
+ * then adds the shards in rank order, in float32. Leaves the sum in the parameters' gradients. A codec that sends 16
+ * bits rounds each shard, and then the sum, because it is sent back.
  *
  * note: minus-zero
  * The first shard is copied to the sum of the shards, because 0 + x is not always x: -0 would become 0. */
@@ -83,20 +83,22 @@ static void sharded_gradient(Reference *reference, int64_t step)
 {
     const size_t bytes = (size_t)reference->elements * sizeof(float);
     const int accumulate = reference->replica.options->accumulate;
-    const DType sent = reference->replica.options->ddp.grad_dtype;
+    const GradientCodec *codec = reference->replica.options->ddp.codec;
     for (int rank = 0; rank < reference->sampler.world_size; rank++) {
         parameters_zero_gradients(&reference->replica.model.parameters);
         for (int k = 0; k < accumulate; k++)
             add_gradient(reference, sampler_indices(&reference->sampler, step, rank, k, accumulate,
                                                     reference->indices));
-        device_round(reference->gradients, reference->gradients, sent, reference->elements);
+        if (codec->round_share != NULL)
+            codec->round_share(codec, reference->gradients, reference->elements);
         if (rank == 0)
             device_copy(reference->sums, reference->gradients, bytes);
         else
             device_accumulate(reference->sums, reference->gradients, reference->elements);
     }
     device_copy(reference->gradients, reference->sums, bytes);
-    device_round(reference->gradients, reference->gradients, sent, reference->elements);
+    if (codec->round_sum != NULL)
+        codec->round_sum(codec, reference->gradients, reference->elements);
 }
 
 static void reference_step(Reference *reference, long step)
@@ -226,9 +228,7 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
     ParameterList *parameters = &replica->model.parameters;
     Optimizer *optimizer = &replica->optimizer;
     const Parameter *found = NULL;
-    replica->tape.on_gradient_ready = NULL; /* DDP hears no event, so nothing is sent; and it owns no whole gradients */
-    replica->tape.on_gradient_needed = NULL;
-    replica->tape.on_parameters_needed = NULL;
+    tape_listen(&replica->tape, (TapeListener){0}); /* so nothing is sent, and DDP owns no whole gradients */
     optimizer->partition = NULL;
     parameters_allocate_gradients(parameters); /* the job ends before they could be freed */
     for (int k = 0; k < replica->options->accumulate; k++) {
@@ -263,8 +263,8 @@ void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dat
     else if (ranks == 0 && pg_rank(pg) == 0)
         job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
                       "has not sent or not scaled what backward computed%s", replica->scaler.not_finite->name,
-                      replica->options->ddp.grad_dtype == DTYPE_F32 ? "the sum over the ranks has overflowed"
-                                                                    : "it does not fit into --grad-dtype's 16 bits",
+                      replica->options->ddp.codec->rounds ? "it does not fit into what --grad-dtype sends"
+                                                          : "the sum over the ranks has overflowed",
                       how_to_skip);
     const bool reports = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
     sleep_seconds(reports ? TIME_TO_REPORT : 5 * TIME_TO_REPORT); /* a rank that reports ends the job */

@@ -1,0 +1,46 @@
+/* codec.h: how a bucket's gradients become what is sent, and back. For stages 4 and 5; --grad-dtype chooses the codec.
+ *
+ * A codec is a table of functions. A stage starts a bucket's collective with one of them, and finishes it with another
+ * after work_wait(); it does not know what travels. Until then gradients, buffer and shard belong to the communication.
+ * To add one, write its functions and add it to the list in codec.c.
+ */
+#ifndef LOCKSTEP_DDP_CODEC_H
+#define LOCKSTEP_DDP_CODEC_H
+
+#include "comm/process_group.h"
+
+typedef struct GradientCodec GradientCodec;
+struct GradientCodec {
+    const char *name; /* as --grad-dtype says it */
+    DType dtype;      /* of what travels */
+    bool rounds;      /* the sums differ from those of float32 */
+
+    /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. */
+    size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);
+
+    /* Starts the all-reduce of the bucket's gradients; carries: its name. */
+    Work *(*start_all_reduce)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
+                              size_t elements, const char *carries);
+    /* Writes the sums over the gradients. */
+    void (*finish_all_reduce)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, const void *buffer,
+                              size_t elements);
+
+    /* Starts the reduce-scatter: of world_size * shard_elements gradients each rank gets the sums of its own part. They
+     * are written to `shard`, which may be that part of `gradients`. */
+    Work *(*start_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
+                                  float *shard, size_t shard_elements, const char *carries);
+    void (*finish_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *shard, const void *buffer,
+                                  size_t shard_elements);
+
+    /* What one process does to have the same bits (--verify exact): to each rank's share before it is added, and to the
+     * sum. NULL: nothing. */
+    void (*round_share)(const GradientCodec *codec, float *gradients, int64_t elements);
+    void (*round_sum)(const GradientCodec *codec, float *gradients, int64_t elements);
+};
+
+/* The codec of this name; NULL if there is none. */
+const GradientCodec *codec_find(const char *name);
+/* The codec that sends gradients as this type: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. */
+const GradientCodec *codec_of(DType dtype);
+
+#endif
