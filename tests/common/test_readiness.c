@@ -1,6 +1,7 @@
 /* test_readiness.c: the faults of ddp/readiness.c. Without MPI: a fault ends a forked child. */
 #include <stdio.h>
 
+#include "autograd/ops.h"
 #include "base/check.h"
 #include "ddp/readiness.h"
 #include "ddp/replicas.h"
@@ -115,6 +116,33 @@ static void test_many_names(void **state)
     expect_dies(use_none_of_many, NULL, 1, "100 parameter(s) got no gradient: a.rather.long.name.0, a.rather.long.");
 }
 
+/* fc1 is used twice, fc3 in a branch that the loss does not depend on, and the frozen one needs no gradient. */
+static void test_unused(void **state)
+{
+    ParameterList list = three_parameters();
+    Parameter *frozen = parameters_add(&list, "frozen", 1, (int64_t[]){4});
+    Readiness readiness;
+    Tape tape = {0};
+    float zeros[4] = {0};
+    frozen->tensor.requires_grad = false;
+    readiness_create(&readiness, &list);
+    tape_begin(&tape, true);
+    Tensor *x = op_add(&tape, &list.items[0]->tensor, &list.items[0]->tensor);
+    op_add(&tape, x, &list.items[2]->tensor);
+    Tensor *loss = op_mse(&tape, x, zeros);
+    for (int again = 0; again < 2; again++) {
+        readiness_find_unused(&readiness, &list, &tape, loss);
+        assert_int_equal(readiness.unused_count, 2);
+        assert_ptr_equal(readiness.unused[0], list.items[1]);
+        assert_ptr_equal(readiness.unused[1], list.items[2]);
+    }
+    readiness_begin(&readiness, &list);
+    assert_int_equal(readiness.unused_count, 0);
+    readiness_free(&readiness);
+    tape_free(&tape);
+    parameters_free(&list);
+}
+
 /* Each backward pass starts with no marks, frozen parameters are not waited for, and the order is recorded. */
 static void test_each_pass_anew(void **state)
 {
@@ -141,5 +169,5 @@ int main(void)
     return run_cases("readiness", cmocka_unit_test(test_marked_twice), cmocka_unit_test(test_frozen),
                      cmocka_unit_test(test_incomplete), cmocka_unit_test(test_nothing_marked),
                      cmocka_unit_test(test_without_events), cmocka_unit_test(test_many_names),
-                     cmocka_unit_test(test_each_pass_anew));
+                     cmocka_unit_test(test_unused), cmocka_unit_test(test_each_pass_anew));
 }

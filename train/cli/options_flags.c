@@ -27,6 +27,7 @@ static const Choice activations[] = {{"gelu", ACTIVATION_GELU}, {"relu", ACTIVAT
 static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
+static const Choice gradient_codecs[] = {{"fp32", 0}, {"bf16", 0}, {"fp16", 0}, {NULL, 0}}; /* names of ddp/codec.h */
 static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
@@ -115,7 +116,7 @@ const Flag flags[FLAG_COUNT] = {
                               "stages 3, 4: after step 1, fill buckets in the order in which gradients became ready"},
     [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,
                                      "search for unused parameters", "allow parameters that a step does not use"},
-    [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, precisions, "fp32", 0, 0, 4, "gradients in half precision",
+    [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, gradient_codecs, "fp32", 0, 0, 4, "gradients in half precision",
                          "what gradients are sent as"},
     [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
                    "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
