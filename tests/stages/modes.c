@@ -163,6 +163,8 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     }
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */
         for (int i = 0; i < total; i++) {
+            if (choice.accumulates)
+                rows[i].value[MICRO_BATCHES] = 1;
             if (choice.width > 0)
                 rows[i].value[BUCKETS] = LARGE_PARAMETERS;
             else if (choice.several && rows[i].value[BUCKETS] < SMALL_KINDS)

@@ -34,6 +34,7 @@ typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt, many_buckets;
     bool ordered; /* only algorithms that add in rank order */
     bool several; /* buckets, always */
+    bool accumulates; /* several micro-batches, always */
     int width; /* 0: small */
 } ModeChoice;
 

@@ -17,7 +17,8 @@ static int64_t bucket_bytes(const Trial *trial)
 }
 
 /* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps their
- * sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights, and the model has none. */
+ * sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights, and the
+ * model has none. */
 static int64_t most_between_steps(const Trial *trial)
 {
     const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
@@ -53,8 +54,10 @@ static void check_memory(const Mode *mode)
     Trial *trial = trial_prepare(pg, mode);
     const int64_t before = live_bytes();
     trial_start(trial);
-    trial_set_link(pg, mode, 3e-4); /* several times as long as the backward pass of a bucket */
     for (int step = 0; step < 2; step++) {
+        /* In one step a message takes far longer than the backward pass of its bucket, so that what does not wait piles
+         * up. Earlier micro-batches leave whole gradients anyhow. */
+        trial_set_link(pg, mode, step > 0 && mode->micro_batches == 1 ? 1e-3 : 0);
         for (int k = 0; k < mode->micro_batches; k++) {
             live_bytes_restart();
             trial_micro_batch(trial, step, k);
@@ -69,7 +72,8 @@ static void check_memory(const Mode *mode)
 
 static void test_no_more_is_kept_in_any_mode(void **state)
 {
-    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .width = 96}, check_memory);
+    trial_modes(pg, (ModeChoice){.types = true, .unused = true, .width = 96}, check_memory);
+    trial_modes(pg, (ModeChoice){.types = true, .unused = true, .accumulates = true, .width = 96}, check_memory);
 }
 
 int main(int argc, char **argv)
