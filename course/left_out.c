@@ -1,8 +1,7 @@
 /* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
- * flight recorder, two algorithms, and the choice of bucket caps. Who asks for one of the first four is told so. */
+ * flight recorder, and two algorithms. Who asks for one of these is told so. */
 #include "base/check.h"
 #include "comm/allreduce.h"
-#include "ddp/bucket_plan.h"
 #include "train/files/checkpoint.h"
 #include "train/guard/guard.h"
 #include "train/guard/parts.h"
@@ -88,12 +87,4 @@ void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collectiv
 void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective)
 {
     all_reduce_recursive_doubling(pg, collective);
-}
-
-/* Stage 1 has no buckets, so nothing reads their caps. */
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed,
-                              bool overlap)
-{
-    (void)pg, (void)parameters, (void)tape, (void)loss, (void)seed, (void)overlap;
-    return (BucketCaps){0};
 }

@@ -119,16 +119,12 @@ for stage in "${stages[@]}"; do
 done
 
 link_labels=()
-buckets="--bucket-cap-mb 1"
-# shellcheck disable=SC2086 # $buckets is two words
-{
-    over_link stage1_naive stage1_naive
-    over_link stage2_bucketed stage2_bucketed $buckets
-    over_link stage3_overlap stage3_overlap $buckets
-    over_link "stage3_overlap, 4 micro-batches" stage3_overlap $buckets --accumulate 4
-    over_link "stage4_accumulation, 4 micro-batches" stage4_accumulation $buckets --accumulate 4
-    over_link "the same, gradients in bf16" stage4_accumulation $buckets --accumulate 4 --grad-dtype bf16
-}
+over_link stage1_naive stage1_naive
+over_link stage2_bucketed stage2_bucketed
+over_link stage3_overlap stage3_overlap
+over_link "stage3_overlap, 4 micro-batches" stage3_overlap --accumulate 4
+over_link "stage4_accumulation, 4 micro-batches" stage4_accumulation --accumulate 4
+over_link "the same, gradients in bf16" stage4_accumulation --accumulate 4 --grad-dtype bf16
 
 cat <<END
 

@@ -8,7 +8,6 @@
 
 #include "autograd/tensor.h"
 #include "comm/process_group.h"
-#include "ddp/bucket_plan.h"
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */

@@ -63,7 +63,7 @@ static void mlp_is_the_default(void **state)
     assert_number(options.group.wire_gbps, 0);
     assert_string_equal(options.backend, "mpi");
     assert_int_equal(options.group.algorithm, ALLREDUCE_AUTO);
-    assert_int_equal(options.ddp.bucket_cap_bytes, 25 << 20);
+    assert_int_equal(options.ddp.bucket_cap_bytes, 1 << 20);
     assert_int_equal(options.ddp.first_bucket_cap_bytes, 1 << 20);
     assert_int_equal(options.ddp.grad_dtype, DTYPE_F32);
     assert_int_equal(options.precision, DTYPE_F32);
@@ -197,6 +197,8 @@ static void flags_of_later_stages(void **state)
     assert_number(parse("--precision fp16 --grad-dtype fp16", 4).initial_loss_scale, 16);
     assert_number(parse("--precision fp16 --grad-dtype fp16 --loss-scale 2048", 4).initial_loss_scale, 2048);
     assert_int_equal(parse("", 5).ddp.zero, 2);
+    assert_true(parse("", 5).ddp.bucket_per_layer);
+    assert_false(parse("--bucket-cap-mb 1", 5).ddp.bucket_per_layer || parse("--first-bucket-mb 1", 5).ddp.bucket_per_layer);
     assert_int_equal(parse("--zero 3", 5).ddp.zero, 3);
 }
 

@@ -141,16 +141,6 @@ static int whole_number_list(const Options *options, FlagId id, int64_t *numbers
     return count;
 }
 
-/* True: the flag's value is the word "auto". False: it is a number. */
-static bool number_is_auto(const Options *options, FlagId id, double *number)
-{
-    const Flag *flag = &flags[id];
-    const bool is_auto = strcmp(options->text[id], "auto") == 0;
-    if (!is_auto && read_numbers(flag, options->text[id], false, number, 1) < 0)
-        die("--%s: '%s' is not a number from %g to %g, nor auto", flag->name, options->text[id], flag->low, flag->high);
-    return is_auto;
-}
-
 static const Choice *choice(const Options *options, FlagId id)
 {
     char list[128] = "";
@@ -266,17 +256,13 @@ static void fill_communication(Options *options)
         options->group.wire_gbps = numbers[0];
         options->group.wire_latency = numbers[1] * 1e-6;
     }
-    double cap = 25, first_cap = 1; /* PyTorch's, in MiB */
-    bool auto_cap = number_is_auto(options, FLAG_BUCKET_CAP_MB, &cap);
-    bool auto_first = number_is_auto(options, FLAG_FIRST_BUCKET_MB, &first_cap);
-    options->auto_bucket_caps = auto_cap && auto_first;
-    options->ddp.bucket_cap_bytes = (size_t)(cap * mebibyte);
-    options->ddp.first_bucket_cap_bytes = (size_t)(first_cap * mebibyte);
+    options->ddp.bucket_cap_bytes = (size_t)(real_number(options, FLAG_BUCKET_CAP_MB) * mebibyte);
+    options->ddp.first_bucket_cap_bytes = (size_t)(real_number(options, FLAG_FIRST_BUCKET_MB) * mebibyte);
     options->ddp.rebuild_buckets = options->given[FLAG_REBUILD_BUCKETS];
     options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS];
     options->ddp.grad_dtype = (DType)choice(options, FLAG_GRAD_DTYPE)->value;
     options->ddp.zero = choice(options, FLAG_ZERO)->value;
-    options->ddp.bucket_per_layer = options->auto_bucket_caps; /* what "auto" means in stage 5 */
+    options->ddp.bucket_per_layer = !options->given[FLAG_BUCKET_CAP_MB] && !options->given[FLAG_FIRST_BUCKET_MB];
 }
 
 static void fill_checks_and_files(Options *options)

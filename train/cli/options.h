@@ -49,7 +49,6 @@ typedef struct Options {
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
     DdpOptions ddp;
-    bool auto_bucket_caps; /* the trainer measures and replaces the caps in ddp, where there is something to measure */
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     bool tf32;             /* CUDA: float32 matrix products may round their operands to TF32 */
     float initial_loss_scale; /* fp16 only */

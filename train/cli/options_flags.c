@@ -106,11 +106,11 @@ const Flag flags[FLAG_COUNT] = {
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
                       "a collective that takes longer, also because of --wire, ends the run"},
-    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
-                            "a bucket is closed at this size, in MiB (0: one per parameter; auto: what hides most, "
-                            "or in stage 5 one per layer)"},
-    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
-                              "the same for the first bucket alone (if only one of the two is given: 25, 1)"},
+    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
+                            "a bucket is closed at this size, in MiB (0: one per parameter; stage 5: without this "
+                            "flag and the next, one per layer)"},
+    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
+                              "the same for the first bucket alone"},
     [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
                               "stages 3, 4: after step 1, fill buckets in the order in which gradients became ready"},
     [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,

@@ -76,18 +76,8 @@ static void print_gradients(const Options *options)
     printf("\n");
 }
 
-/* One line about the caps that were measured for the buckets. */
-static void print_bucket_caps(const BucketCaps *caps)
-{
-    const double all = caps->hidden + caps->exposed;
-    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
-           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / MEBIBYTE, (double)caps->others / MEBIBYTE,
-           100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
-           1e-9 * caps->link.bytes_per_second);
-}
-
 void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, const BucketCaps *caps, long first_step)
+                  const Sampler *sampler, long first_step)
 {
     if (pg_rank(pg) != 0)
         return;
@@ -119,8 +109,6 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
                options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
-    if (caps->buckets > 0)
-        print_bucket_caps(caps);
     fflush(stdout);
     own_work_end();
 }

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "ddp/bucket_plan.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
 #include "train/report/output.h"
@@ -30,7 +29,6 @@ typedef struct Trainer {
     Sampler sampler;
     Loader *loader;
     Replica replica;
-    BucketCaps caps; /* if the options leave them to be chosen */
     Ddp *ddp;
     int64_t own_terms; /* of this rank's loss, in this step so far */
     Work *counting;    /* with --mask-tokens: the all-reduce of own_terms */
@@ -276,27 +274,6 @@ static void check_same_files(const Trainer *trainer)
                              "give every rank the same data and checkpoint");
 }
 
-/* Before DDP exists: measures a backward pass and the link, and chooses the buckets' caps by them. The second pass
- * counts, because in the first all memory is new. Their gradients are thrown away. Collective. */
-static void choose_bucket_caps(Trainer *trainer, Options *options)
-{
-    Replica *replica = &trainer->replica;
-    ParameterList *parameters = &replica->model.parameters;
-    Loader *loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
-                                  trainer->record.first_step);
-    void *gradients = parameters_allocate_gradients(parameters);
-    const Batch *batch = loader_next(loader);
-    Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    replica_backward(replica, loss);
-    loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &replica->tape, loss, replica->scaler.scale,
-                                       ddp_stage_number >= 3);
-    options->ddp.first_bucket_cap_bytes = trainer->caps.first;
-    options->ddp.bucket_cap_bytes = trainer->caps.others;
-    parameters_free_gradients(parameters, gradients);
-    loader_stop(loader);
-}
-
 /* The replica stands where the checkpoint was saved, if there is one.
  *
  * note: same-start
@@ -337,9 +314,6 @@ static void set_up(Trainer *trainer, Options *options)
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     create_replica(trainer, options);
-    bool measures = ddp_stage_number >= 2 && ddp_stage_number <= 4; /* stage 5 has a bucket for each layer */
-    if (options->auto_bucket_caps && measures && world_size > 1 && strcmp(device_name(), "cpu") == 0)
-        choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
@@ -376,8 +350,7 @@ int train(Options *options, ProcessGroup *pg)
     RunRecord *record = &trainer.record;
     set_up(&trainer, options);
     keep_initial_weights(&trainer);
-    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, &trainer.caps,
-                 record->first_step);
+    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
