@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
+#include "train/loop/not_finite.h"
 #include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
