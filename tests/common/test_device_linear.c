@@ -263,7 +263,7 @@ static void test_tf32(void **state)
 {
     (void)state;
     const int64_t rows = 64, n = 1024, count = rows * n;
-    const bool cuda = strcmp(device_name(), "cuda") == 0;
+    const bool cuda = device_kind() == DEVICE_CUDA;
     Trial trial = {.name = "linear, TF32 allowed", .call = call_linear, .shape = {rows, n, n}, .precision = DTYPE_F32};
     const float *x = normals(count), *weight = normals(n * n);
     trial_input(&trial, x, count);

@@ -279,11 +279,12 @@ static void check_same_files(const Trainer *trainer)
  *
  * note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
-static void create_replica(Trainer *trainer, const Options *options)
+static void create_replica(Trainer *trainer, const Options *options, const Resolved *resolved)
 {
     Replica *replica = &trainer->replica;
     const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
+    replica->rank_order = resolved->rank_order;
     own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
         replica->data_checksum = dataset_checksum(&trainer->train_set);
@@ -300,7 +301,7 @@ static void create_replica(Trainer *trainer, const Options *options)
             options->resume, trainer->record.first_step);
 }
 
-static void set_up(Trainer *trainer, Options *options)
+static void set_up(Trainer *trainer, const Options *options, const Resolved *resolved)
 {
     const int world_size = pg_world_size(trainer->pg);
     own_work_begin("reads", "its data");
@@ -314,7 +315,7 @@ static void set_up(Trainer *trainer, Options *options)
         sampler_set_rank_samples(&trainer->sampler, options->rank_samples);
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
-    create_replica(trainer, options);
+    create_replica(trainer, options, resolved);
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
@@ -345,13 +346,13 @@ static void tear_down(Trainer *trainer)
     free(trainer->initial_weights);
 }
 
-int train(Options *options, ProcessGroup *pg)
+int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .pg = pg};
     RunRecord *record = &trainer.record;
-    set_up(&trainer, options);
+    set_up(&trainer, options, resolved);
     keep_initial_weights(&trainer);
-    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
+    report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
@@ -368,7 +369,7 @@ int train(Options *options, ProcessGroup *pg)
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
                                                trainer.initial_weights, record->first_step);
-    report_end(pg, &trainer.replica, trainer.ddp, record);
+    report_end(resolved, pg, &trainer.replica, trainer.ddp, record);
     if (options->generate > 0 && pg_rank(pg) == 0)
         generate_text(&trainer.replica, options->generate, options->seed);
     const bool good = report_success(&trainer.replica, record);
