@@ -10,7 +10,7 @@ export LC_ALL=C # printf rejects a decimal comma
 cd "$(dirname "$0")/.."
 source scripts/mpi.sh
 
-rounds=3 build=build wire=1,50 batch=16 caps=auto,0.25,1,4,25 steps=15
+rounds=3 build=build wire=1,50 batch=16 caps=0.25,1,4,25 steps=15
 usage() { sed -n '2,7s/^# \{0,1\}//p' bench/bucket_sizes.sh; exit 2; }
 while [ $# -gt 0 ]; do
     [ $# -ge 2 ] || usage
@@ -42,7 +42,7 @@ one_run() {
 }
 
 IFS=, read -ra sizes <<<"$caps"
-[ ${#sizes[@]} -gt 0 ] || stop "--caps: expected sizes in MiB, or auto, as in auto,1,25"
+[ ${#sizes[@]} -gt 0 ] || stop "--caps: expected sizes in MiB, as in 1,25"
 largest=${sizes[-1]}
 for round in $(seq "$rounds"); do
     echo "round $round of $rounds"
@@ -71,8 +71,7 @@ printf '%-18s %7s %9s %9s %8s %8s %8s %12s %10s\n' "" buckets backward "in fligh
 {
     row "stage 2, $largest MiB" stage2_bucketed "$largest"
     for cap in "${sizes[@]}"; do
-        if [ "$cap" = auto ]; then label=$cap; else label="$cap MiB"; fi
-        row "stage 3, $label" stage3_overlap "$cap"
+        row "stage 3, $cap MiB" stage3_overlap "$cap"
     done
 } | while IFS=$'\t' read -r -a cells; do
     printf '%-18s %7d %9.1f %9.1f %8.1f %8.0f %8.1f %12s %10.2f\n' "${cells[@]}"

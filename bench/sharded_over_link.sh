@@ -40,7 +40,7 @@ jq --null-input --raw-output '
     def median: sort | if length % 2 == 1 then .[length / 2 | floor] else (.[length / 2 - 1] + .[length / 2]) / 2 end;
     def show(digits): . * pow(10; digits) | round / pow(10; digits);
     def spread(digits): "\(median | show(digits)) [\(min | show(digits)) .. \(max | show(digits))]";
-    [inputs | {level: (.zero // 0), ms: .step_ms.p50, hidden: (100 * .hidden_fraction)}]
+    [inputs | {level: (.flags.zero // 0), ms: .step_ms.p50, hidden: (100 * .hidden_fraction)}]
     | (map(select(.level == 0).ms)) as $stage4
     | group_by(.level)[]
     | (if .[0].level == 0 then "stage 4         " else "stage 5 --zero \(.[0].level)" end)

@@ -269,7 +269,7 @@ void simulate(void)
 #define WORTH_A_BUCKET 0.999 /* more buckets must make the step shorter by 0.1 % at least */
 #define SMALLEST_CAP 16384.0 /* bytes */
 
-/* As bucket_caps_best() in common/ddp/bucket_plan.c: all pairs of powers of two, the largest first. */
+/* All pairs of powers of two, the largest first. */
 void simulate_best_caps(void)
 {
     double best_step = 0, best[2] = {0, 0}, largest = SMALLEST_CAP;

@@ -210,7 +210,7 @@ row() {
 }
 
 for stage in 1 2 3 4; do
-    read -r ms low high <<<"$(median_of ".step_ms.p50 * $batch / .global_batch" "$work/$stage".*.json)"
+    read -r ms low high <<<"$(median_of ".step_ms.p50 * $batch / .flags.batch_size" "$work/$stage".*.json)"
     read -r hidden _ <<<"$(median_of '100 * .hidden_fraction' "$work/$stage".*.json)"
     row "${directories[$stage]}$([ "$stage" -lt 4 ] || echo ", 4 micro-batches")" "$ms" "$low" "$high" \
         "$(printf '%.0f %%' "$hidden")"

@@ -1,13 +1,13 @@
 /* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
- * flight recorder, three algorithms (who asks for one of these is told so), the choice of bucket caps, files that appear
- * whole or not at all, and what --data says of a file that is neither images nor text. */
+/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
+ * flight recorder, three algorithms (who asks for one of these is told so), files that appear whole or not at all, and
+ * what --data says of a file that is neither images nor text. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "comm/allreduce.h"
 #include "data/file_kind.h"
-#include "ddp/bucket_plan.h"
 #include "train/files/atomic_file.h"
 #include "train/files/checkpoint.h"
 #include "train/guard/guard.h"
@@ -100,14 +100,6 @@ void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collectiv
 void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective)
 {
     all_reduce_recursive_doubling(pg, collective);
-}
-
-/* Stage 1 has no buckets, so nothing reads their caps. */
-BucketCaps bucket_caps_choose(ProcessGroup *pg, const ParameterList *parameters, Tape *tape, Tensor *loss, float seed,
-                              bool overlap)
-{
-    (void)pg, (void)parameters, (void)tape, (void)loss, (void)seed, (void)overlap;
-    return (BucketCaps){0};
 }
 
 /* --json writes its file directly. */

@@ -61,7 +61,8 @@ is_wanted() {
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
     common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
     common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
-    common/ddp/bucket_plan.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
+    common/ddp/bucket_plan.c) [ "$number" -ge 2 ] || return 1 ;;
+    common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
         common/comm/allreduce_ring.c | common/data/file_kind.c | train/files/atomic_file.c | \
         train/files/checkpoint.c | train/files/safetensors.? | train/report/trace.c | train/guard/flight.c | \
         train/guard/supervise.c)

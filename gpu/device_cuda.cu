@@ -86,9 +86,9 @@ void device_init_thread(void)
     CHECK_CUDA(cudaSetDevice(device_number));
 }
 
-const char *device_name(void)
+DeviceKind device_kind(void)
 {
-    return "cuda";
+    return DEVICE_CUDA;
 }
 
 const char *device_description(void)

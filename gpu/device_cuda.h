@@ -19,7 +19,6 @@
 extern "C" {
 #include "base/check.h"
 #include "device/device.h"
-#include "gpu/device_fused.h"
 }
 #undef _Noreturn
 
@@ -86,27 +85,6 @@ static __device__ inline float nearest(float x, DType precision)
     if (precision == DTYPE_F16)
         return __half2float(__float2half_rn(x));
     return x;
-}
-
-/* ---- gelu ----
- * GELU's tanh form is x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). Because (1 + tanh(u)) / 2 = sigmoid(2u),
- * it equals x sigmoid(2u): one exp, and no cancellation where tanh(u) is near -1. */
-constexpr float GELU_SLOPE = 1.59576912f; /* 2 sqrt(2/pi) */
-constexpr float GELU_CUBIC = 0.044715f;
-
-static __device__ inline float gelu(float x)
-{
-    const float two_u = GELU_SLOPE * x * (1 + GELU_CUBIC * x * x);
-    return x * (1 / (1 + expf(-two_u)));
-}
-
-static __device__ inline float gelu_derivative(float x)
-{
-    const float square = x * x;
-    const float two_u = GELU_SLOPE * x * (1 + GELU_CUBIC * square);
-    const float dtwo_u = GELU_SLOPE * (1 + 3 * GELU_CUBIC * square); /* d(2u) / dx */
-    const float sigmoid = 1 / (1 + expf(-two_u));
-    return sigmoid + x * sigmoid * (1 - sigmoid) * dtwo_u; /* sigmoid' = sigmoid (1 - sigmoid) */
 }
 
 /* ---- four neighbours at once: one wide load or store instead of four ---- */

@@ -1,5 +1,4 @@
-/* device_cuda_layernorm.cu: the kernels on an NVIDIA GPU, third part: layernorm, with the residual connection before
- * it, and embedding. */
+/* device_cuda_layernorm.cu: the kernels on an NVIDIA GPU, third part: layernorm and embedding. */
 #include "gpu/device_cuda.h"
 
 /* ---- layernorm: one warp per row, each thread reads four neighbours at a time ---- */
@@ -12,13 +11,18 @@ static __device__ inline int64_t row_of_warp()
     return (int64_t)blockIdx.x * ROWS_PER_BLOCK + threadIdx.x / WARP;
 }
 
-/* Normalizes one row, with all threads of a warp. sum: this thread's partial sum of the row. */
-template <typename Number>
-static __device__ void normalize_row(Number *out, float *mean, float *rstd, const float *x, float sum,
-                                     const float *weight, const float *bias, int64_t n)
+static __global__ void layernorm_forward_kernel(float *out, float *mean, float *rstd, const float *x,
+                                                const float *weight, const float *bias, int64_t rows, int64_t n)
 {
-    const int64_t lane = threadIdx.x % WARP;
-    float squares = 0;
+    const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
+    if (row >= rows)
+        return;
+    x += row * n;
+    float sum = 0, squares = 0;
+    for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
+        const Four<float> in = load_four(x, i, n);
+        sum += (in.at[0] + in.at[1]) + (in.at[2] + in.at[3]);
+    }
     const float m = warp_sum(sum) / (float)n;
     for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
         const Four<float> in = load_four(x, i, n, m); /* beyond the row: m, at distance 0 from the mean */
@@ -31,27 +35,12 @@ static __device__ void normalize_row(Number *out, float *mean, float *rstd, cons
         const Four<float> w = load_four(weight, i, n), b = load_four(bias, i, n);
         for (int k = 0; k < 4; k++)
             in.at[k] = (in.at[k] - m) * r * w.at[k] + b.at[k];
-        store_rounded(out, i, n, in);
+        store_four(out + row * n, i, n, in);
     }
     if (lane == 0) {
-        *mean = m;
-        *rstd = r;
+        mean[row] = m;
+        rstd[row] = r;
     }
-}
-
-static __global__ void layernorm_forward_kernel(float *out, float *mean, float *rstd, const float *x,
-                                                const float *weight, const float *bias, int64_t rows, int64_t n)
-{
-    const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
-    if (row >= rows)
-        return;
-    x += row * n;
-    float sum = 0;
-    for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
-        const Four<float> in = load_four(x, i, n);
-        sum += (in.at[0] + in.at[1]) + (in.at[2] + in.at[3]);
-    }
-    normalize_row(out + row * n, mean + row, rstd + row, x, sum, weight, bias, n);
 }
 
 void device_layernorm_forward(float *out, float *mean, float *rstd, const float *x, const float *weight,
@@ -62,51 +51,6 @@ void device_layernorm_forward(float *out, float *mean, float *rstd, const float 
     layernorm_forward_kernel<<<blocks_for(rows, ROWS_PER_BLOCK), THREADS, 0, cudaStreamPerThread>>>(
         out, mean, rstd, x, weight, bias, rows, n);
     CHECK_CUDA(cudaGetLastError());
-}
-
-/* Each thread reads back only numbers of `total` that it wrote itself, so no synchronisation is needed. */
-template <typename Number>
-static __global__ void add_layernorm_forward_kernel(Number *out, float *total, float *mean, float *rstd,
-                                                    const float *a, const float *b, const float *weight,
-                                                    const float *bias, int64_t rows, int64_t n)
-{
-    const int64_t row = row_of_warp(), lane = threadIdx.x % WARP;
-    if (row >= rows)
-        return;
-    total += row * n;
-    float sum = 0;
-    for (int64_t i = 4 * lane; i < n; i += 4 * WARP) {
-        Four<float> in = load_four(a + row * n, i, n);
-        const Four<float> other = load_four(b + row * n, i, n);
-        for (int k = 0; k < 4; k++)
-            in.at[k] += other.at[k];
-        store_four(total, i, n, in);
-        sum += (in.at[0] + in.at[1]) + (in.at[2] + in.at[3]);
-    }
-    normalize_row(out + row * n, mean + row, rstd + row, total, sum, weight, bias, n);
-}
-
-template <typename Number>
-static void launch_add_layernorm(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                 const float *weight, const float *bias, int64_t rows, int64_t n)
-{
-    const unsigned blocks = blocks_for(rows, ROWS_PER_BLOCK);
-    add_layernorm_forward_kernel<Number><<<blocks, THREADS, 0, cudaStreamPerThread>>>((Number *)out, sum, mean, rstd, a,
-                                                                                      b, weight, bias, rows, n);
-    CHECK_CUDA(cudaGetLastError());
-}
-
-void device_add_layernorm_forward(void *out, float *sum, float *mean, float *rstd, const float *a, const float *b,
-                                  const float *weight, const float *bias, int64_t rows, int64_t n, DType precision)
-{
-    if (rows == 0 || n == 0)
-        return;
-    if (precision == DTYPE_F32)
-        launch_add_layernorm<float>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
-    else if (precision == DTYPE_BF16)
-        launch_add_layernorm<__nv_bfloat16>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
-    else
-        launch_add_layernorm<__half>(out, sum, mean, rstd, a, b, weight, bias, rows, n);
 }
 
 /* With norm = (x - mean) rstd and dnorm = dout weight:

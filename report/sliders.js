@@ -140,8 +140,8 @@ function makeSlider({ name, values, label }) {
 /* The run that was recorded for the simulator: stage 3, of which the page shows the timeline. */
 function recordedSetting() {
     const s = data.runs.find(run => run.name === "stage3").summary;
-    return { ranks: s.world_size, gbps: s.wire.gbps, latency: s.wire.latency_us, cap: s.bucket_cap_mb, stage: s.stage,
-        accumulate: s.accumulate, shared: true };
+    return { ranks: s.world_size, gbps: s.flags.wire[0], latency: s.flags.wire[1], cap: s.flags.bucket_cap_mb,
+        stage: s.stage, accumulate: s.flags.accumulate, shared: true };
 }
 
 /* The sliders begin there, or at the nearest values. */

@@ -74,11 +74,11 @@ over_link() {
 # link_table: one line for each run over the slow link; samples/s from the median step time.
 link_table() {
     local first i samples hidden faster
-    first=$(jq '1000 * .global_batch / .step_ms.p50' "$results/link.0.json")
+    first=$(jq '1000 * .flags.batch_size / .step_ms.p50' "$results/link.0.json")
     printf '%-40s %10s %12s %12s\n' "stage, flags" samples/s "hidden (%)" "speed-up"
     for i in "${!link_labels[@]}"; do
         read -r samples hidden faster < <(jq -r --argjson first "$first" '
-            (1000 * .global_batch / .step_ms.p50) as $samples |
+            (1000 * .flags.batch_size / .step_ms.p50) as $samples |
             [$samples, 100 * .hidden_fraction, $samples / $first] | @tsv' "$results/link.$i.json")
         printf '%-40s %10.1f %12.0f %11.2fx\n' "${link_labels[$i]}" "$samples" "$hidden" "$faster"
     done
@@ -119,16 +119,12 @@ for stage in "${stages[@]}"; do
 done
 
 link_labels=()
-buckets="--bucket-cap-mb 1"
-# shellcheck disable=SC2086 # $buckets is two words
-{
-    over_link stage1_naive stage1_naive
-    over_link stage2_bucketed stage2_bucketed $buckets
-    over_link stage3_overlap stage3_overlap $buckets
-    over_link "stage3_overlap, 4 micro-batches" stage3_overlap $buckets --accumulate 4
-    over_link "stage4_accumulation, 4 micro-batches" stage4_accumulation $buckets --accumulate 4
-    over_link "the same, gradients in bf16" stage4_accumulation $buckets --accumulate 4 --grad-dtype bf16
-}
+over_link stage1_naive stage1_naive
+over_link stage2_bucketed stage2_bucketed
+over_link stage3_overlap stage3_overlap
+over_link "stage3_overlap, 4 micro-batches" stage3_overlap --accumulate 4
+over_link "stage4_accumulation, 4 micro-batches" stage4_accumulation --accumulate 4
+over_link "the same, gradients in bf16" stage4_accumulation --accumulate 4 --grad-dtype bf16
 
 cat <<END
 

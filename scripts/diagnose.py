@@ -77,7 +77,8 @@ class Runs:
 
     def message(self, size, run):
         """ms of an all-reduce of `size` bytes, alone, as the run does it."""
-        link = ["--wire", "{gbps:.9g},{latency_us:.9g}".format(**run["wire"])] if run["wire"] else []
+        wire = run["flags"]["wire"]
+        link = ["--wire", "{:.9g},{:.9g}".format(*wire)] if wire else []
         output_of([*self.launch, str(ROOT / "build/bench/collectives"), "--sizes", str(size), "--algorithms",
                    run["allreduce"], "--samples", "3", "--budget", "0.3", "--csv", str(self.file), *link])
         return float(self.file.read_text().splitlines()[1].split(",")[6]) / 1e3
@@ -96,7 +97,7 @@ class Runs:
 
 def turns(runs, f, share, run):
     """The runs that take turns: name: (ranks, more flags, keywords). Beside the first four, remedies are tried."""
-    tiny = (runs.ranks, TINY_MODEL[run["model"][:3]], {"flags": without(runs.flags, ["--wire"])})
+    tiny = (runs.ranks, TINY_MODEL[run["flags"]["model"][:3]], {"flags": without(runs.flags, ["--wire"])})
     planned = {"one": (1, [], {}), "tiny": tiny, "share": (1, share, {}), "all": (runs.ranks, [], {})}
     if f["threads"] > 1 and runs.ranks * f["threads"] > f["cores_of_ranks"]:
         planned["fewer_threads"] = (runs.ranks, ["--threads", str(f["fewer"])], {})
@@ -129,7 +130,7 @@ def busy_seconds():
 
 
 def measure_communication(runs, run, f):
-    f["alone"], rate = {}, run["wire"]["gbps"] * 1e6 / 8 if run["wire"] else 1e9  # bytes per ms, of the size before
+    f["alone"], rate = {}, f["wire"][0] * 1e6 / 8 if f["wire"] else 1e9  # bytes per ms, of the size before
     for size in MESSAGES:
         if 12 * size / rate < 1e3 * SECONDS_OF_MESSAGE:  # bench/collectives calls it so often
             f["alone"][str(size)] = runs.message(size, run)
@@ -142,11 +143,11 @@ def measure(runs):
     begin, busy = time.monotonic(), busy_seconds()
     run, first = runs.train(runs.ranks)
     cores_of_ranks, cores, quota = runs.cores()
-    f = {"ranks": runs.ranks, "threads": run["threads"], "cores": cores, "cores_of_ranks": cores_of_ranks,
+    f = {"ranks": runs.ranks, "threads": run["flags"]["threads"], "cores": cores, "cores_of_ranks": cores_of_ranks,
          "quota": quota,
          "fewer": max(1, cores_of_ranks // runs.ranks), "coretype": os.environ.get("OPENBLAS_CORETYPE"),
-         "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["wire"]}
-    share = ["--batch-size", str(-(-int(run["global_batch"]) // runs.ranks))]
+         "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["flags"]["wire"]}
+    share = ["--batch-size", str(-(-int(run["flags"]["batch_size"]) // runs.ranks))]
     runs.steps = min(max(int(1e3 * SECONDS_OF_RUN / first["step"]), 3), 1000)
     planned, rounds, until = turns(runs, f, share, run), [], time.monotonic() + SECONDS_OF_ROUNDS
     while len(rounds) < FEWEST_ROUNDS or len(rounds) < MOST_ROUNDS and time.monotonic() < until:

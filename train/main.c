@@ -1,7 +1,6 @@
 /* main.c: `train`, the same for every stage, which is linked in behind ddp.h. */
 #include <fcntl.h>
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -30,7 +29,7 @@ int main(int argc, char **argv)
     device_choose_kernels(argv);
     fill_standard_streams();
     signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, instead of ending the process */
-    job_set_program(strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train");
+    job_set_program(device_kind() == DEVICE_CUDA ? "train_cuda" : "train");
     supervise_rank();
     pg_initialize(&argc, &argv);
     guard_job();
@@ -45,16 +44,16 @@ int main(int argc, char **argv)
         device_allow_tf32(options.tf32);
         options_check_agreement(&options, pg, ddp_stage_number);
         pg_set_options(pg, &options.group);
-        options.group.algorithm = pg_algorithm(pg);
-        options_check_world(&options, pg_world_size(pg));
+        const Resolved resolved = options_resolve(&options, pg_algorithm(pg), pg_world_size(pg));
+        options_check_world(&options, &resolved, pg_world_size(pg));
         options_check_devices(&options, pg);
-        gpu_join_group(pg, strcmp(options.backend, "nccl") == 0);
+        gpu_join_group(pg, resolved.backend == BACKEND_NCCL);
         if (options.group.debug_collectives)
             guard_compare_calls(pg);
         if (options.flight_recorder != NULL)
             guard_record_flight(pg, options.flight_recorder);
         phases_observe(pg); /* last: comparing calls is not part of a collective's range */
-        status = train(&options, pg);
+        status = train(&options, &resolved, pg);
     }
     if (pg_rank(pg) == 0)
         report_check_stdout();

@@ -99,7 +99,7 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
  * forward: out = a + b, so da = dout and db = dout. All operations that read out stand later on the tape, so their
  * backward functions have run, and this is the last read of dout. So if it is a's first contribution, a takes over
  * dout's memory instead of copying it. */
-void add_backward(Tape *tape, Node *node)
+static void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
     if (b->requires_grad)
@@ -130,7 +130,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
 /* ---- layernorm: out = (x - mean) * rstd * weight + bias, per row ----
  * saved[0]: mean (rows), saved[1]: rstd (rows). */
 
-void layernorm_backward(Tape *tape, Node *node)
+static void layernorm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     tape_needs(tape, weight, NULL, NULL);

@@ -40,8 +40,4 @@ Tensor *op_cross_entropy(Tape *tape, Tensor *logits, const int32_t *targets);
  * squared difference. Divided by rows it is torch.nn.MSELoss. target must stay valid until backward. */
 Tensor *op_mse(Tape *tape, Tensor *prediction, const float *target);
 
-/* Two backward functions of ops.c, which gpu/fused_ops.c uses too: it replaces only forward passes. */
-void add_backward(Tape *tape, Node *node);
-void layernorm_backward(Tape *tape, Node *node);
-
 #endif

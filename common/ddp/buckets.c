@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "ddp/bucket_plan.h"
 
 /* Trained parameters in reverse order of registration; returns how many. */
 static int reverse_order(const ParameterList *parameters, int *order)

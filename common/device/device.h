@@ -20,7 +20,9 @@ void device_choose_kernels(char **argv);
 void device_init(int local_rank, int threads);
 /* Call in every other thread before it uses the device. (CUDA: each new thread starts with device 0.) */
 void device_init_thread(void);
-const char *device_name(void);        /* "cpu" or "cuda" */
+typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
+DeviceKind device_kind(void);
+static inline const char *device_name(void) { return device_kind() == DEVICE_CUDA ? "cuda" : "cpu"; }
 const char *device_description(void); /* the device's model; CPU: the BLAS kernels in use */
 /* At most 63 characters. CUDA: the device's UUID in hex; two processes with equal UUIDs share the device. CPU: "",
  * because any number of processes may share it. */

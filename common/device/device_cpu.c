@@ -88,9 +88,9 @@ void device_init_thread(void)
     /* nothing to choose: a CPU thread computes where it runs */
 }
 
-const char *device_name(void)
+DeviceKind device_kind(void)
 {
-    return "cpu";
+    return DEVICE_CPU;
 }
 
 const char *device_description(void)

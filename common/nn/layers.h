@@ -10,7 +10,5 @@ void mlp_create(Model *model, Rng *rng);
 Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples);
 void gpt_create(Model *model, Rng *rng);
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time);
-/* All blocks and the last layernorm: x (B, T, C) -> (B, T, C). Two versions: nn/gpt_blocks.c, gpu/gpt_blocks.c. */
-Tensor *gpt_blocks(const Model *model, Tape *tape, Tensor *x);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "ddp/bucket_plan.h"
 #include "ddp/buckets.h"
 #include "device/device.h"
 #include "expect.h"

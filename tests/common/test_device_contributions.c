@@ -4,7 +4,6 @@
  * zeroed memory. */
 #include "autograd/ops.h"
 #include "device_trial.h"
-#include "gpu/fused_ops.h"
 #include "nn/model.h"
 
 #include <stdio.h>
@@ -59,8 +58,8 @@ static Tensor *sums_loss(Network *network, Tape *tape, int64_t samples)
            *shift = &items[3]->tensor;
     Tensor *x = op_embedding(tape, network->tokens, samples, TIME, tokens, weight);
     Tensor *bent = op_add(tape, x, op_add(tape, op_relu(tape, x), op_gelu(tape, x)));
-    Tensor *sum = NULL, *norm = op_add_layernorm(tape, bent, x, scale, shift, &sum);
-    Tensor *bend = op_linear(tape, op_linear_gelu(tape, norm, weight, shift), weight, NULL);
+    Tensor *sum = op_add(tape, bent, x), *norm = op_layernorm(tape, sum, scale, shift);
+    Tensor *bend = op_linear(tape, op_gelu(tape, op_linear(tape, norm, weight, shift)), weight, NULL);
     Tensor *out = op_add(tape, bend, op_linear(tape, op_layernorm(tape, sum, scale, scale), weight, NULL));
     return op_mse(tape, op_add(tape, out, op_linear(tape, sum, weight, NULL)), network->numbers);
 }

@@ -1,7 +1,6 @@
 /* test_device_linear.c: device.h's operands and linear against float64, on the device that this is linked with.
  * device_trial.h says what bounds mean. */
 #include "device_trial.h"
-#include "gpu/device_fused.h"
 
 /* rows, n_in, n_out: shape[0], [1], [2]. */
 static int64_t x_count(const Trial *trial)
@@ -162,83 +161,6 @@ static void test_linear(void **state)
         check_linear_backward(33, 20, 31, wanted, 5 * wanted, wanted % 2 ? DTYPE_F32 : DTYPE_BF16);
 }
 
-/* ---- linear and gelu ---- */
-
-/* Forward, then backward from dout; dlinear is an operand, so a product with 1 shows its numbers. */
-static void call_linear_gelu(const Trial *trial, void **array)
-{
-    const int64_t rows = trial->shape[0], n_in = trial->shape[1], n_out = trial->shape[2];
-    const DType precision = trial->precision;
-    void *x = operand_of(array[0], precision, rows * n_in), *weight = operand_of(array[1], precision, n_in * n_out);
-    void *one = operand_of(array[4], precision, n_out * n_out), *out = operand_of(array[5], precision, rows * n_out);
-    float *saved = device_alloc((size_t)(rows * n_out) * sizeof *saved);
-    void *dlinear = device_alloc(device_rounded_bytes(precision, rows * n_out));
-    device_linear_gelu_forward(out, saved, x, weight, array[2], rows, n_in, n_out, precision);
-    numbers_of(array[5], out, precision, rows * n_out);
-    device_linear_gelu_backward(dlinear, array[3], saved, array[2], rows, n_out, precision);
-    device_linear_backward(trial_gradient(trial, array, 6), (Gradient){.values = NULL}, (Gradient){.values = NULL},
-                           dlinear, x, one, rows, n_out, n_out, precision);
-    device_free(x);
-    device_free(weight);
-    device_free(one);
-    device_free(out);
-    device_free(saved);
-    device_free(dlinear);
-}
-
-/* v = x weight^T + bias is off by v_off, as above, and gelu moves by at most 1.13 times as much, its slope by at most
- * 0.8 times. What they are off by themselves: see check_gelu() in test_device.c. Both results are rounded. */
-static void check_linear_gelu(int64_t rows, int64_t n_in, int64_t n_out, DType precision)
-{
-    Trial trial = {
-        .name = "linear-gelu", .call = call_linear_gelu, .shape = {rows, n_in, n_out}, .precision = precision};
-    const int64_t count = rows * n_out;
-    const float *x = normals(rows * n_in), *weight = normals(n_in * n_out), *bias = normals(n_out);
-    const float *dout = normals(count);
-    float *start = room_for_floats(count), *one = room_for_floats(n_out * n_out);
-    for (int64_t i = 0; i < count; i++)
-        start[i] = bias[i % n_out];
-    for (int64_t i = 0; i < n_out; i++)
-        one[i * n_out + i] = 1;
-    trial_input(&trial, x, rows * n_in), trial_input(&trial, weight, n_in * n_out), trial_input(&trial, bias, n_out);
-    trial_input(&trial, dout, count), trial_input(&trial, one, n_out * n_out);
-    trial_output(&trial, "out", NULL, count), trial_output(&trial, "dlinear", NULL, count);
-    trial_run(&trial);
-
-    double *out = room_for_doubles(count), *bound = room_for_doubles(count), *d = room_for_doubles(count),
-           *dbound = room_for_doubles(count);
-    const double slope = 2 * sqrt(2 / 3.14159265358979323846), cubic = 0.044715;
-    add_product(out, bound, (Matrix){rounded(x, precision, rows * n_in), n_in, 1},
-                (Matrix){rounded(weight, precision, n_in * n_out), 1, n_in}, start, rows, n_out, n_in);
-    for (int64_t i = 0; i < count; i++) {
-        const double v = out[i], v_off = bound[i], u = slope * (v + cubic * v * v * v);
-        const double s = 1 / (1 + exp(-u)), rest = 1 / (1 + exp(u)), du = slope * (1 + 3 * cubic * v * v);
-        const double off = s * (rest * (7 * fabs(u) + 4) + 3) * U + TINY, here = s + v * s * rest * du;
-        const double here_off =
-            v_off + off + fabs(v * du) * (off * rest + s * (off + U)) + 8 * U * fabs(v * s * rest * du);
-        out[i] = v * s;
-        bound[i] = off_when_rounded(precision, out[i], 1.2 * v_off + fabs(v) * off + U * fabs(out[i]) + TINY);
-        d[i] = (double)dout[i] * here;
-        dbound[i] = off_when_rounded(precision, d[i], fabs((double)dout[i]) * (here_off + 2 * U * fabs(here)) + TINY);
-    }
-    const char *hint =
-        "gelu(x weight^T + bias): the bias belongs inside, in backward as well; dlinear is set, not added to";
-    trial_expect(&trial, 5, out, bound, hint);
-    trial_expect(&trial, 6, d, dbound, hint);
-    trial_expect_rounded(&trial, 5);
-    trial_expect_rounded(&trial, 6);
-}
-
-static void test_linear_gelu(void **state)
-{
-    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    for (size_t s = 0; s < sizeof linear_shapes / sizeof *linear_shapes; s++) {
-        for (int p = 0; p < 3; p++)
-            check_linear_gelu(linear_shapes[s][0], linear_shapes[s][1], linear_shapes[s][2], precisions[p]);
-        free_room(NULL);
-    }
-}
-
 /* The relative error, as a root of sums of squares, of a trial's last array. Errors of both signs cancel, so for
  * products of 1024 numbers it is about 2^-20 in float32 and 2^-12 in TF32. */
 static double relative_error(const Trial *trial, const double *expected)
@@ -260,7 +182,7 @@ static double relative_error(const Trial *trial, const double *expected)
 static void test_tf32(void **state)
 {
     const int64_t rows = 64, n = 1024, count = rows * n;
-    const bool cuda = strcmp(device_name(), "cuda") == 0;
+    const bool cuda = device_kind() == DEVICE_CUDA;
     Trial trial = {.name = "linear, TF32 allowed", .call = call_linear, .shape = {rows, n, n}, .precision = DTYPE_F32};
     const float *x = normals(count), *weight = normals(n * n);
     trial_input(&trial, x, count);
@@ -304,6 +226,5 @@ int main(void)
     device_init(0, 1);
     return run_cases("device_linear", cmocka_unit_test_teardown(test_operand_bytes, free_room),
                      cmocka_unit_test_teardown(test_linear, free_room),
-                     cmocka_unit_test_teardown(test_linear_gelu, free_room),
                      cmocka_unit_test_teardown(test_tf32, free_room));
 }

@@ -15,7 +15,7 @@ static float *x; /* (N) on the device */
 
 static bool is_cuda(void)
 {
-    return strcmp(device_name(), "cuda") == 0;
+    return device_kind() == DEVICE_CUDA;
 }
 
 static int timeline_length(void)

@@ -55,7 +55,7 @@ for algorithm in mpi ring recursive-doubling root; do
     runs_as=ordered
     [ $algorithm = root ] && runs_as=root
     verified 3 "$toy --grad-dtype bf16 --allreduce $algorithm --verify exact" \
-        "$exact and .allreduce == \"$runs_as\" and .grad_dtype == \"bf16\""
+        "$exact and .allreduce == \"$runs_as\" and .flags.grad_dtype == \"bf16\""
     line=$(grep '^gradients: ' "$scratch/out")
     [[ $line == *"sent in bf16, added in float32 and in rank order by $runs_as"* ]] ||
         fail "no line 'gradients: sent in bf16, ... by $runs_as', but '$line'"
@@ -65,7 +65,7 @@ for algorithm in mpi ring recursive-doubling root; do
     grep -q '^  all-reduce .* MB in bf16, ' "$scratch/out" ||
         fail "the summary does not say 'MB in bf16', but '$(grep '^  all-reduce' "$scratch/out")'"
 done
-verified 3 "$toy --allreduce ring" '.allreduce == "ring" and .grad_dtype == "fp32"'
+verified 3 "$toy --allreduce ring" '.allreduce == "ring" and .flags.grad_dtype == "fp32"'
 ! grep -E '^gradients: |MB in' "$scratch/out" || fail "gradients are sent in 32 bits: no line about them is expected"
 
 # In shared memory, also with gradients and 16-bit copies in windows that are freed and made again.

@@ -62,7 +62,7 @@ jq -e '.eval_bits_per_byte - .eval_loss / 0.6931471805599453 | fabs < 1e-9' "$sc
     fail "eval_bits_per_byte is $(jq .eval_bits_per_byte "$scratch/json"), but eval_loss / ln 2 is $bits" "$tiny"
 grep -q "; on unseen data [0-9.]* nats, $bits bits per byte\$" "$scratch/out" ||
     fail "no '... nats, $bits bits per byte' in the summary, but '$(grep '^  loss' "$scratch/out")'" "$tiny"
-jq -e '.first_bucket_mb == 0.5 and .bucket_cap_mb == 25' "$scratch/json" >/dev/null ||
+jq -e '.flags.first_bucket_mb == 0.5 and .flags.bucket_cap_mb == 1' "$scratch/json" >/dev/null ||
     fail "the caps of the buckets are not those of the flags" "$tiny"
 share=$(jq '100 * .exposed_comm_ms / .step_ms.p50' "$scratch/json")
 jq -e '100 * .comm_share - '"$share"' | fabs < 1e-6' "$scratch/json" >/dev/null ||

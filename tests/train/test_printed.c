@@ -160,12 +160,12 @@ static void print_summary(const char *json)
 }
 
 /* The values that both runs share. */
-#define RUN "'model':'mlp', 'device':'cpu', 'parameters':2000, 'steps':30, 'global_batch':64, " \
+#define RUN "'device':'cpu', 'parameters':2000, 'steps':30, " \
             "'first_loss':2.5, 'final_loss':0.25, 'step_ms':{'first':9, 'p50':4, 'p95':5}, " \
             "'forward_ms':1, 'backward_ms':1.5, 'optimizer_ms':0.5, 'data_ms':0.125, 'samples_per_s':16000, " \
             "'peak_rss_mb':50, 'weights_hash':'0000000000000abc', "
-#define ALONE "'stage':1, 'stage_name':'naive', 'world_size':1, 'precision':'fp32', 'tf32':false, " \
-              "'grad_dtype':'fp32', 'wire':null, 'comm_ms':0, 'eval_loss':null, 'eval_bits_per_byte':null, " \
+#define ALONE "'stage':1, 'stage_name':'naive', 'world_size':1, 'flags':{'model':'mlp', 'batch_size':64, " \
+              "'precision':'fp32', 'tf32':false, 'grad_dtype':null, 'wire':null}, 'comm_ms':0, 'eval_loss':null, 'eval_bits_per_byte':null, " \
               "'eval_accuracy':null, 'tokens_per_s':null, 'warmup_steps_excluded':0, 'loss_scale':1, " \
               "'verify':null, 'memory':{'weights_mb':1, " \
               "'operands_mb':0, 'gradients_mb':3, 'optimizer_mb':4, 'activations_mb':5, 'base_mb':6}, "
@@ -191,9 +191,10 @@ static void test_a_small_summary(void **state)
 static void check_a_full_summary(const char *stage, const char *head, const char *collectives)
 {
     char json[2048], expected[2048];
-    snprintf(json, sizeof json, "{%s, " RUN "'world_size':3, 'precision':'fp16', 'tf32':true, 'grad_dtype':'bf16', "
+    snprintf(json, sizeof json, "{%s, " RUN "'world_size':3, 'flags':{'model':'mlp', 'batch_size':64, "
+             "'precision':'fp16', 'tf32':true, 'grad_dtype':'bf16', 'wire':[10, 50]}, "
              "'collectives_per_step':6, 'bytes_per_step':2.5e6, 'comm_ms':2, 'exposed_comm_ms':0.5, "
-             "'comm_share':0.125, 'hidden_fraction':0.75, 'wire':{'gbps':10, 'latency_us':50}, "
+             "'comm_share':0.125, 'hidden_fraction':0.75, "
              "'tokens_per_s':512000, 'warmup_steps_excluded':3, 'eval_loss':1.3862943611, "
              "'eval_bits_per_byte':2, 'eval_accuracy':0.5, 'steps_skipped':2, 'loss_scale':1024, "
              "'memory':{'weights_mb':1, 'operands_mb':2, 'gradients_mb':3, 'optimizer_mb':4, "

@@ -36,12 +36,12 @@ run 2 --steps 6 --batch-size 20 --accumulate 2 --optimizer adamw --wire 10,50 --
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sums by ring, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 5 of 20 samples in 2 micro-batch(es) per rank' \
     'link: emulated, 10 Gbit/s and 50 us'
-says '.stage == 4' '.world_size == 2' '.steps == 6' '.global_batch == 20' '.accumulate == 2' \
-    '.precision == "fp32"' '.allreduce == "ring"' '.grad_dtype == "fp32"' '.first_bucket_mb == 0.0009765625' \
-    '.bucket_cap_mb == 2' '.wire.gbps == 10' '.wire.latency_us == 50' '.parameters == 740' '.buckets == 2' \
-    '.collectives_per_step == 2' '.bytes_per_step == 3136' '.wire_bytes_per_step == 3136' '.zero == null' '.memory.weights_mb == 0.00296' \
-    '.memory.gradients_mb == 0.003136' '.memory.optimizer_mb == 0.00592' '.memory.operands_mb == 0' '.threads == 1' \
-    '.verify.mode == "whole-batch"' '.verify.passed' '.tf32 == false' '.loss_scale == 1' '.join == null'
+says '.stage == 4' '.world_size == 2' '.steps == 6' '.allreduce == "ring"' '.parameters == 740' '.buckets == 2' \
+    '.collectives_per_step == 2' '.bytes_per_step == 3136' '.wire_bytes_per_step == 3136' \
+    '.memory.weights_mb == 0.00296' '.memory.gradients_mb == 0.003136' '.memory.optimizer_mb == 0.00592' \
+    '.memory.operands_mb == 0' '.verify.mode == "whole-batch"' '.verify.passed' '.loss_scale == 1'
+says '.flags.batch_size == 20' '.flags.first_bucket_mb == 0.0009765625' '.flags.wire == [10,50]' \
+    '.flags.optimizer == "adamw"' '.flags.lr == 0.001' '.flags.zero == null' # more kinds: test_options.c
 
 run 2 --steps 3 --rank-samples 205,77 --batch-size 40 --join --precision bf16 --grad-dtype bf16 --momentum 0 \
     --verify exact --allreduce ordered
@@ -53,17 +53,21 @@ begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sum
 goes on with empty batches, sums are divided by the step's samples" \
     "precision: operands of matrix products rounded to bfloat16$emulated, sums in float32" \
     'gradients: sent in bf16, added in float32 and in rank order by ordered'
-says '.rank_samples == [205,77]' '.join == "actual"' '.precision == "bf16"' '.grad_dtype == "bf16"' \
+says '.flags.rank_samples == [205,77]' '.flags.join' '.flags.precision == "bf16"' '.flags.verify == "exact"' \
     '.bytes_per_step == 1568' '.memory.gradients_mb == 0.004704' '.memory.optimizer_mb == 0' \
-    ".memory.operands_mb == $operands_mb" '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.wire == null'
+    ".memory.operands_mb == $operands_mb" '.verify.mode == "exact"' '.verify.max_abs_diff == 0' '.flags.wire == null'
 
 # Every key; values that this run does not have are null.
 keys=$(jq -r 'keys | join(" ")' "$scratch/json")
-expected="accumulate allreduce backend backward_ms bucket_cap_mb buckets bytes_per_step collectives_per_step comm_ms \
-comm_share data_ms device eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_bucket_mb \
-first_loss first_step_ms forward_ms global_batch grad_dtype hidden_fraction join loss_scale memory model \
-optimizer_ms parameters peak_rss_mb precision rank_samples ranks samples_per_s stage stage_name step_ms steps \
-steps_skipped tf32 threads tokens_per_s verify warmup_steps_excluded weights_hash wire wire_bytes_per_step world_size zero"
+expected="allreduce backend backward_ms buckets bytes_per_step collectives_per_step comm_ms comm_share data_ms device \
+eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_loss first_step_ms flags forward_ms \
+hidden_fraction loss_scale memory optimizer_ms parameters peak_rss_mb ranks samples_per_s stage stage_name step_ms \
+steps steps_skipped tokens_per_s verify warmup_steps_excluded weights_hash wire_bytes_per_step world_size"
+# All flags of --help are there, and --zero, which stage 4 lacks.
+flags=$({ "$train" --help; echo '  --zero'; } | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' | grep -v -x help | tr - _ |
+    sort -u)
+diff <(jq -r '.flags | keys[]' "$scratch/json") <(echo "$flags") >"$scratch/diff" ||
+    fail "the summary's flags (<) are not those of --help (>): $(cat "$scratch/diff")"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
 [ -z "$(tail -c 1 "$scratch/json")" ] || fail "the summary's last line has no end"
 says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \

@@ -94,7 +94,7 @@ jq -e '.memory | .gathered_weights_mb > 0 and .gathered_weights_mb < '"$padded" 
 # much again at level 3. And the squares of the norm, 8 bytes for 4096. The first step gathers less.
 for zero in 1 2 3; do
     train 2 "$stage5" --zero $zero --steps 40
-    jq -e ".zero == $zero and (.wire_bytes_per_step / 1e6 / .memory.weights_mb / ($zero == 3 | if . then 3 else 1 end) |
+    jq -e ".flags.zero == \"$zero\" and (.wire_bytes_per_step / 1e6 / .memory.weights_mb / ($zero == 3 | if . then 3 else 1 end) |
         . > 0.98 and . < 1.003)" "$scratch/json" >/dev/null ||
         fail "--zero $zero: $(jq -c '[.wire_bytes_per_step, .memory.weights_mb]' "$scratch/json") bytes per step, MB"
 done

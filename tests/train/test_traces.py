@@ -99,7 +99,7 @@ def check_waits(stage, collectives, summary):
     blocking = [c for c in waited if stage < 3 or c["name"] == "all_reduce squares of the gradients"]
     expect(stage == 2 or all(c["args"]["waited_from"] == c["args"]["queued"] for c in blocking),
            "the wait for a blocking collective does not begin with its call")
-    expect(summary["wire"] is None or any(c["args"]["waited"] > 0 for c in waited if c not in blocking),
+    expect(summary["flags"]["wire"] is None or any(c["args"]["waited"] > 0 for c in waited if c not in blocking),
            "no wait, although the last bucket fills when backward ends")
 
 
@@ -175,7 +175,7 @@ def check_run(launcher, build, directory, flags, scratch):
     for rank in range(RANKS):
         events = [e for e in trace if e["pid"] == rank and e["ph"] != "M"]
         collectives = [e for e in events if e["tid"] == 1 and e["ph"] == "X"]
-        check_compute(events, summary["accumulate"])
+        check_compute(events, summary["flags"]["accumulate"] or 1)
         check_collectives(collectives, summary)
         check_waits(stage, collectives, summary)
         check_launches(stage, events, collectives, check_arrows(events, collectives), parameters)

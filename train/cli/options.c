@@ -4,10 +4,14 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
 #include "base/check.h"
+#include "base/hash.h"
 #include "device/device.h"
 #include "train/cli/options_flags.h"
 #include "train/gpu.h"
@@ -50,6 +54,11 @@ static const char *value_of(const Flag *flag, const char *word, const char *next
     return value;
 }
 
+static bool takes_value(const Flag *flag)
+{
+    return flag->argument != NULL || flag->choices != NULL;
+}
+
 /* Fills options->text and ->given. Returns false if --help was among the flags. */
 static bool read_words(Options *options, int argc, char **argv, int stage)
 {
@@ -57,15 +66,14 @@ static bool read_words(Options *options, int argc, char **argv, int stage)
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
         const FlagId id = find_flag(word);
         const Flag *flag = &flags[id];
-        const bool takes_value = flag->argument != NULL || flag->choices != NULL;
-        if (!takes_value && strchr(word, '=') != NULL)
+        if (!takes_value(flag) && strchr(word, '=') != NULL)
             die("--%s: takes no value", flag->name);
         if (stage < flag->stage)
             die("--%s: stage %d (%s) has no %s: take %s", flag->name, stage, stage_name(stage), flag->feature,
                 stage_directory(flag->stage));
         if (id == FLAG_HELP)
             return false;
-        options->text[id] = takes_value ? value_of(flag, word, next) : "";
+        options->text[id] = takes_value(flag) ? value_of(flag, word, next) : "";
         options->given[id] = true;
         if (options->text[id] == next)
             i++; /* the next word was the value */
@@ -139,16 +147,6 @@ static int whole_number_list(const Options *options, FlagId id, int64_t *numbers
     for (int i = 0; i < count; i++)
         numbers[i] = (int64_t)list[i];
     return count;
-}
-
-/* True: the flag's value is the word "auto". False: it is a number. */
-static bool number_is_auto(const Options *options, FlagId id, double *number)
-{
-    const Flag *flag = &flags[id];
-    const bool is_auto = strcmp(options->text[id], "auto") == 0;
-    if (!is_auto && read_numbers(flag, options->text[id], false, number, 1) < 0)
-        die("--%s: '%s' is not a number from %g to %g, nor auto", flag->name, options->text[id], flag->low, flag->high);
-    return is_auto;
 }
 
 static const Choice *choice(const Options *options, FlagId id)
@@ -245,14 +243,13 @@ static void fill_training(Options *options)
     options->initial_loss_scale = (float)real_number(options, FLAG_LOSS_SCALE);
 }
 
-static void fill_communication(Options *options)
+static void fill_communication(Options *options, int stage)
 {
     const double mebibyte = 1024 * 1024;
     options->share_gpu = options->given[FLAG_SHARE_GPU];
     options->threads = (int)whole_number(options, FLAG_THREADS);
-    options->backend = choice(options, FLAG_BACKEND)->name;
     options->group.algorithm = (AllReduceAlgorithm)choice(options, FLAG_ALLREDUCE)->value;
-    if (options->group.algorithm == ALLREDUCE_AUTO && strcmp(device_name(), "cpu") != 0)
+    if (options->group.algorithm == ALLREDUCE_AUTO && device_kind() != DEVICE_CPU)
         options->group.algorithm = ALLREDUCE_MPI; /* ranks cannot share a GPU's memory */
     options->group.timeout = real_number(options, FLAG_TIMEOUT);
     options->group.debug_collectives = options->given[FLAG_DEBUG_COLLECTIVES];
@@ -266,17 +263,16 @@ static void fill_communication(Options *options)
         options->group.wire_gbps = numbers[0];
         options->group.wire_latency = numbers[1] * 1e-6;
     }
-    double cap = 25, first_cap = 1; /* PyTorch's, in MiB */
-    bool auto_cap = number_is_auto(options, FLAG_BUCKET_CAP_MB, &cap);
-    bool auto_first = number_is_auto(options, FLAG_FIRST_BUCKET_MB, &first_cap);
-    options->auto_bucket_caps = auto_cap && auto_first;
-    options->ddp.bucket_cap_bytes = (size_t)(cap * mebibyte);
-    options->ddp.first_bucket_cap_bytes = (size_t)(first_cap * mebibyte);
+    options->ddp.bucket_cap_bytes = (size_t)(real_number(options, FLAG_BUCKET_CAP_MB) * mebibyte);
+    options->ddp.first_bucket_cap_bytes = (size_t)(real_number(options, FLAG_FIRST_BUCKET_MB) * mebibyte);
     options->ddp.rebuild_buckets = options->given[FLAG_REBUILD_BUCKETS];
     options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS];
     options->ddp.codec = codec_find(choice(options, FLAG_GRAD_DTYPE)->name);
     options->ddp.zero = choice(options, FLAG_ZERO)->value;
-    options->ddp.bucket_per_layer = options->auto_bucket_caps; /* what "auto" means in stage 5 */
+    options->ddp.bucket_per_layer = stage == 5 && !options->given[FLAG_BUCKET_CAP_MB] &&
+                                    !options->given[FLAG_FIRST_BUCKET_MB];
+    if (options->ddp.bucket_per_layer)
+        options->text[FLAG_BUCKET_CAP_MB] = options->text[FLAG_FIRST_BUCKET_MB] = NULL; /* there are no caps */
 }
 
 static void fill_checks_and_files(Options *options)
@@ -294,6 +290,20 @@ static void fill_checks_and_files(Options *options)
     options->flight_recorder = options->text[FLAG_FLIGHT_RECORDER];
 }
 
+BackendKind options_backend(const Options *options)
+{
+    return (BackendKind)choice(options, FLAG_BACKEND)->value;
+}
+
+Resolved options_resolve(const Options *options, AllReduceAlgorithm algorithm, int world_size)
+{
+    const DType sent = options->ddp.codec->dtype;
+    const BackendKind backend = options_backend(options);
+    return (Resolved){.backend = backend, .algorithm = all_reduce_algorithm(algorithm, sent),
+                      .rank_order = world_size <= 2 ||
+                                    (backend == BACKEND_MPI && all_reduce_in_rank_order(algorithm, sent))};
+}
+
 bool options_parse(Options *options, int argc, char **argv, int stage)
 {
     memset(options, 0, sizeof *options);
@@ -305,9 +315,63 @@ bool options_parse(Options *options, int argc, char **argv, int stage)
     fill_defaults(options);
     fill_model(options);
     fill_training(options);
-    fill_communication(options);
+    fill_communication(options, stage);
     fill_checks_and_files(options);
     options_check_flags(options, stage);
     options_check_files(options);
     return true;
+}
+
+/* ---- values that become text again: for the summary and for checkpoints ---- */
+
+static bool is_list(const Flag *flag)
+{
+    return strchr(flag->argument, ',') != NULL;
+}
+
+static cJSON *value_to_json(const Flag *flag, const char *text)
+{
+    double numbers[OPTIONS_MAX_RANKS];
+    if (text == NULL)
+        return takes_value(flag) ? cJSON_CreateNull() : cJSON_CreateFalse();
+    if (text[0] == '\0')
+        return cJSON_CreateTrue();
+    if (flag->low >= flag->high)
+        return cJSON_CreateString(text);
+    const int count = read_numbers(flag, text, false, numbers, OPTIONS_MAX_RANKS);
+    return is_list(flag) ? cJSON_CreateDoubleArray(numbers, count) : cJSON_CreateNumber(numbers[0]);
+}
+
+cJSON *options_to_json(const Options *options, int stage)
+{
+    cJSON *object = cJSON_CreateObject();
+    for (int id = 0; id < FLAG_HELP; id++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s", flags[id].name);
+        for (char *dash = key; (dash = strchr(dash, '-')) != NULL;)
+            *dash = '_';
+        cJSON_AddItemToObject(object, key, stage >= flags[id].stage ? value_to_json(&flags[id], options->text[id])
+                                                                    : cJSON_CreateNull());
+    }
+    return object;
+}
+
+const char *options_setting(const Options *options, int i, char *words, size_t size)
+{
+    int id = 0;
+    while (id < FLAG_COUNT && !(flags[id].bits && i-- == 0))
+        id++;
+    if (id == FLAG_COUNT)
+        return NULL;
+    const char *name = flags[id].name, *text = options->text[id];
+    if (text == NULL)
+        snprintf(words, size, "no --%s", name);
+    else if (flags[id].low < flags[id].high && !is_list(&flags[id])) /* 0.9 and 0.90 are the same */
+        snprintf(words, size, "--%s %.15g", name, strtod(text, NULL));
+    else if (strlen(text) > size / 2)
+        snprintf(words, size, "--%s of fingerprint %016llx", name,
+                 (unsigned long long)fnv1a(FNV1A_START, text, strlen(text)));
+    else
+        snprintf(words, size, "--%s%s%s", name, text[0] != '\0' ? " " : "", text);
+    return name;
 }

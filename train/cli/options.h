@@ -15,6 +15,7 @@ typedef enum JoinMode {
     JOIN_ACTUAL,  /* the number of samples in this step */
     JOIN_INITIAL, /* the full global batch, even if ranks have run out of data */
 } JoinMode;
+typedef enum BackendKind { BACKEND_MPI, BACKEND_NCCL } BackendKind;
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
 
 enum { OPTIONS_MAX_RANKS = 256 }; /* in the list of --rank-samples */
@@ -44,12 +45,10 @@ typedef struct Options {
     OptimizerOptions optimizer;
     double clip_grad_norm; /* 0: off */
 
-    const char *backend;   /* "mpi" or "nccl" */
     bool share_gpu;        /* several ranks may compute on one GPU */
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
     DdpOptions ddp;
-    bool auto_bucket_caps; /* the trainer measures and replaces the caps in ddp, where there is something to measure */
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     bool tf32;             /* CUDA: float32 matrix products may round their operands to TF32 */
     float initial_loss_scale; /* fp16 only */
@@ -70,18 +69,36 @@ typedef struct Options {
     bool given[OPTIONS_MAX_FLAGS];       /* by FlagId: the flag was typed */
 } Options;
 
+/* What the flags come to in this job: by the build, by where its ranks are, and by what gradients are sent as. */
+typedef struct Resolved {
+    BackendKind backend;          /* carries the gradients */
+    AllReduceAlgorithm algorithm; /* adds them, over MPI; never ALLREDUCE_AUTO */
+    bool rank_order;              /* gradients are added in rank order, or have the bits of it: any order on 2 ranks */
+} Resolved;
+
 /* Fills options from the command line; argv must outlive them. Each mistake ends the program with die() (status 2),
  * which names the flag and what would be right; if this stage lacks the flag, it names the stage that has it. For
  * --help, rank 0 prints every flag with its default, and the result is false: end the program with status 0 then. */
 bool options_parse(Options *options, int argc, char **argv, int stage);
 
+/* algorithm: what --allreduce stands for on these ranks, pg_algorithm(). */
+Resolved options_resolve(const Options *options, AllReduceAlgorithm algorithm, int world_size);
+
 /* The checks that need the number of ranks: die()s if the global batch has fewer samples than ranks x micro-batches, if
- * --rank-samples does not fit the ranks, or if --verify does not fit the algorithm or the dtype that adds gradients. */
-void options_check_world(const Options *options, int world_size);
+ * --rank-samples does not fit the ranks, or if --verify does not fit how gradients are sent and added. */
+void options_check_world(const Options *options, const Resolved *resolved, int world_size);
 
 /* die()s, and shows both sides, if ranks were started with different programs or flags: all flags must be typed alike,
  * except for those that --help marks "(per rank)". Collective. */
 void options_check_agreement(const Options *options, ProcessGroup *pg, int stage);
+
+/* All flags but --help, by their names with _ for -: a number, a list of numbers, or a word, as typed or by default; true
+ * if the flag was given without a value. false or null: it was not given, or this stage lacks it. Owned by the caller. */
+struct cJSON *options_to_json(const Options *options, int stage);
+
+/* The flags on which the bits of a resumed run depend, one by one: writes number `i`, counted from 0, as words ("--seed
+ * 42", "no --join"), and returns its name without dashes; NULL: there are no more. A long list becomes a fingerprint. */
+const char *options_setting(const Options *options, int i, char *words, size_t size);
 
 /* After device_init(): die()s if two ranks compute on one GPU, unless --share-gpu allows it. Collective. */
 void options_check_devices(const Options *options, ProcessGroup *pg);

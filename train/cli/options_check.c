@@ -71,7 +71,7 @@ static void check_training(const Options *options, int stage)
 
 static void check_device(const Options *options)
 {
-    bool cuda = strcmp(device_name(), "cuda") == 0, nccl = strcmp(options->backend, "nccl") == 0;
+    const bool cuda = device_kind() == DEVICE_CUDA, nccl = options_backend(options) == BACKEND_NCCL;
     if (options->share_gpu && !cuda)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
     if (options->tf32 && !cuda)
@@ -192,7 +192,7 @@ static void check_rank_samples(const Options *options, int world_size)
             (long long)(options->batch_size / world_size + 1) * world_size);
 }
 
-void options_check_world(const Options *options, int world_size)
+void options_check_world(const Options *options, const Resolved *resolved, int world_size)
 {
     int64_t least = (int64_t)world_size * options->accumulate;
     if (options->batch_size < least)
@@ -202,11 +202,9 @@ void options_check_world(const Options *options, int world_size)
         check_rank_samples(options, world_size);
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.codec->rounds)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
-    bool nccl = strcmp(options->backend, "nccl") == 0;
-    bool rank_order = all_reduce_in_rank_order(options->group.algorithm, options->ddp.codec->dtype);
-    if (options->verify == VERIFY_EXACT && world_size > 2 && (nccl || !rank_order))
+    if (options->verify == VERIFY_EXACT && !resolved->rank_order)
         die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
-            world_size, nccl ? ", with --backend mpi" : "");
+            world_size, resolved->backend == BACKEND_NCCL ? ", with --backend mpi" : "");
 }
 
 /* ---- what must be equal on all ranks, or different on each ---- */
@@ -229,7 +227,8 @@ void options_check_agreement(const Options *options, ProcessGroup *pg, int stage
         if (!flags[id].per_rank)
             fprintf(stream, "--%s is %s\n", flags[id].name, typed == NULL ? "not given" : bare ? "given" : typed);
     }
-    fprintf(stream, "the program is that of stage %d (%s, %s)\n", stage, device_name(), options->backend);
+    fprintf(stream, "the program is that of stage %d (%s, %s)\n", stage, device_name(),
+            options->text[FLAG_BACKEND]);
     fclose(stream);
     replicas_check_same_text(pg, text, "the ranks were started differently",
                              "give every rank the same program and flags");

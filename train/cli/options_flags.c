@@ -28,7 +28,7 @@ static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
 static const Choice gradient_codecs[] = {{"fp32", 0}, {"bf16", 0}, {"fp16", 0}, {NULL, 0}}; /* names of ddp/codec.h */
-static const Choice backends[] = {{"mpi", 0}, {"nccl", 1}, {NULL, 0}};
+static const Choice backends[] = {{"mpi", BACKEND_MPI}, {"nccl", BACKEND_NCCL}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
     {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING}, {NULL, 0}};
@@ -37,7 +37,7 @@ static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {N
 static const Choice join_modes[] = {{"", JOIN_ACTUAL}, {"initial", JOIN_INITIAL}, {NULL, 0}};
 static const Choice verify_modes[] = {{"", VERIFY_WHOLE_BATCH}, {"exact", VERIFY_EXACT}, {NULL, 0}};
 
-/* name, argument, choices, default, low, high, stage, feature, help, per_rank, title
+/* name, argument, choices, default, low, high, stage, feature, help, per_rank, bits, title
  *
  * note: per-rank
  * Ranks compare all flags except those marked per_rank (options_check.c): hosts may keep data and checkpoints in
@@ -57,40 +57,45 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_BINARY_DATA] = {"binary-data", NULL, NULL, NULL, 0, 0, 1, NULL,
                           "gpt, gpt2: --data may be any file, and need not be plain text"},
     [FLAG_MASK_TOKENS] = {"mask-tokens", "F", NULL, "0", 0, 0.9999, 1, NULL,
-                          "gpt, gpt2: leave each target token out of the training loss with this probability"},
+                          "gpt, gpt2: leave each target token out of the training loss with this probability",
+                          .bits = true},
 
     [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ...",
                     .title = "Length and batches"},
     [FLAG_EPOCHS] = {"epochs", "N", NULL, NULL, 1, 1e6, 1, NULL, "... this many times through the data"},
     [FLAG_BATCH_SIZE] = {"batch-size", "GLOBAL", NULL, NULL, 1, 1e9, 1, NULL,
-                         "samples per step: all ranks and micro-batches together"},
-    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 3, "gradient accumulation", "micro-batches per step"},
+                         "samples per step: all ranks and micro-batches together", .bits = true},
+    [FLAG_ACCUMULATE] = {"accumulate", "K", NULL, "1", 1, 1e6, 3, "gradient accumulation", "micro-batches per step",
+                        .bits = true},
     [FLAG_DROP_LAST] = {"drop-last", NULL, NULL, NULL, 0, 0, 1, NULL,
-                        "drop the epoch's tail instead of repeating samples"},
+                        "drop the epoch's tail instead of repeating samples", .bits = true},
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
-                           "samples on each rank, as if each rank read files of its own"},
+                           "samples on each rank, as if each rank read files of its own", .bits = true},
     [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
-                   "a rank without data goes on with empty batches; initial: still divide by the full batch"},
-    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling"},
+                   "a rank without data goes on with empty batches; initial: still divide by the full batch",
+                   .bits = true},
+    [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling",
+                   .bits = true},
     [FLAG_SAME_INIT] = {"same-init", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "every rank draws its initial weights from seed, not from seed + rank"},
 
     [FLAG_OPTIMIZER] = {"optimizer", NULL, optimizers, NULL, 0, 0, 1, NULL, "adamw: betas 0.9, 0.95, eps 1e-8",
                         .title = "Update"},
-    [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate"},
+    [FLAG_LR] = {"lr", "X", NULL, NULL, 1e-12, 1000, 1, NULL, "learning rate", .bits = true},
     [FLAG_LR_SCHEDULE] = {"lr-schedule", NULL, schedules, NULL, 0, 0, 1, NULL,
                           "cosine: down to a tenth at the last step"},
     [FLAG_WARMUP_STEPS] = {"warmup-steps", "N", NULL, NULL, 0, 1e9, 1, NULL,
                            "the learning rate rises over these steps (default: at most a tenth of the run)"},
-    [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only"},
+    [FLAG_MOMENTUM] = {"momentum", "X", NULL, NULL, 0, 0.9999, 1, NULL, "sgd only", .bits = true},
     [FLAG_WEIGHT_DECAY] = {"weight-decay", "X", NULL, NULL, 0, 100, 1, NULL,
-                           "sgd: added to the gradient; adamw: decoupled, matrices only"},
+                           "sgd: added to the gradient; adamw: decoupled, matrices only", .bits = true},
     [FLAG_CLIP_GRAD_NORM] = {"clip-grad-norm", "X", NULL, NULL, 0, 1e9, 1, NULL,
-                             "scale gradients down to this norm (0: never)"},
+                             "scale gradients down to this norm (0: never)", .bits = true},
     [FLAG_PRECISION] = {"precision", NULL, precisions, "fp32", 0, 0, 1, NULL,
-                        "of matrix products (bf16, fp16: from stage 4 on)"},
+                        "of matrix products (bf16, fp16: from stage 4 on)", .bits = true},
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
-                   "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32"},
+                   "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32",
+                   .bits = true},
     [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, (double)LOSS_SCALER_MOST, 4, "loss scaling",
                          "the first scale, at most 2^24, with --precision fp16 (and --grad-dtype fp16: "
                          LOSS_SCALE_FP16_ON_THE_WIRE ")"},
@@ -98,7 +103,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_SHARE_GPU] = {"share-gpu", NULL, NULL, NULL, 0, 0, 1, NULL,
                         "train_cuda: several ranks may compute on one GPU (with --backend mpi)",
                         .title = "Ranks and communication"},
-    [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank"},
+    [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank", .bits = true},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
                       "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "auto", 0, 0, 1, NULL,
@@ -107,17 +112,17 @@ const Flag flags[FLAG_COUNT] = {
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,
                       "a collective that takes longer, also because of --wire, ends the run"},
-    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
-                            "a bucket is closed at this size, in MiB (0: one per parameter; auto: what hides most, "
-                            "or in stage 5 one per layer)"},
-    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "auto", 0, 1e6, 2, "buckets",
-                              "the same for the first bucket alone (if only one of the two is given: 25, 1)"},
+    [FLAG_BUCKET_CAP_MB] = {"bucket-cap-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
+                            "a bucket is closed at this size, in MiB (0: one per parameter; stage 5: without this "
+                            "flag and the next, one per layer)"},
+    [FLAG_FIRST_BUCKET_MB] = {"first-bucket-mb", "X", NULL, "1", 0, 1e6, 2, "buckets",
+                              "the same for the first bucket alone"},
     [FLAG_REBUILD_BUCKETS] = {"rebuild-buckets", NULL, NULL, NULL, 0, 0, 3, "rebuilding of buckets",
                               "stages 3, 4: after step 1, fill buckets in the order in which gradients became ready"},
     [FLAG_FIND_UNUSED_PARAMETERS] = {"find-unused-parameters", NULL, NULL, NULL, 0, 0, 3,
                                      "search for unused parameters", "allow parameters that a step does not use"},
     [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, gradient_codecs, "fp32", 0, 0, 4, "gradients in half precision",
-                         "what gradients are sent as"},
+                         "what gradients are sent as", .bits = true},
     [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
                    "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
 

@@ -47,6 +47,7 @@ typedef struct Flag {
     const char *feature;       /* completes "stage 1 (naive) has no ..."; NULL if stage is 1 */
     const char *help;
     bool per_rank;             /* ranks may differ in it; all other flags must be typed alike on all ranks */
+    bool bits;                 /* a resumed run has other bits with another value: checkpoints hold it */
     const char *title;         /* --help: of the group that begins here; NULL: none does */
 } Flag;
 
@@ -71,6 +72,9 @@ extern const ModelDefault model_defaults[MODEL_DEFAULT_COUNT]; /* --optimizer co
 
 const char *stage_directory(int stage); /* "stage1_naive" */
 const char *stage_name(int stage);      /* "naive" */
+
+/* options.c: of --backend, whose default depends on the build. */
+BackendKind options_backend(const Options *options);
 
 /* options_help.c */
 void options_print_help(int stage);

@@ -71,7 +71,7 @@ static void print_shapes(void)
 
 void options_print_help(int stage)
 {
-    const char *program = strcmp(device_name(), "cuda") == 0 ? "train_cuda" : "train";
+    const char *program = device_kind() == DEVICE_CUDA ? "train_cuda" : "train";
     printf("%s: distributed data parallel training, stage %d (%s)\n\n", program, stage, stage_name(stage));
     printf("usage: %s [FLAGS]                  one rank\n", program);
     printf("       mpiexec -n 2 %s [FLAGS]     two ranks\n", program);

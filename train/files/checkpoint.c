@@ -234,10 +234,8 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
     state->step = (long)metadata_number(file, "step", 0, LARGEST_COUNT);
     read_place(file, state);
     for (int i = 0; i < state->setting_count; i++) {
-        CheckpointSetting *setting = &state->settings[i];
-        const bool new_key = strcmp(setting->key, CHECKPOINT_DATA) == 0 || strcmp(setting->key, CHECKPOINT_SUMS) == 0;
-        const bool unknown = state->place.epoch < 0 && new_key;
-        snprintf(setting->words, sizeof setting->words, "%s", unknown ? "" : metadata_text(file, setting->key));
+        const char *words = safetensors_metadata(file, state->settings[i].key);
+        snprintf(state->settings[i].words, sizeof state->settings[i].words, "%s", words != NULL ? words : "");
     }
 }
 
@@ -305,12 +303,16 @@ CheckpointSetting *checkpoint_setting(CheckpointState *state, const char *key)
 
 void checkpoint_compare(const char *path, const CheckpointState *saved, const CheckpointState *ours)
 {
-    if (saved->place.epoch < 0)
-        advise("%s: an older version of this program has written it, and it does not say on which data", path);
+    bool all_known = saved->place.epoch >= 0;
     for (int i = 0; i < ours->setting_count; i++) {
         const CheckpointSetting *theirs = &saved->settings[i], *setting = &ours->settings[i];
-        if (theirs->words[0] != '\0' && strcmp(theirs->words, setting->words) != 0)
+        if (theirs->words[0] == '\0')
+            all_known = false;
+        else if (strcmp(theirs->words, setting->words) != 0)
             advise("%s: was saved from a run with %s; this one has %s: %s", path, theirs->words, setting->words,
                    setting->effect);
     }
+    if (!all_known)
+        advise("%s: an older version of this program has written it, and it does not say all of how its run was "
+               "started", path);
 }

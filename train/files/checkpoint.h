@@ -17,11 +17,11 @@
 /* One setting of a run, in words. Settings are compared by their words. */
 typedef struct CheckpointSetting {
     const char *key; /* in the file's metadata: "seed" */
-    char words[128]; /* "--seed 42"; "": not known */
+    char words[128]; /* "--seed 42"; "": not known, in a file of an older version */
     char effect[128]; /* if another run has other words: "the weights will not be the same to the bit" */
 } CheckpointSetting;
 
-enum { CHECKPOINT_MOST_SETTINGS = 16 };
+enum { CHECKPOINT_MOST_SETTINGS = 24 };
 
 typedef struct CheckpointState {
     /* The state of the run. */
@@ -39,12 +39,12 @@ typedef struct CheckpointState {
     uint64_t hash; /* set on loading: hash of the file */
 } CheckpointState;
 
-/* Keys. */
+/* Keys. Most are the names of flags (options_setting()); a key whose words have changed needs another name. */
 #define CHECKPOINT_PRECISION "precision" /* the file's loss scale is used only if this setting is equal */
-#define CHECKPOINT_SCHEDULE "schedule"   /* of the learning rate */
-#define CHECKPOINT_SEED "seed"           /* of the order of samples */
-#define CHECKPOINT_DATA "data"           /* size and checksum of what is trained on; not in files of older versions */
-#define CHECKPOINT_SUMS "sums"           /* what else changes bits, on the same data; not in files of older versions */
+#define CHECKPOINT_RATE "lr"
+#define CHECKPOINT_SCHEDULE "lr_schedule" /* of the learning rate */
+#define CHECKPOINT_SEED "seed"            /* of the order of samples */
+#define CHECKPOINT_DATA "data"            /* size and checksum of what is trained on */
 
 /* Adds a setting. key is not copied. Faults if there are more than CHECKPOINT_MOST_SETTINGS. */
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)

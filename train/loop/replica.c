@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/hash.h"
 #include "device/device.h"
 #include "train/files/checkpoint.h"
 
@@ -97,65 +96,24 @@ bool replica_update(Replica *replica, long step)
     return taken;
 }
 
-enum { NUMBER_SIZE = 32 };
-
-/* Writes the shortest text that is this number in float32: with fewer digits, two learning rates may look equal. */
-static const char *number_words(double number, char text[NUMBER_SIZE])
-{
-    const int enough = 9;
-    for (int digits = 6; digits <= enough; digits++) {
-        snprintf(text, NUMBER_SIZE, "%.*g", digits, number);
-        if ((float)strtod(text, NULL) == (float)number)
-            break;
-    }
-    return text;
-}
-
-/* What belongs to the update of weights. */
-static void add_update_settings(const Replica *replica, CheckpointState *state)
-{
-    const Options *options = replica->options;
-    const OptimizerOptions *optimizer = &options->optimizer;
-    const long warmup = warmup_steps(options, replica->total_steps);
-    char lr[NUMBER_SIZE], momentum[NUMBER_SIZE], decay[NUMBER_SIZE], norm[NUMBER_SIZE];
-    number_words((double)options->lr, lr);
-    if (options->lr_schedule == LR_CONSTANT)
-        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr %s, constant after %ld steps of warm-up", lr, warmup);
-    else
-        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr %s, cosine over %ld steps, %ld of them warm-up", lr,
-                               replica->total_steps, warmup);
-    checkpoint_add_setting(state, "update", "momentum %s, weight decay %s, clipping at %s, gradients sent in %s",
-                           number_words(optimizer->kind == OPTIMIZER_SGD ? (double)optimizer->momentum : 0, momentum),
-                           number_words((double)optimizer->weight_decay, decay),
-                           number_words(options->clip_grad_norm, norm), options->ddp.codec->name);
-}
-
 /* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
 static void add_settings(const Replica *replica, const Sampler *sampler, CheckpointState *state)
 {
     const Options *options = replica->options;
-    const size_t list_bytes = (size_t)options->rank_samples_count * sizeof options->rank_samples[0];
-    const uint64_t list_hash = list_bytes > 0 ? fnv1a(FNV1A_START, options->rank_samples, list_bytes) : 0;
-    const char *joins[] = {[JOIN_NONE] = "no --join", [JOIN_ACTUAL] = "--join", [JOIN_INITIAL] = "--join initial"};
-    const bool rank_order = sampler->world_size <= 2 ||
-                            all_reduce_in_rank_order(options->group.algorithm, options->ddp.codec->dtype);
-    char mask[64] = "", number[NUMBER_SIZE];
-    if (options->mask_tokens > 0)
-        snprintf(mask, sizeof mask, " --mask-tokens %s", number_words((double)options->mask_tokens, number));
+    const long warmup = warmup_steps(options, replica->total_steps);
+    char words[sizeof state->settings[0].words];
+    const char *flag;
+    for (int i = 0; (flag = options_setting(options, i, words, sizeof words)) != NULL; i++)
+        checkpoint_add_setting(state, flag, "%s", words);
     checkpoint_add_setting(state, CHECKPOINT_DATA, "data of %lld samples, checksum %08x",
                            (long long)sampler->dataset_size, replica->data_checksum);
-    checkpoint_add_setting(state, CHECKPOINT_SEED, "--seed %llu", (unsigned long long)options->seed);
     checkpoint_add_setting(state, "ranks", "%d rank(s)", sampler->world_size);
-    checkpoint_add_setting(state, CHECKPOINT_SUMS, "--threads %d, gradients added in %s order", options->threads,
-                           rank_order ? "rank" : "another");
-    checkpoint_add_setting(state, "batch", "--batch-size %lld --accumulate %d%s%s", (long long)options->batch_size,
-                           options->accumulate, options->drop_last ? " --drop-last" : "", mask);
-    checkpoint_add_setting(state, "rank_samples", "--rank-samples of fingerprint %08x", /* 0: no --rank-samples */
-                           (uint32_t)(list_hash >> 32));
-    checkpoint_add_setting(state, "join", "%s", joins[options->join]);
-    checkpoint_add_setting(state, CHECKPOINT_PRECISION, "--precision %s%s", precision_name(options->precision),
-                           options->tf32 ? " --tf32" : "");
-    add_update_settings(replica, state);
+    checkpoint_add_setting(state, "order", "gradients added in %s order", replica->rank_order ? "rank" : "another");
+    if (options->lr_schedule == LR_CONSTANT)
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr constant after %ld steps of warm-up", warmup);
+    else
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr cosine over %ld steps, %ld of them warm-up",
+                               replica->total_steps, warmup);
 }
 
 static CheckpointState checkpoint_state(const Replica *replica, const Sampler *sampler, long next_step)
@@ -182,11 +140,12 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
 static void tell_differences(const Replica *replica, const char *path, const CheckpointState *saved,
                              CheckpointState *ours, int64_t again)
 {
+    static const char *const of_rate[] = {CHECKPOINT_RATE, CHECKPOINT_SCHEDULE};
     const float rate = learning_rate(replica->options, ours->step, replica->total_steps);
     CheckpointSetting *schedule = checkpoint_setting(ours, CHECKPOINT_SCHEDULE);
-    if (saved->learning_rate > 0 && memcmp(&rate, &saved->learning_rate, sizeof rate) != 0)
-        snprintf(schedule->effect, sizeof schedule->effect, "the learning rate goes from %g in step %ld to %g in the "
-                 "next", (double)saved->learning_rate, saved->step - 1, (double)rate);
+    for (int i = 0; i < 2 && saved->learning_rate > 0 && rate != saved->learning_rate; i++)
+        snprintf(checkpoint_setting(ours, of_rate[i])->effect, sizeof schedule->effect, "the learning rate goes from %g "
+                 "in step %ld to %g in the next", (double)saved->learning_rate, saved->step - 1, (double)rate);
     if (saved->place.samples > 0)
         snprintf(checkpoint_setting(ours, CHECKPOINT_SEED)->effect, sizeof schedule->effect,
                  "the rest of the epoch comes in another order: some samples are trained again, and some are left out");

@@ -15,8 +15,6 @@
 #include "device/device.h"
 #include "train/report/output.h"
 
-#define MEBIBYTE ((double)(1 << 20))
-
 double report_resident_mb(void)
 {
     long pages_total = 0, pages_resident = 0;
@@ -54,47 +52,34 @@ static void print_own_data(const Options *options, const Sampler *sampler)
     printf("\n");
 }
 
-/* The algorithm that adds the gradients. Over MPI it is not always that of --allreduce. */
-static const char *gradients_algorithm(const Options *options)
+static const char *gradients_algorithm(const Resolved *resolved)
 {
-    if (strcmp(options->backend, "nccl") == 0)
-        return "nccl";
-    return all_reduce_name(all_reduce_algorithm(options->group.algorithm, options->ddp.codec->dtype));
+    return resolved->backend == BACKEND_NCCL ? "nccl" : all_reduce_name(resolved->algorithm);
 }
 
-/* One line about gradients that are rounded when they are sent. */
-static void print_gradients(const Options *options)
+/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
+static void print_gradients(const Options *options, const Resolved *resolved, AllReduceAlgorithm wanted)
 {
-    const char *algorithm = gradients_algorithm(options), *wanted = all_reduce_name(options->group.algorithm);
     printf("gradients: sent in %s, ", options->ddp.codec->name);
-    if (strcmp(algorithm, "nccl") == 0)
+    if (resolved->backend == BACKEND_NCCL)
         printf("added by NCCL");
     else
-        printf("added in float32 and in rank order by %s", algorithm);
-    if (strcmp(algorithm, wanted) != 0 && strcmp(algorithm, "nccl") != 0)
-        printf(", because %s cannot", wanted);
+        printf("added in float32 and in rank order by %s", all_reduce_name(resolved->algorithm));
+    if (resolved->backend == BACKEND_MPI && resolved->algorithm != wanted)
+        printf(", because %s cannot", all_reduce_name(wanted));
     printf("\n");
 }
 
-/* One line about the caps that were measured for the buckets. */
-static void print_bucket_caps(const BucketCaps *caps)
+void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
+                  const Sampler *sampler, long first_step)
 {
-    const double all = caps->hidden + caps->exposed;
-    printf("buckets: %d (caps: %.3g MiB, then %.3g); expected: %.0f %% of %.3g ms hidden (backward %.3g ms; link "
-           "%.3g us, then %.3g GB/s)\n", caps->buckets, (double)caps->first / MEBIBYTE, (double)caps->others / MEBIBYTE,
-           100 * caps->hidden / all, 1e3 * all, 1e3 * caps->backward, 1e6 * caps->link.latency,
-           1e-9 * caps->link.bytes_per_second);
-}
-
-void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, const BucketCaps *caps, long first_step)
-{
+    const Options *options = replica->options;
     if (pg_rank(pg) != 0)
         return;
     own_work_begin("prints", "its settings");
     printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
            options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
-           pg_backend(pg), gradients_algorithm(options), device_description());
+           pg_backend(pg), gradients_algorithm(resolved), device_description());
     printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
            (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
            options->accumulate);
@@ -112,68 +97,31 @@ void report_start(const Options *options, ProcessGroup *pg, const Replica *repli
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.codec->rounds)
-        print_gradients(options);
+        print_gradients(options, resolved, pg_algorithm(pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
                pg_world_size(pg), options->ddp.zero >= 2 ? ", of the gradients" : "",
                options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
-    if (caps->buckets > 0)
-        print_bucket_caps(caps);
     fflush(stdout);
     own_work_end();
 }
 
 /* ---- at the end ---- */
 
-static void add_own_data(cJSON *summary, const Options *options)
-{
-    const char *modes[] = {[JOIN_NONE] = NULL, [JOIN_ACTUAL] = "actual", [JOIN_INITIAL] = "initial"};
-    summary_add_text(summary, "join", modes[options->join]);
-    cJSON *samples = options->rank_samples_count > 0 ? cJSON_CreateArray() : cJSON_CreateNull();
-    for (int rank = 0; rank < options->rank_samples_count; rank++)
-        cJSON_AddItemToArray(samples, cJSON_CreateNumber((double)options->rank_samples[rank]));
-    cJSON_AddItemToObject(summary, "rank_samples", samples);
-}
-
-static void add_link(cJSON *summary, const ProcessGroupOptions *group)
-{
-    if (group->wire_gbps > 0) {
-        cJSON *wire = cJSON_AddObjectToObject(summary, "wire");
-        summary_add_number(wire, "gbps", group->wire_gbps);
-        summary_add_number(wire, "latency_us", group->wire_latency * 1e6);
-        cJSON_AddBoolToObject(wire, "emulated", true);
-    } else {
-        cJSON_AddNullToObject(summary, "wire");
-    }
-}
-
-static void add_settings(cJSON *summary, const Options *options, ProcessGroup *pg, const Replica *replica,
+/* What the flags are, and what they come to in this run. */
+static void add_settings(cJSON *summary, const Resolved *resolved, ProcessGroup *pg, const Replica *replica,
                          const Ddp *ddp)
 {
-    const bool has_caps = ddp_stage_number >= 2 && !(ddp_stage_number == 5 && options->ddp.bucket_per_layer);
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
-    summary_add_text(summary, "model", options->model.name);
+    cJSON_AddItemToObject(summary, "flags", options_to_json(replica->options, ddp_stage_number));
     summary_add_text(summary, "backend", pg_backend(pg));
     summary_add_text(summary, "device", device_name());
     summary_add_number(summary, "world_size", pg_world_size(pg));
-    summary_add_number(summary, "threads", options->threads); /* BLAS threads of a rank */
-    summary_add_number(summary, "global_batch", (double)options->batch_size);
-    summary_add_number(summary, "accumulate", options->accumulate);
-    add_own_data(summary, options);
-    summary_add_text(summary, "precision", precision_name(options->precision));
-    cJSON_AddBoolToObject(summary, "tf32", options->tf32);
-    summary_add_number(summary, "loss_scale", (double)replica->scaler.scale);
-    summary_add_text(summary, "allreduce", gradients_algorithm(options));
-    summary_add_text(summary, "grad_dtype", options->ddp.codec->name);
-    summary_add_number(summary, "bucket_cap_mb",
-                       has_caps ? (double)options->ddp.bucket_cap_bytes / MEBIBYTE : (double)NAN);
-    summary_add_number(summary, "first_bucket_mb",
-                       has_caps ? (double)options->ddp.first_bucket_cap_bytes / MEBIBYTE : (double)NAN);
-    add_link(summary, &options->group);
-    summary_add_number(summary, "zero", ddp_stage_number == 5 ? options->ddp.zero : (double)NAN);
+    summary_add_text(summary, "allreduce", gradients_algorithm(resolved));
+    summary_add_number(summary, "loss_scale", (double)replica->scaler.scale); /* at the end */
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
     summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
 }
@@ -256,7 +204,8 @@ static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
     return ranks;
 }
 
-void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const RunRecord *record)
+void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
+                const RunRecord *record)
 {
     const Options *options = replica->options;
     cJSON *ranks = gather_rank_times(pg, &record->stats);
@@ -265,7 +214,7 @@ void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const 
         return;
     }
     cJSON *summary = cJSON_CreateObject();
-    add_settings(summary, options, pg, replica, ddp);
+    add_settings(summary, resolved, pg, replica, ddp);
     add_results(summary, replica, ddp, record);
     add_verification(summary, options->verify, &record->verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);

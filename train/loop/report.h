@@ -3,7 +3,6 @@
 #define LOCKSTEP_TRAIN_REPORT_H
 
 #include "data/sampler.h"
-#include "ddp/bucket_plan.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/replica.h"
 #include "train/report/stats.h"
@@ -26,13 +25,13 @@ typedef struct RunRecord {
 double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
 double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-/* Rank 0 prints what the run will train, and why the buckets have their caps if those were measured (caps->buckets is
- * not 0); the other ranks do nothing. */
-void report_start(const Options *options, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, const BucketCaps *caps, long first_step);
+/* Rank 0 prints what the run will train; the other ranks do nothing. */
+void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
+                  const Sampler *sampler, long first_step);
 
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
-void report_end(ProcessGroup *pg, const Replica *replica, const Ddp *ddp, const RunRecord *record);
+void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
+                const RunRecord *record);
 
 /* True if the run has trained. False, and rank 0 says why, if most steps were skipped, if the loss on held-out data is
  * not finite, or if the verification has failed (which has said so itself). */

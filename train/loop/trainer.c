@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "data/loader.h"
 #include "device/device.h"
-#include "ddp/bucket_plan.h"
 #include "ddp/replicas.h"
 #include "train/loop/evaluate.h"
+#include "train/loop/not_finite.h"
 #include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
@@ -30,7 +30,6 @@ typedef struct Trainer {
     Sampler sampler;
     Loader *loader;
     Replica replica;
-    BucketCaps caps; /* if the options leave them to be chosen */
     Ddp *ddp;
     int64_t own_terms; /* of this rank's loss, in this step so far */
     Work *counting;    /* with --mask-tokens: the all-reduce of own_terms */
@@ -276,36 +275,16 @@ static void check_same_files(const Trainer *trainer)
                              "give every rank the same data and checkpoint");
 }
 
-/* Before DDP exists: measures a backward pass and the link, and chooses the buckets' caps by them. The second pass
- * counts, because in the first all memory is new. Their gradients are thrown away. Collective. */
-static void choose_bucket_caps(Trainer *trainer, Options *options)
-{
-    Replica *replica = &trainer->replica;
-    ParameterList *parameters = &replica->model.parameters;
-    Loader *loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
-                                  trainer->record.first_step);
-    void *gradients = parameters_allocate_gradients(parameters);
-    const Batch *batch = loader_next(loader);
-    Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    replica_backward(replica, loss);
-    loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    trainer->caps = bucket_caps_choose(trainer->pg, parameters, &replica->tape, loss, replica->scaler.scale,
-                                       ddp_stage_number >= 3);
-    options->ddp.first_bucket_cap_bytes = trainer->caps.first;
-    options->ddp.bucket_cap_bytes = trainer->caps.others;
-    parameters_free_gradients(parameters, gradients);
-    loader_stop(loader);
-}
-
 /* The replica stands where the checkpoint was saved, if there is one.
  *
  * note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
-static void create_replica(Trainer *trainer, const Options *options)
+static void create_replica(Trainer *trainer, const Options *options, const Resolved *resolved)
 {
     Replica *replica = &trainer->replica;
     const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
+    replica->rank_order = resolved->rank_order;
     own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
         replica->data_checksum = dataset_checksum(&trainer->train_set);
@@ -322,7 +301,7 @@ static void create_replica(Trainer *trainer, const Options *options)
             options->resume, trainer->record.first_step);
 }
 
-static void set_up(Trainer *trainer, Options *options)
+static void set_up(Trainer *trainer, const Options *options, const Resolved *resolved)
 {
     const int world_size = pg_world_size(trainer->pg);
     own_work_begin("reads", "its data");
@@ -336,10 +315,7 @@ static void set_up(Trainer *trainer, Options *options)
         sampler_set_rank_samples(&trainer->sampler, options->rank_samples);
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
-    create_replica(trainer, options);
-    bool measures = ddp_stage_number >= 2 && ddp_stage_number <= 4; /* stage 5 has a bucket for each layer */
-    if (options->auto_bucket_caps && measures && world_size > 1 && strcmp(device_name(), "cpu") == 0)
-        choose_bucket_caps(trainer, options); /* not on a GPU, whose events come before its gradients */
+    create_replica(trainer, options, resolved);
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
@@ -370,14 +346,13 @@ static void tear_down(Trainer *trainer)
     free(trainer->initial_weights);
 }
 
-int train(Options *options, ProcessGroup *pg)
+int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .pg = pg};
     RunRecord *record = &trainer.record;
-    set_up(&trainer, options);
+    set_up(&trainer, options, resolved);
     keep_initial_weights(&trainer);
-    report_start(options, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, &trainer.caps,
-                 record->first_step);
+    report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
     progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
@@ -394,7 +369,7 @@ int train(Options *options, ProcessGroup *pg)
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
                                                trainer.initial_weights, record->first_step);
-    report_end(pg, &trainer.replica, trainer.ddp, record);
+    report_end(resolved, pg, &trainer.replica, trainer.ddp, record);
     if (options->generate > 0 && pg_rank(pg) == 0)
         generate_text(&trainer.replica, options->generate, options->seed);
     const bool good = report_success(&trainer.replica, record);

@@ -4,8 +4,8 @@
 
 #include "train/cli/options.h"
 
-/* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns neither argument. Returns
+/* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns no argument. Returns
  * the exit status: 0, or 1 if --verify failed. Mistakes of the user die(); faults at run time end all ranks. */
-int train(Options *options, ProcessGroup *pg);
+int train(const Options *options, const Resolved *resolved, ProcessGroup *pg);
 
 #endif

@@ -11,8 +11,6 @@
 #include "data/sampler.h"
 #include "device/device.h"
 
-/* ---- the proof ---- */
-
 /* The one process that takes the place of all ranks. */
 typedef struct Reference {
     const Dataset *dataset;
@@ -202,71 +200,4 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
     _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
     pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");
     return result;
-}
-
-/* ---- a loss or a gradient that is not finite ---- */
-
-#define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
-
-static const char how_to_skip[] = "; --on-nan skip skips such steps";
-
-void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds)
-{
-    if (isfinite(loss))
-        return;
-    job_say_fault("this rank's own loss is %f (micro-batch %d), before its gradients are sent: if no other rank "
-                  "reports this, check this rank's data; if all do, a lower --lr or --clip-grad-norm may help%s",
-                  (double)loss, batch->micro_batch, how_to_skip);
-    sleep_seconds(fmax(TIME_TO_REPORT, 2 * forward_seconds));
-    job_abort(1);
-}
-
-/* Computes the step again and returns the first of this rank's own gradients, in the order of backward, that is not
- * finite; NULL: none. Backward goes from the last layer to the first, and a NaN spreads to all gradients after it. */
-static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *dataset, Loader *again)
-{
-    ParameterList *parameters = &replica->model.parameters;
-    Optimizer *optimizer = &replica->optimizer;
-    const Parameter *found = NULL;
-    tape_listen(&replica->tape, (TapeListener){0}); /* so nothing is sent, and DDP owns no whole gradients */
-    optimizer->partition = NULL;
-    parameters_allocate_gradients(parameters); /* the job ends before they could be freed */
-    for (int k = 0; k < replica->options->accumulate; k++) {
-        const Batch *batch = loader_next(again);
-        replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
-    }
-    clip_grad_norm(optimizer, (double)INFINITY);
-    const int64_t count = optimizer->first_square[parameters->count];
-    double *squares = alloc_or_fault((size_t)count * sizeof *squares);
-    device_to_host(squares, optimizer->squares, (size_t)count * sizeof *squares);
-    for (int i = 0; i < parameters->count; i++)
-        for (int64_t k = optimizer->first_square[i]; k < optimizer->first_square[i + 1]; k++)
-            if (!isfinite(squares[k]))
-                found = parameters->items[i];
-    free(squares);
-    return found;
-}
-
-void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dataset, Loader *again)
-{
-    if (replica->options->mask_tokens > 0 && replica->counted_terms == 0)
-        die("--mask-tokens: %g has masked every token of a step's global batch, and there is no mean of nothing: mask "
-            "fewer, give a larger --batch-size, or skip such steps with --on-nan skip",
-            (double)replica->options->mask_tokens);
-    const Parameter *own = find_in_own_gradients(replica, dataset, again);
-    int64_t mine = own != NULL, ranks = 0;
-    pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
-    if (own != NULL)
-        job_say_fault("the gradient of %s is not finite, and was so on this rank before it was sent, though the loss "
-                      "is finite: an overflow in backward (on %lld of %d ranks); a lower --lr or --clip-grad-norm may "
-                      "help%s", own->name, (long long)ranks, pg_world_size(pg), how_to_skip);
-    else if (ranks == 0 && pg_rank(pg) == 0)
-        job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
-                      "has not sent or not scaled what backward computed%s", replica->scaler.not_finite->name,
-                      replica->options->ddp.codec->rounds ? "it does not fit into what --grad-dtype sends"
-                                                          : "the sum over the ranks has overflowed",
-                      how_to_skip);
-    const bool reports = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
-    sleep_seconds(reports ? TIME_TO_REPORT : 5 * TIME_TO_REPORT); /* a rank that reports ends the job */
-    job_abort(1);
 }

@@ -154,6 +154,12 @@ static const char *text(const cJSON *object, const char *key)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
 }
 
+/* The settings as they were typed or by default: options_to_json(). */
+static const cJSON *flags_of(const cJSON *summary)
+{
+    return cJSON_GetObjectItemCaseSensitive(summary, "flags");
+}
+
 static void print_result(const cJSON *summary)
 {
     printf("  loss        %.4f -> %.4f", number(summary, "first_loss"), number(summary, "final_loss"));
@@ -189,21 +195,22 @@ static void print_speed(const cJSON *summary)
 
 static void print_communication(const cJSON *summary)
 {
-    const cJSON *wire = cJSON_GetObjectItemCaseSensitive(summary, "wire");
-    const char *sent_as = text(summary, "grad_dtype");
+    const cJSON *wire = cJSON_GetObjectItemCaseSensitive(flags_of(summary), "wire");
+    const char *sent_as = text(flags_of(summary), "grad_dtype");
     if (number(summary, "world_size") == 1)
         return;
     printf("  %s %g per step, %.3f MB", number(summary, "stage") < 5 ? "all-reduce " : "collectives",
            number(summary, "collectives_per_step"), number(summary, "bytes_per_step") / 1e6);
-    if (strcmp(sent_as, "fp32") != 0)
+    if (sent_as != NULL && strcmp(sent_as, "fp32") != 0)
         printf(" in %s", sent_as);
     printf(", %.2f ms in flight, %.2f ms exposed (%.1f %% of the step)", number(summary, "comm_ms"),
            number(summary, "exposed_comm_ms"), 100 * number(summary, "comm_share"));
     if (!isnan(number(summary, "hidden_fraction")))
         printf(": %.0f %% hidden", 100 * number(summary, "hidden_fraction"));
     printf("\n");
-    if (cJSON_IsObject(wire))
-        printf("  link        emulated: %g Gbit/s, %g us\n", number(wire, "gbps"), number(wire, "latency_us"));
+    if (cJSON_IsArray(wire))
+        printf("  link        emulated: %g Gbit/s, %g us\n", cJSON_GetNumberValue(cJSON_GetArrayItem(wire, 0)),
+               cJSON_GetNumberValue(cJSON_GetArrayItem(wire, 1)));
 }
 
 static void print_memory(const cJSON *summary)
@@ -223,12 +230,12 @@ static void print_memory(const cJSON *summary)
 
 void summary_print(const cJSON *summary)
 {
-    const cJSON *verify = cJSON_GetObjectItemCaseSensitive(summary, "verify");
+    const cJSON *verify = cJSON_GetObjectItemCaseSensitive(summary, "verify"), *flags = flags_of(summary);
     printf("stage %.0f (%s): %s, %.0f parameters, %.0f steps of %.0f samples, %.0f rank%s, %s, %s%s\n",
-           number(summary, "stage"), text(summary, "stage_name"), text(summary, "model"), number(summary, "parameters"),
-           number(summary, "steps"), number(summary, "global_batch"), number(summary, "world_size"),
-           number(summary, "world_size") == 1 ? "" : "s", text(summary, "device"), text(summary, "precision"),
-           cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(summary, "tf32")) ? " (TF32)" : "");
+           number(summary, "stage"), text(summary, "stage_name"), text(flags, "model"), number(summary, "parameters"),
+           number(summary, "steps"), number(flags, "batch_size"), number(summary, "world_size"),
+           number(summary, "world_size") == 1 ? "" : "s", text(summary, "device"), text(flags, "precision"),
+           cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(flags, "tf32")) ? " (TF32)" : "");
     print_result(summary);
     print_speed(summary);
     print_communication(summary);

@@ -116,7 +116,7 @@ __attribute__((format(printf, 2, 3))) static void print(AtomicFile *file, const 
 static void write_head(AtomicFile *file, int ranks)
 {
     static const char *const rows[] = {"compute", "communication", "GPU", "GPU, communication"};
-    const int row_count = strcmp(device_name(), "cuda") == 0 ? 4 : 2;
+    const int row_count = device_kind() == DEVICE_CUDA ? 4 : 2;
     print(file, "[\n{'name':'clock_alignment','ph':'M','pid':0,'args':{'error_us':%.3f}}", 1e6 * clock_error);
     for (int rank = 0; rank < ranks; rank++) {
         print(file, ",\n{'name':'process_name','ph':'M','pid':%d,'args':{'name':'rank %d'}}", rank, rank);
