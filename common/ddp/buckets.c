@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "ddp/bucket_plan.h"
+#include "device/device.h"
 
 /* Trained parameters in reverse order of registration; returns how many. */
 static int reverse_order(const ParameterList *parameters, int *order)
