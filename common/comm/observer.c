@@ -1,30 +1,6 @@
-/* observer.c: what observers get to know of a collective, and calling them. */
-#include "comm/observer.h"
-
-#include "base/check.h"
+/* observer.c: calls a group's observers. */
+#include "base/clock.h"
 #include "comm/group.h"
-
-const char *operation_name(Operation operation)
-{
-    static const char *const names[] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};
-    return names[operation];
-}
-
-size_t collective_bytes(const ProcessGroup *pg, const Collective *collective)
-{
-    size_t bytes = collective->count * dtype_size(collective->dtype);
-    bool per_rank = collective->operation == OP_ALL_GATHER || collective->operation == OP_REDUCE_SCATTER;
-    return per_rank ? bytes * (size_t)pg->world_size : bytes;
-}
-
-/* ---- observers ---- */
-
-void pg_observe(ProcessGroup *pg, const GroupObserver *observer)
-{
-    worker_drain(pg);
-    CHECK(pg->observer_count < MOST_OBSERVERS, "a group has %d observers at most", MOST_OBSERVERS);
-    pg->observers[pg->observer_count++] = *observer;
-}
 
 void group_tell_called(ProcessGroup *pg, const Collective *collective)
 {
@@ -68,9 +44,24 @@ void group_tell_leaving(ProcessGroup *pg)
             pg->observers[i].leaving(pg->observers[i].self);
 }
 
-void group_tell_closing(ProcessGroup *pg)
+void group_tell_split(ProcessGroup *pg, ProcessGroup *part)
 {
     for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].closing != NULL)
-            pg->observers[i].closing(pg->observers[i].self);
+        if (pg->observers[i].split != NULL)
+            pg->observers[i].split(pg->observers[i].self, part);
+}
+
+Collective group_begin_meeting(ProcessGroup *pg, const char *what)
+{
+    const Collective meeting = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+                                .sequence = pg->sequence++, .queued = now_seconds()};
+    group_tell_called(pg, &meeting);
+    group_tell_ready(pg, &meeting); /* it sends nothing */
+    return meeting;
+}
+
+void group_end_meeting(ProcessGroup *pg, const Collective *meeting)
+{
+    group_tell_carried(pg, meeting);
+    group_tell_done(pg, meeting, meeting->queued, now_seconds());
 }

@@ -95,8 +95,9 @@ static bool runs_reach(int count)
     return runs >= count;
 }
 
-static void run(ProcessGroup *pg, const Collective *collective)
+static void run(Backend *self, ProcessGroup *pg, const Collective *collective)
 {
+    (void)self;
     for (double end = __real_now_seconds() + 20; until_training_waits && !pg->training_waits;) {
         if (__real_now_seconds() > end)
             fail_msg("work_wait() does not say that the training thread waits");
@@ -109,8 +110,9 @@ static void run(ProcessGroup *pg, const Collective *collective)
     runs++;
 }
 
-static void close_backend(ProcessGroup *pg)
+static void close_backend(Backend *self, ProcessGroup *pg)
 {
+    (void)self;
     if (pg->worker != NULL)
         fail_msg("the communication thread still runs when MPI ends");
     strcat(told, "closed ");
@@ -118,11 +120,9 @@ static void close_backend(ProcessGroup *pg)
 
 static ProcessGroup *make_group(void)
 {
-    static const Backend backend = {"test", run, close_backend};
-    static MpiState state;
+    static Backend backend = {.name = "test", .run = run, .close = close_backend};
     ProcessGroup *pg = alloc_or_fault(sizeof *pg);
-    state = (MpiState){.one_host = true};
-    *pg = (ProcessGroup){.rank = 1, .world_size = 4, .backend = &backend, .state = &state, .measuring = true};
+    *pg = (ProcessGroup){.rank = 1, .world_size = 4, .one_host = true, .backend = &backend, .measuring = true};
     pthread_mutex_init(&pg->lock, NULL);
     runs = sleeps = event_waits = busy_looks = 0;
     clock_now = takes = 0;
@@ -184,7 +184,7 @@ static void test_who_carries_out(void **unused)
     work_wait(late);
     for (int i = 0; i < 5; i++)
         assert_int_equal(seen[i].sequence, i);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* The thread whose stream is empty waits for the event. A blocking collective has none. */
@@ -205,7 +205,7 @@ static void test_waits_until_computed(void **unused)
     assert_false(seen[1].own_thread);
     assert_int_equal(sleeps, 5); /* one for each look that found it busy */
     assert_true(slept[0] > 0 && slept[4] > slept[0]);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 static void called(void *self, const Collective *collective)
@@ -237,7 +237,7 @@ static void test_changes_come_after_the_queue(void **unused)
     pg_observe(pg, &(GroupObserver){.self = "A", .called = called});
     work_wait(unobserved);
     assert_string_equal(told, "");
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* ---- time ---- */
@@ -279,7 +279,7 @@ static void test_time(void **unused)
     work_wait(start(pg, LONG, "waited for"));
     assert_false(pg->training_waits);
     expect_seconds(pg_counters(pg).exposed, 4 * link);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* ---- observers ---- */
@@ -308,26 +308,20 @@ static void leaving(void *self)
     strcat(strcat(told, self), " leaving ");
 }
 
-static void closing(void *self)
-{
-    strcat(strcat(told, self), " closing ");
-}
-
 static void test_observers_in_order(void **unused)
 {
     (void)unused;
     ProcessGroup *pg = make_group();
     pg_observe(pg, &(GroupObserver){.self = "A", .called = called, .carried = carried, .leaving = leaving});
-    pg_observe(pg, &(GroupObserver){.self = "B", .ready = ready, .done = done, .closing = closing});
+    pg_observe(pg, &(GroupObserver){.self = "B", .ready = ready, .done = done});
     pg_observe(pg, &(GroupObserver){.self = "C", .called = called, .ready = ready, .carried = carried, .done = done,
-                                    .leaving = leaving, .closing = closing});
+                                    .leaving = leaving});
     clock_now = 1000;
     takes = 3;
     pg_broadcast(pg, buffer, 1, DTYPE_F32, 0, "x");
-    group_tell_closing(pg);
-    pg_destroy(pg);
+    job_close(pg);
     assert_string_equal(told, "A called x C called x B ready C ready A carried C carried B done C done "
-                              "B closing C closing A leaving C leaving closed ");
+                              "A leaving C leaving closed ");
 }
 
 /* ---- faults: each in a process of its own ---- */
@@ -354,7 +348,7 @@ static void make_mistake(void *which)
     case LEAVE_WITHOUT_WAIT:
         work_wait(start(pg, 1, "a"));
         start(pg, 1, "b");
-        pg_destroy(pg);
+        job_close(pg);
         break;
     case SIX_OBSERVERS:
         for (int i = 0; i < 6; i++) {
@@ -368,11 +362,11 @@ static void test_faults(void **unused)
 {
     (void)unused;
     static const char *const texts[] = {
-        [NULL_SENT] = "all_reduce number 0 (frozen): a buffer is NULL",
-        [NULL_RECEIVED] = "all_reduce number 0 (frozen): a buffer is NULL",
+        [NULL_SENT] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
+        [NULL_RECEIVED] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
         [NEGATIVE] = "a count that was negative as an int?",
-        [GATHERED_BEYOND] = "25 x float32 for each rank) goes beyond the end of its memory",
-        [SCATTERED_BEYOND] = "25 x float32 for each rank) goes beyond the end of its memory",
+        [GATHERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
+        [SCATTERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
         [TEST_OF_NOTHING] = "work_test(NULL): this collective was never started",
         [WAIT_FOR_NOTHING] = "work_wait(NULL): this collective was never started",
         [WAIT_TWICE] = "work_wait(): all_reduce number 0 has had its work_wait() before",

@@ -179,8 +179,7 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         pg_free_shared(pg, gradient);
     } else if (strcmp(how, "leave") == 0) { /* like a rank that runs out of data */
         pg_free_shared(pg, gradient);
-        pg_destroy(pg);
-        guard_end();
+        job_close(pg);
         exit(0);
     } else if (strcmp(how, "exit") == 0) /* like a library that has found an error */
         exit(atoi(argument));
@@ -234,13 +233,12 @@ int main(int argc, char **argv)
     supervise_rank();
     if (strcmp(how, "early") == 0)
         die_early(where);
-    pg_initialize(&argc, &argv);
-    guard_job();
+    ProcessGroup *pg = job_open(&argc, &argv);
+    guard_job(pg);
     const bool late_free = strcmp(how, "late_free") == 0, in_windows = late_free || strcmp(where, "shm") == 0;
     ProcessGroupOptions options = {.algorithm = in_windows ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = TIMEOUT,
                                    .debug_collectives = strcmp(where, "debug") == 0};
-    ProcessGroup *pg = pg_create(&options);
-    guard_group(pg);
+    pg_set_options(pg, &options);
     if (getenv("FLIGHT_RECORDER") != NULL)
         guard_record_flight(pg, getenv("FLIGHT_RECORDER"));
     device_init(pg_local_rank(pg), 1);
@@ -269,7 +267,6 @@ int main(int argc, char **argv)
     }
     pg_free_shared(pg, gradient);
     finalize_hangs = bad && strcmp(how, "finalize") == 0;
-    pg_destroy(pg);
-    guard_end();
+    job_close(pg);
     return 0;
 }

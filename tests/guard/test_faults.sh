@@ -254,7 +254,7 @@ waits() {
         'rank 1, step 2: .*rank 2 has left the group'
     plant_late "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
-    plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
+    plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0, 1000 x float32\): rank 2 frees its shared memory instead'
     plant_late wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
 
@@ -277,14 +277,14 @@ waits() {
 # ---- calls that are wrong, or that differ between ranks ----
 
 mistakes() {
-    plant "count shm" 'this rank calls all_reduce number [0-9]+ of [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] calls all_reduce of (1000|500)'
-    plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ of 1000 elements of float32 \(bucket 0\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
+    plant "count shm" 'this rank calls all_reduce number [0-9]+ \(bucket 0, [0-9]+ x float32\), but rank [0-9] calls all_reduce of (1000|500)'
+    plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ \(bucket 0, 1000 x float32\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
     plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
-    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
-    plant large 'broadcast of bucket 0: MPI counts 2147483647 elements at most, not 2147483648'
+    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0, 18446744073709550616 x float32\): a count that was negative'
+    plant large 'broadcast number [0-9]+ \(bucket 0, 2147483648 x float32\): MPI counts 2147483647 elements at most'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
-        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32 for each rank\) goes beyond the end of its memory, where 2000'
+        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32\) for each rank goes beyond the end of its memory, where 2000'
     done
     plant unstarted 'rank 2, step 2: work_wait\(NULL\): this collective was never started'
     plant twice 'rank 2, step 2: work_wait\(\): all_reduce number 4 has had its work_wait\(\) before'

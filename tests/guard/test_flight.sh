@@ -59,7 +59,7 @@ says 0 'hangs in (all_reduce|barrier|all_gather) number' 'Rank [0-3] has written
 
 what="different calls"
 line() { # RANK CARRIES
-    echo "{\"rank\":$1,\"ranks\":2,\"number\":9,\"collective\":\"all_reduce\",\"carries\":\"$2\",\"count\":10," \
+    echo "{\"rank\":$1,\"group\":\"the world\",\"rank_in_group\":$1,\"ranks\":2,\"number\":9,\"collective\":\"all_reduce\",\"carries\":\"$2\",\"count\":10," \
         '"dtype":"float32","in_background":true,"called_s_ago":4,"ready_s_ago":4,"done_s_ago":null}'
 }
 { line 0 "bucket 0" && line 1 "bucket 1"; } >"$work/flight"

@@ -299,6 +299,6 @@ int main(int argc, char **argv)
     pg = tests_start_group(&argc, &argv, &options);
     pg_observe(pg, &(GroupObserver){.called = look_at, .done = look_at_end});
     int failures = cmocka_run_group_tests_name("modes", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }
