@@ -3,7 +3,7 @@
 # status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from
 # fault_rank.c; TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
-# PART: waits, mistakes, ends, signals or disks: only these faults; all of them if it is not set.
+# PART: waits, mistakes, ends, groups, signals or disks: only these faults; all of them if it is not set.
 # CLOCK_AHEAD, SLOW_DISK: the libraries of clock_ahead.c and slow_disk.c.
 
 # A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal. Nor must it
@@ -336,6 +336,21 @@ ends() {
     grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not report for all"
 }
 
+# ---- a rank of one of two groups ----
+
+groups() {
+    local of='of group 1/1 \(2 ranks, 1 to 3\)'
+    ranks=4 under=(env HALVES=1)
+    plant_late sleep "rank 1, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \\(bucket 0, 1000 x float32\\) $of for other ranks" \
+        "rank 3, step 2: has not reached collective number 4 $of; its last one"
+    ! grep -E 'rank [02], step' "$work/err" || fail "sleep: a rank of the other group complains"
+    plant "sleep shm" "rank 1, step 2: has been waiting for .* $of for other ranks"
+    plant "skip debug" "the ranks $of call different collectives: rank 1 all_reduce number 4 of bucket 0.*rank 3 all_reduce number 4 of bucket 1"
+    plant "count shm" "this rank calls all_reduce number [0-9]+ \\(bucket 0, [0-9]+ x float32\\) $of, but rank [13] calls"
+    plant kill "rank 3 \\(process [0-9]+\\) was ended by signal 9 .* in or after collective number 3 $of"
+    ranks=3 under=()
+}
+
 # ---- training that is killed, stopped, suspended ----
 
 signals() {
@@ -398,9 +413,9 @@ disks() {
 }
 
 case ${PART:-all} in
-    all) waits; mistakes; ends; signals; disks ;;
-    waits | mistakes | ends | signals | disks) $PART ;;
-    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, signals or disks" >&2 && exit 2 ;;
+    all) waits; mistakes; ends; groups; signals; disks ;;
+    waits | mistakes | ends | groups | signals | disks) $PART ;;
+    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, groups, signals or disks" >&2 && exit 2 ;;
 esac
 echo "$failures failure(s)"
 [ "$failures" -eq 0 ]
