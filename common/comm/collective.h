@@ -21,6 +21,7 @@ typedef struct Collective {
     struct DeviceEvent *ready; /* background: device work that writes `send`; consumed at the start. NULL on the CPU */
     bool background; /* on the communication thread, which leaves the core to the computation */
     double queued;   /* when it was called, by now_seconds(); an asynchronous one while the timeline is off: 0 */
+    double start, end; /* for observers: see `done` and `waited` in observer.h */
 } Collective;
 
 const char *operation_name(Operation operation);

@@ -56,7 +56,9 @@ static void group_free(ProcessGroup *pg)
           pg->parts);
     worker_check_all_waited_for(pg, "this rank leaves the group");
     worker_stop(pg);
-    group_tell_leaving(pg);
+    for (int i = 0; i < pg->observer_count; i++)
+        if (pg->observers[i].leaving != NULL)
+            pg->observers[i].leaving(pg->observers[i].self);
     for (Backend *backend = pg->backend, *inner; backend != NULL; backend = inner) {
         inner = backend->inner;
         backend->close(backend, pg);
@@ -116,7 +118,7 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color)
 {
     CHECK(color >= 0, "pg_split() with the color %d, which is negative", color);
     worker_drain(parent);
-    const Collective meeting = group_begin_meeting(parent, "splitting the group");
+    Collective meeting = group_begin_meeting(parent, "splitting the group");
     ProcessGroup *pg = group_create(parent->comm, color);
     pg->options = parent->options;
     if (parent->windows_if_room)
@@ -127,7 +129,9 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color)
     set_name(pg, color);
     split_backends(parent->backend, pg, color);
     group_end_meeting(parent, &meeting);
-    group_tell_split(parent, pg);
+    for (int i = 0; i < parent->observer_count; i++)
+        if (parent->observers[i].split != NULL)
+            parent->observers[i].split(parent->observers[i].self, pg);
     pg_mpi_prepare(pg);
     return pg;
 }

@@ -66,19 +66,16 @@ struct ProcessGroup {
 /* Faults unless the buffers of the collective are there, large enough and in allowed places. */
 void group_check_buffers(const ProcessGroup *pg, const Collective *collective);
 
-/* ---- observer.c: each calls all observers: see observer.h ---- */
-void group_tell_called(ProcessGroup *pg, const Collective *collective);
-void group_tell_ready(ProcessGroup *pg, const Collective *collective);
-void group_tell_carried(ProcessGroup *pg, const Collective *collective);
-void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end);
-void group_tell_waited(ProcessGroup *pg, const Collective *collective, double from, double until);
-void group_tell_leaving(ProcessGroup *pg);
-void group_tell_split(ProcessGroup *pg, ProcessGroup *part);
+/* ---- observer.c ---- */
+
+/* Calls all observers: see observer.h. */
+typedef enum Moment { CALLED, READY, CARRIED, DONE, WAITED } Moment;
+void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective);
 
 /* Around what is collective, but not carried out by a backend, for example making a window: observers must be able to
  * see which rank is missing. */
 Collective group_begin_meeting(ProcessGroup *pg, const char *what);
-void group_end_meeting(ProcessGroup *pg, const Collective *meeting);
+void group_end_meeting(ProcessGroup *pg, Collective *meeting);
 
 /* ---- work.c ---- */
 

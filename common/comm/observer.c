@@ -2,66 +2,29 @@
 #include "base/clock.h"
 #include "comm/group.h"
 
-void group_tell_called(ProcessGroup *pg, const Collective *collective)
+void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective)
 {
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].called != NULL)
-            pg->observers[i].called(pg->observers[i].self, collective);
-}
-
-void group_tell_ready(ProcessGroup *pg, const Collective *collective)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].ready != NULL)
-            pg->observers[i].ready(pg->observers[i].self, collective);
-}
-
-void group_tell_carried(ProcessGroup *pg, const Collective *collective)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].carried != NULL)
-            pg->observers[i].carried(pg->observers[i].self, collective);
-}
-
-void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].done != NULL)
-            pg->observers[i].done(pg->observers[i].self, collective, start, end);
-}
-
-void group_tell_waited(ProcessGroup *pg, const Collective *collective, double from, double until)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].waited != NULL)
-            pg->observers[i].waited(pg->observers[i].self, collective, from, until);
-}
-
-void group_tell_leaving(ProcessGroup *pg)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].leaving != NULL)
-            pg->observers[i].leaving(pg->observers[i].self);
-}
-
-void group_tell_split(ProcessGroup *pg, ProcessGroup *part)
-{
-    for (int i = 0; i < pg->observer_count; i++)
-        if (pg->observers[i].split != NULL)
-            pg->observers[i].split(pg->observers[i].self, part);
+    for (int i = 0; i < pg->observer_count; i++) {
+        const GroupObserver *o = &pg->observers[i];
+        void (*const functions[])(void *, const Collective *) = {o->called, o->ready, o->carried, o->done, o->waited};
+        if (functions[moment] != NULL)
+            functions[moment](o->self, collective);
+    }
 }
 
 Collective group_begin_meeting(ProcessGroup *pg, const char *what)
 {
+    const double now = now_seconds();
     const Collective meeting = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
-                                .sequence = pg->sequence++, .queued = now_seconds()};
-    group_tell_called(pg, &meeting);
-    group_tell_ready(pg, &meeting); /* it sends nothing */
+                                .sequence = pg->sequence++, .queued = now, .start = now};
+    group_tell(pg, CALLED, &meeting);
+    group_tell(pg, READY, &meeting); /* it sends nothing */
     return meeting;
 }
 
-void group_end_meeting(ProcessGroup *pg, const Collective *meeting)
+void group_end_meeting(ProcessGroup *pg, Collective *meeting)
 {
-    group_tell_carried(pg, meeting);
-    group_tell_done(pg, meeting, meeting->queued, now_seconds());
+    group_tell(pg, CARRIED, meeting);
+    meeting->end = now_seconds();
+    group_tell(pg, DONE, meeting);
 }

@@ -15,8 +15,9 @@ typedef struct GroupObserver {
     void (*called)(void *self, const Collective *collective);  /* the rank has made the call */
     void (*ready)(void *self, const Collective *collective);   /* `send` is computed; the rank now waits for others */
     void (*carried)(void *self, const Collective *collective); /* the result is there; an emulated link may add time */
-    void (*done)(void *self, const Collective *collective, double start, double end); /* now_seconds() */
-    void (*waited)(void *self, const Collective *collective, double from, double until); /* training, while measuring */
+    void (*done)(void *self, const Collective *collective);    /* it was under way from its `start` to its `end` */
+    void (*waited)(void *self, const Collective *collective);  /* training waited from its `start` to its `end`; told
+                                                                * only while measuring */
     void (*leaving)(void *self); /* this rank leaves the group; nothing is under way */
     void (*split)(void *self, ProcessGroup *part); /* pg_split() has made it: observe it as well, if you want to */
 } GroupObserver;

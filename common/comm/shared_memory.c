@@ -98,7 +98,7 @@ void *window_create(ProcessGroup *pg, size_t bytes)
 {
     /* Whole pages, so that parts begin on page boundaries; and one page more, because Open MPI's begin anywhere. */
     const size_t bytes_per_rank = (bytes / PAGE_BYTES + 2) * PAGE_BYTES;
-    const Collective meeting = group_begin_meeting(pg, "making shared memory");
+    Collective meeting = group_begin_meeting(pg, "making shared memory");
     int fits = has_room(pg, bytes_per_rank);
     CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, pg->comm));
     SharedWindow *window = NULL;
@@ -133,7 +133,7 @@ bool window_free(ProcessGroup *pg, const void *memory)
         link = &(*link)->next;
     if (link == NULL || *link == NULL)
         return false;
-    const Collective meeting = group_begin_meeting(pg, "freeing shared memory");
+    Collective meeting = group_begin_meeting(pg, "freeing shared memory");
     shared_announce_and_meet(pg, &meeting, (Announcement){.frees = true, .window = (*link)->number});
     free_first(link);
     CHECK_MPI(MPI_Barrier(pg->comm)); /* no rank maps it any more: has_room() counts free memory */

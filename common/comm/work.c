@@ -82,7 +82,10 @@ void group_add_exposed(ProcessGroup *pg, const Collective *collective, double fr
     pthread_mutex_lock(&pg->lock);
     pg->counters.exposed += until - from;
     pthread_mutex_unlock(&pg->lock);
-    group_tell_waited(pg, collective, from, until);
+    Collective waited = *collective;
+    waited.start = from;
+    waited.end = until;
+    group_tell(pg, WAITED, &waited);
 }
 
 CommCounters pg_counters(ProcessGroup *pg)
@@ -138,24 +141,25 @@ void pg_run_unseen(ProcessGroup *pg, const Collective *collective)
     pg->backend->run(pg->backend, pg, collective);
 }
 
-double group_carry_out(ProcessGroup *pg, const Collective *collective)
+double group_carry_out(ProcessGroup *pg, const Collective *called)
 {
-    group_check_buffers(pg, collective);
-    group_tell_called(pg, collective);
-    wait_until_computed(pg, collective);
-    group_tell_ready(pg, collective);
-    double start = now_seconds(); /* from here on, time is communication's, real or emulated */
-    pg->backend->run(pg->backend, pg, collective);
-    group_tell_carried(pg, collective);
-    double end = now_seconds();
+    Collective collective = *called;
+    group_check_buffers(pg, &collective);
+    group_tell(pg, CALLED, &collective);
+    wait_until_computed(pg, &collective);
+    group_tell(pg, READY, &collective);
+    collective.start = now_seconds(); /* from here on, time is communication's, real or emulated */
+    pg->backend->run(pg->backend, pg, &collective);
+    group_tell(pg, CARRIED, &collective);
+    collective.end = now_seconds();
     if (pg->measuring && pg->options.wire_gbps > 0) {
-        sleep_seconds(start + link_seconds(pg, collective) - end);
-        end = now_seconds();
+        sleep_seconds(collective.start + link_seconds(pg, &collective) - collective.end);
+        collective.end = now_seconds();
     }
     if (pg->measuring)
-        count_collective(pg, collective, end - start);
-    group_tell_done(pg, collective, start, end);
-    return end;
+        count_collective(pg, &collective, collective.end - collective.start);
+    group_tell(pg, DONE, &collective);
+    return collective.end;
 }
 
 /* ---- the communication thread ---- */

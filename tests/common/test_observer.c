@@ -45,12 +45,12 @@ static void carried(void *self, const Collective *collective)
     tell("carried", collective);
 }
 
-static void done(void *self, const Collective *collective, double start, double end)
+static void done(void *self, const Collective *collective)
 {
     assert_ptr_equal(self, told);
     tell("done", collective);
-    started = start;
-    ended = end;
+    started = collective->start;
+    ended = collective->end;
 }
 
 static void expect_told(const char *expected)

@@ -44,9 +44,9 @@ static void called(void *self, const Collective *c)
     seen_wait_for(&seen.released);
 }
 
-static void done(void *self, const Collective *c, double start, double end)
+static void done(void *self, const Collective *c)
 {
-    (void)self, (void)start, (void)end;
+    (void)self;
     const size_t used = strlen(seen.log), bytes = collective_bytes(seen.pg, c);
     const char *names[] = {[OP_BARRIER] = "B", [OP_BROADCAST] = "BC", [OP_ALL_REDUCE] = "AR", [OP_ALL_GATHER] = "AG",
                            [OP_REDUCE_SCATTER] = "RS"};

@@ -115,9 +115,9 @@ static void look_at(void *self, const Collective *c)
         traffic.sum_bytes[bucket] += collective_bytes(pg, c);
 }
 
-static void look_at_end(void *self, const Collective *c, double start, double end)
+static void look_at_end(void *self, const Collective *c)
 {
-    (void)self, (void)start, (void)end;
+    (void)self;
     if (travels != NULL && c->carries != trial_weights && is_sum(c))
         atomic_fetch_add(&sums_done, 1);
 }

@@ -318,9 +318,9 @@ static void carried(void *self, const Collective *collective)
     set_progress(self, WAITS_FOR_LINK);
 }
 
-static void done(void *self, const Collective *collective, double start, double end)
+static void done(void *self, const Collective *collective)
 {
-    (void)collective, (void)start, (void)end;
+    (void)collective;
     set_progress(self, IDLE);
 }
 

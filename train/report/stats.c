@@ -65,11 +65,11 @@ static void set_group(TimelineEvent *event, const ProcessGroup *pg)
         snprintf(event->group, sizeof event->group, "%.*s", (int)strcspn(pg_name(pg), "(") - 1, pg_name(pg));
 }
 
-static void add_collective(void *self, const Collective *c, double start, double end)
+static void add_collective(void *self, const Collective *c)
 {
     if (!timeline_enabled() || !pg_is_measuring(self))
         return;
-    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = start, .end = end, .sequence = c->sequence + 1,
+    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = c->start, .end = c->end, .sequence = c->sequence + 1,
                            .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
     snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
     snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
@@ -77,11 +77,11 @@ static void add_collective(void *self, const Collective *c, double start, double
     timeline_add_event(event);
 }
 
-static void add_wait(void *self, const Collective *c, double from, double until)
+static void add_wait(void *self, const Collective *c)
 {
     if (!timeline_enabled())
         return;
-    TimelineEvent event = {.row = ROW_WAITING, .start = from, .end = until, .sequence = c->sequence + 1};
+    TimelineEvent event = {.row = ROW_WAITING, .start = c->start, .end = c->end, .sequence = c->sequence + 1};
     set_group(&event, self);
     timeline_add_event(event);
 }
