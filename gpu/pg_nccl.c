@@ -6,9 +6,13 @@
  * has been computed (group_carry_out), and is done when the stream is empty again. Our kernels' cudaStreamPerThread
  * would not do: a non-blocking communicator may launch its kernels from one of NCCL's threads, where the per-thread
  * stream is another one. The stream has the highest priority, so that NCCL's kernels do not wait for a multiprocessor
- * behind kernels of the backward pass. A group of pg_split() has a communicator and a stream of its own
- * (ncclCommSplit). NCCL's manual warns: if collectives of two communicators are under way at the same time, a CUDA call
- * that waits for the whole device may wait for ever.
+ * behind kernels of the backward pass.
+ *
+ * note: nccl-groups
+ * A group of pg_split() has a communicator and a stream of its own (ncclCommSplit). No two threads are inside NCCL at
+ * the same time (lock_communicators() below). NCCL's manual asks for more: all ranks must launch the collectives of two
+ * communicators in the same order, and one after the other, or their kernels may wait for each other for ever.
+ * Nothing here ensures this. So over NCCL, let the collectives of one group end before those of another begin.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>

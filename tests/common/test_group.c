@@ -326,7 +326,8 @@ static void test_observers_in_order(void **unused)
 /* ---- faults: each in a process of its own ---- */
 
 enum Mistake { NULL_SENT, NULL_RECEIVED, NEGATIVE, GATHERED_BEYOND, SCATTERED_BEYOND, TEST_OF_NOTHING, WAIT_FOR_NOTHING,
-               WAIT_TWICE, SCATTERED_OVER, GATHERED_OVER, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS };
+               WAIT_TWICE, SCATTERED_OVER, GATHERED_OVER, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS, DESTROY_WORLD,
+               LEAVE_BEFORE_PARTS, NEGATIVE_COLOR };
 
 static void make_mistake(void *which)
 {
@@ -354,6 +355,10 @@ static void make_mistake(void *which)
             pg_observe(pg, &(GroupObserver){0});
             fprintf(stderr, "observer %d\n", i + 1);
         }
+        break;
+    case DESTROY_WORLD: pg_destroy(pg); break;
+    case LEAVE_BEFORE_PARTS: pg->parts = 2, job_close(pg); break;
+    case NEGATIVE_COLOR: pg_split(pg, -1);
     }
 }
 
@@ -373,8 +378,11 @@ static void test_faults(void **unused)
         [GATHERED_OVER] = "its buffers overlap",
         [LEAVE_WITHOUT_WAIT] = "this rank leaves the group while 1 collective(s) may be under way",
         [SIX_OBSERVERS] = "observer 5\ntest: fault: rank 0: a group has 5 observers at most",
+        [DESTROY_WORLD] = "pg_destroy() of the world, which lives as long as the job",
+        [LEAVE_BEFORE_PARTS] = "the group was split into groups of which 2 are left",
+        [NEGATIVE_COLOR] = "pg_split() with the color -1, which is negative",
     };
-    for (int i = NULL_SENT; i <= SIX_OBSERVERS; i++)
+    for (int i = NULL_SENT; i <= NEGATIVE_COLOR; i++)
         expect_dies(make_mistake, &i, 1, texts[i]);
 }
 
