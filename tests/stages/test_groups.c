@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -10,6 +11,7 @@
 #include "toy_models.h"
 #include "train/loop/replica.h"
 #include "train/report/stats.h"
+#include "train/report/trace.h"
 
 enum { STEPS = 8, SAMPLES = 6, MEANWHILE = 500000 /* so that it lasts until backward */ };
 
@@ -187,6 +189,19 @@ static void test_timeline_names_the_group(void **state)
     }
     assert_int_equal(of_half, 2); /* the barrier, and waiting for it */
     assert_int_equal(of_world, 2);
+
+    char path[40], text[8192] = "";
+    snprintf(path, sizeof path, "test_groups_%d.json", (int)getpid());
+    pg_set_measuring(world, false);
+    trace_write(world, path);
+    if (pg_rank(world) != 0)
+        return;
+    FILE *file = fopen(path, "r");
+    assert_true(file != NULL && fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    unlink(path);
+    assert_non_null(strstr(text, "\"communication, group 1/0\"")); /* of each half, a row */
+    assert_non_null(strstr(text, "\"communication, group 1/1\""));
 }
 
 int main(int argc, char **argv)
