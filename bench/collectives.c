@@ -364,16 +364,16 @@ static void free_buffers(void)
 int main(int argc, char **argv)
 {
     job_set_program(gpu_has_nccl() ? "collectives_cuda" : "collectives");
-    pg_initialize(&argc, &argv);
-    guard_job();
+    pg = job_open(&argc, &argv);
+    guard_job(pg);
     Settings settings = collectives_options(argc, argv);
-    pg = pg_create(&(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300, .wire_gbps = settings.wire_gbps,
-                                          .wire_latency = 1e-6 * settings.wire_microseconds});
-    guard_group(pg);
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = ALLREDUCE_MPI, .timeout = 300,
+                                              .wire_gbps = settings.wire_gbps,
+                                              .wire_latency = 1e-6 * settings.wire_microseconds});
     if (settings.help) {
         if (pg_rank(pg) == 0)
             fputs(collectives_usage, stdout);
-        pg_destroy(pg);
+        job_close(pg);
         return 0;
     }
     bool writes = settings.csv != NULL && pg_rank(pg) == 0;
@@ -393,6 +393,6 @@ int main(int argc, char **argv)
         atomic_commit(&csv);
     free_buffers();
     ranks_free_meeting();
-    pg_destroy(pg);
+    job_close(pg);
     return wrong != 0;
 }

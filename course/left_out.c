@@ -79,6 +79,11 @@ void launcher_tell(const char *words)
     (void)words;
 }
 
+void supervise_last_call(const char *group, long sequence)
+{
+    (void)group, (void)sequence;
+}
+
 void all_reduce_root(ProcessGroup *pg, const Collective *collective)
 {
     (void)pg, (void)collective;

@@ -15,7 +15,8 @@ address='' needless=", which a solution has no need for"
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/ddp.dir" -name '*.o' ! -path '*/data/*' ! -name ddp.c.o \
         -exec nm -P -g --defined-only {} + | awk '
-        NF > 2 && $1 !~ /^(job|timeline|group|shared|worker)_|^pg_(set_|reset_|observe|create|destroy|initialize|mpi_)/ {
+        NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective)_|^pg_(set_|reset_|observe|run_|wrap_)/ &&
+            $1 !~ /^pg_(split|destroy|mpi_|options|name|of_group|job_rank|communicator)/ {
             print $1
         }'
     echo job_rank job_world_size

@@ -7,16 +7,25 @@
  * would not do: a non-blocking communicator may launch its kernels from one of NCCL's threads, where the per-thread
  * stream is another one. The stream has the highest priority, so that NCCL's kernels do not wait for a multiprocessor
  * behind kernels of the backward pass.
+ *
+ * note: nccl-groups
+ * A group of pg_split() has a communicator and a stream of its own (ncclCommSplit). No two threads are inside NCCL at
+ * the same time (lock_communicators() below). NCCL's manual asks for more: all ranks must launch the collectives of two
+ * communicators in the same order, and one after the other, or their kernels may wait for each other for ever.
+ * Nothing here ensures this. So over NCCL, let the collectives of one group end before those of another begin.
  */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/device.h"
-#include "comm/messages.h"
+#include "comm/backend.h"
 #include "gpu/pg_nccl.h"
 
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 0)
@@ -25,15 +34,21 @@
 
 #define TIME_TO_ABORT 2.0 /* seconds to wait for ncclCommAbort before the job ends without it */
 
-/* One group per job, as in pg_mpi.c. */
-static struct {
-    const Backend *mpi; /* for host memory and barriers */
-    int device;
+/* One group's. */
+typedef struct Nccl {
+    Backend backend;
     cudaStream_t stream;
-    pthread_mutex_t lock; /* guards the fields below, and every call that uses comm */
     ncclComm_t comm; /* NULL: not created yet, or destroyed */
-    bool aborting; /* comm is being aborted: do not use it */
-} nccl = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    struct Nccl *next;
+} Nccl;
+
+/* The job's. */
+static struct {
+    int device;
+    pthread_mutex_t lock; /* guards the fields below, and every call that uses a communicator */
+    Nccl *groups;
+    bool aborting; /* communicators are being aborted: do not use them */
+} job = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- errors ---- */
 
@@ -65,41 +80,41 @@ static void check_cuda(cudaError_t error, const char *call, const char *file, in
                  cudaGetErrorName(error), cudaGetErrorString(error));
 }
 
-/* Call before any call that uses the communicator: no other thread aborts it until pthread_mutex_unlock(). No such call
+/* Call before any call that uses a communicator: no other thread aborts it until pthread_mutex_unlock(). No such call
  * holds the lock for long (blocking = 0). Does not return if the job is being ended. */
-static void lock_communicator(void)
+static void lock_communicators(void)
 {
-    pthread_mutex_lock(&nccl.lock);
-    if (!nccl.aborting)
+    pthread_mutex_lock(&job.lock);
+    if (!job.aborting)
         return;
-    pthread_mutex_unlock(&nccl.lock);
+    pthread_mutex_unlock(&job.lock);
     for (;;)
         pause();
 }
 
 /* A fault ends the job, and ending takes the lock. So unlock first, then check. */
-#define CHECK_NCCL_LOCKED(call) check_nccl_locked((lock_communicator(), (call)), #call, __FILE__, __LINE__)
+#define CHECK_NCCL_LOCKED(call) check_nccl_locked((lock_communicators(), (call)), #call, __FILE__, __LINE__)
 static void check_nccl_locked(ncclResult_t result, const char *call, const char *file, int line)
 {
-    pthread_mutex_unlock(&nccl.lock);
+    pthread_mutex_unlock(&job.lock);
     check_nccl(result, call, file, line);
 }
 
 /* The state of NCCL's work in the background. */
-static ncclResult_t communicator_state(void)
+static ncclResult_t communicator_state(ncclComm_t comm)
 {
     ncclResult_t state = ncclSuccess;
-    lock_communicator();
-    ncclResult_t result = ncclCommGetAsyncError(nccl.comm, &state);
-    pthread_mutex_unlock(&nccl.lock);
+    lock_communicators();
+    ncclResult_t result = ncclCommGetAsyncError(comm, &state);
+    pthread_mutex_unlock(&job.lock);
     return result == ncclSuccess ? state : result;
 }
 
-/* cudaSuccess: all of NCCL's queued work is done. CUDA stores "not ready" as the thread's last error. Clear it, or the
- * check after the next launch would report it. */
-static cudaError_t stream_state(void)
+/* cudaSuccess: all work of this group that NCCL has queued is done. CUDA stores "not ready" as the thread's last error.
+ * Clear it, or the check after the next launch would report it. */
+static cudaError_t stream_state(const Nccl *nccl)
 {
-    cudaError_t status = cudaStreamQuery(nccl.stream);
+    cudaError_t status = cudaStreamQuery(nccl->stream);
     if (status == cudaErrorNotReady)
         (void)cudaGetLastError();
     return status;
@@ -107,17 +122,18 @@ static cudaError_t stream_state(void)
 
 /* ---- ending ---- */
 
-static void *abort_communicator(void *done)
+static void *abort_communicators(void *done)
 {
-    (void)cudaSetDevice(nccl.device); /* not checked: after a kernel's fault every CUDA call fails, but abort anyway */
-    pthread_mutex_lock(&nccl.lock);
-    nccl.aborting = true;
-    ncclComm_t comm = nccl.comm;
-    pthread_mutex_unlock(&nccl.lock);
-    if (comm != NULL)
-        ncclCommAbort(comm); /* without the lock: it may hang, and other threads must be able to see `aborting` */
-    while (comm != NULL && stream_state() == cudaErrorNotReady)
-        sleep_seconds(1e-3);
+    (void)cudaSetDevice(job.device); /* not checked: after a kernel's fault every CUDA call fails, but abort anyway */
+    pthread_mutex_lock(&job.lock);
+    job.aborting = true; /* so the list does not change any more */
+    pthread_mutex_unlock(&job.lock);
+    for (const Nccl *nccl = job.groups; nccl != NULL; nccl = nccl->next)
+        if (nccl->comm != NULL)
+            ncclCommAbort(nccl->comm); /* without the lock: it may hang, and other threads must see `aborting` */
+    for (const Nccl *nccl = job.groups; nccl != NULL; nccl = nccl->next)
+        while (nccl->comm != NULL && stream_state(nccl) == cudaErrorNotReady)
+            sleep_seconds(1e-3);
     atomic_store((atomic_bool *)done, true);
     return NULL;
 }
@@ -130,7 +146,7 @@ static void stop_kernels(void)
 {
     static atomic_bool done;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, abort_communicator, &done) != 0)
+    if (pthread_create(&thread, NULL, abort_communicators, &done) != 0)
         return;
     double deadline = now_seconds() + TIME_TO_ABORT;
     while (!atomic_load(&done) && now_seconds() < deadline)
@@ -152,12 +168,12 @@ static ncclDataType_t nccl_datatype(DType dtype)
     FAULT("no such dtype: %d", (int)dtype);
 }
 
-static void start(const Collective *c)
+static void start(const Nccl *nccl, const Collective *c)
 {
     ncclDataType_t type = nccl_datatype(c->dtype);
     ncclRedOp_t op = c->op == REDUCE_SUM ? ncclSum : ncclMax;
-    ncclComm_t comm = nccl.comm;
-    cudaStream_t stream = nccl.stream;
+    ncclComm_t comm = nccl->comm;
+    cudaStream_t stream = nccl->stream;
     const void *send = c->send;
     void *receive = c->receive;
     size_t count = c->count;
@@ -174,94 +190,119 @@ static void start(const Collective *c)
  * A loop that polls and yields, as wait_a_moment() does for a thread in the foreground: the computation is on the GPU
  * and does not need this core. cudaStreamSynchronize() would be shorter, but if a peer dies, NCCL's kernel and the wait
  * would never end: NCCL reports such errors only through ncclCommGetAsyncError(). The watchdog checks time-outs. */
-static void wait_until_done(ProcessGroup *pg, const Collective *c)
+static void wait_until_done(const Nccl *nccl, ProcessGroup *pg, const Collective *c)
 {
     Collective foreground = *c;
     Waiting waiting = {0};
     bool queued = false;
     foreground.background = false;
     for (;;) {
-        ncclResult_t state = communicator_state();
-        CHECK(state == ncclSuccess || state == ncclInProgress, "NCCL: %s number %ld (%s): %s (%s); %s",
-              operation_name(c->operation), c->sequence, c->carries, ncclGetErrorString(state), ncclGetLastError(NULL),
-              hint_for(state));
+        ncclResult_t state = communicator_state(nccl->comm);
+        CHECK(state == ncclSuccess || state == ncclInProgress, "NCCL: %s: %s (%s); %s", collective_name(pg, c),
+              ncclGetErrorString(state), ncclGetLastError(NULL), hint_for(state));
         if (state == ncclSuccess && !queued) {
             device_range_end();
             queued = true;
         }
         /* While NCCL is in progress, the collective is not queued yet, so an empty stream does not mean "done". */
-        cudaError_t status = state == ncclSuccess ? stream_state() : cudaErrorNotReady;
+        cudaError_t status = state == ncclSuccess ? stream_state(nccl) : cudaErrorNotReady;
         if (status == cudaSuccess)
             return;
-        CHECK(status == cudaErrorNotReady, "CUDA: %s number %ld (%s): %s (%s); it may come from an earlier kernel: "
-              "compute-sanitizer finds it", operation_name(c->operation), c->sequence, c->carries,
-              cudaGetErrorName(status), cudaGetErrorString(status));
+        CHECK(status == cudaErrorNotReady, "CUDA: %s: %s (%s); it may come from an earlier kernel: compute-sanitizer "
+              "finds it", collective_name(pg, c), cudaGetErrorName(status), cudaGetErrorString(status));
         wait_a_moment(pg, &foreground, &waiting);
     }
 }
 
-static void run(ProcessGroup *pg, const Collective *c)
+static void run(Backend *self, ProcessGroup *pg, const Collective *c)
 {
+    const Nccl *nccl = (const Nccl *)self;
     if (!device_owns(c->send) || !device_owns(c->receive)) {
-        nccl.mpi->run(pg, c);
+        self->inner->run(self->inner, pg, c);
         return;
     }
-    device_range_begin_on(nccl.stream, "NCCL"); /* wait_until_done() ends it when the collective is queued */
-    start(c);
-    wait_until_done(pg, c);
+    device_range_begin_on(nccl->stream, "NCCL"); /* wait_until_done() ends it when the collective is queued */
+    start(nccl, c);
+    wait_until_done(nccl, pg, c);
 }
 
-/* ---- the communicator ---- */
+/* ---- the communicators ---- */
 
 /* Returns when NCCL has finished the last call in the background; `what` names it. */
-static void wait_while_in_progress(ProcessGroup *pg, const char *what)
+static void wait_while_in_progress(ncclComm_t comm, const ProcessGroup *pg, const char *what)
 {
-    double deadline = now_seconds() + pg->options.timeout;
-    ncclResult_t state = communicator_state();
+    double timeout = pg_options(pg)->timeout, deadline = now_seconds() + timeout;
+    ncclResult_t state = communicator_state(comm);
     while (state == ncclInProgress && now_seconds() < deadline) {
         sleep_seconds(1e-3);
-        state = communicator_state();
+        state = communicator_state(comm);
     }
     CHECK(state != ncclInProgress, "NCCL: %s took more than --timeout %g seconds: a rank has not arrived, or the GPUs "
-          "do not reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, pg->options.timeout);
+          "do not reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, timeout);
     CHECK(state == ncclSuccess, "NCCL: %s: %s (%s); %s", what, ncclGetErrorString(state), ncclGetLastError(NULL),
           hint_for(state));
 }
 
-static void close_nccl(ProcessGroup *pg)
+static void close_nccl(Backend *self, ProcessGroup *pg)
 {
-    CHECK_NCCL_LOCKED(ncclCommFinalize(nccl.comm));
-    wait_while_in_progress(pg, "the end of the group");
-    job_before_abort(NULL);
-    lock_communicator();
-    ncclResult_t result = ncclCommDestroy(nccl.comm);
-    nccl.comm = NULL; /* from here on, the end of the job has nothing to abort */
-    pthread_mutex_unlock(&nccl.lock);
+    Nccl *nccl = (Nccl *)self;
+    CHECK_NCCL_LOCKED(ncclCommFinalize(nccl->comm));
+    wait_while_in_progress(nccl->comm, pg, "the end of the group");
+    lock_communicators();
+    Nccl **link = &job.groups;
+    while (*link != nccl)
+        link = &(*link)->next;
+    *link = nccl->next; /* from here on, the end of the job does not abort it */
+    ncclResult_t result = ncclCommDestroy(nccl->comm);
+    pthread_mutex_unlock(&job.lock);
     check_nccl(result, "ncclCommDestroy", __FILE__, __LINE__);
-    CHECK_CUDA(cudaStreamDestroy(nccl.stream));
-    nccl.mpi->close(pg);
+    CHECK_CUDA(cudaStreamDestroy(nccl->stream));
+    free(nccl);
 }
 
-static const Backend nccl_backend = {"nccl", run, close_nccl};
+static void split(const Backend *self, ProcessGroup *part, int color);
 
-void pg_use_nccl(ProcessGroup *pg)
+/* A group's NCCL, without a communicator yet. */
+static Nccl *wrap(ProcessGroup *pg)
+{
+    int lowest = 0, highest = 0;
+    Nccl *nccl = alloc_or_fault(sizeof *nccl);
+    nccl->backend = (Backend){.name = "nccl", .run = run, .split = split, .close = close_nccl};
+    CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CHECK_CUDA(cudaStreamCreateWithPriority(&nccl->stream, cudaStreamNonBlocking, highest));
+    lock_communicators();
+    nccl->next = job.groups;
+    job.groups = nccl;
+    pthread_mutex_unlock(&job.lock);
+    pg_wrap_backend(pg, &nccl->backend);
+    return nccl;
+}
+
+static void split(const Backend *self, ProcessGroup *part, int color)
+{
+    ncclComm_t parent = ((const Nccl *)self)->comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    Nccl *nccl = wrap(part);
+    config.blocking = 0;
+    CHECK_NCCL_LOCKED(ncclCommSplit(parent, color, pg_rank(part), &nccl->comm, &config));
+    wait_while_in_progress(parent, part, "splitting the group"); /* until then there is no communicator */
+    wait_while_in_progress(nccl->comm, part, "the start of the group");
+}
+
+void pg_use_nccl(ProcessGroup *world)
 {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    int lowest = 0, highest = 0;
     config.blocking = 0; /* every call returns at once, so no call can hang inside NCCL */
     memset(&id, 0, sizeof id);
-    if (pg->rank == 0)
+    if (pg_rank(world) == 0)
         CHECK_NCCL(ncclGetUniqueId(&id));
     _Static_assert(sizeof id % sizeof(int32_t) == 0, "the id travels as int32 words");
-    pg_broadcast(pg, &id, sizeof id / sizeof(int32_t), DTYPE_I32, 0, "NCCL's id");
+    pg_broadcast(world, &id, sizeof id / sizeof(int32_t), DTYPE_I32, 0, "NCCL's id");
 
-    CHECK_CUDA(cudaGetDevice(&nccl.device));
-    CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-    CHECK_CUDA(cudaStreamCreateWithPriority(&nccl.stream, cudaStreamNonBlocking, highest));
-    CHECK_NCCL(ncclCommInitRankConfig(&nccl.comm, pg->world_size, id, pg->rank, &config));
+    CHECK_CUDA(cudaGetDevice(&job.device));
+    Nccl *nccl = wrap(world);
+    CHECK_NCCL_LOCKED(ncclCommInitRankConfig(&nccl->comm, pg_world_size(world), id, pg_rank(world), &config));
     job_before_abort(stop_kernels);
-    wait_while_in_progress(pg, "the start of the group");
-    nccl.mpi = pg->backend;
-    pg->backend = &nccl_backend;
+    wait_while_in_progress(nccl->comm, world, "the start of the group");
 }

@@ -12,15 +12,18 @@
  */
 #include "gpu/staging.h"
 
-#include "comm/group.h"
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "comm/backend.h"
 #include "device/device.h"
 
 /* Host memory that replaces device memory during a collective; kept for the next one. */
-static struct {
-    const Backend *inner;
+typedef struct Staging {
+    Backend backend;
     void *send, *receive; /* device_alloc_host(); owned */
     size_t send_bytes, receive_bytes;
-} staging;
+} Staging;
 
 /* Does the collective send or receive device memory? */
 static bool is_needed(const Collective *collective)
@@ -32,13 +35,13 @@ static bool is_needed(const Collective *collective)
 static size_t bytes_sent(const ProcessGroup *pg, const Collective *c)
 {
     size_t bytes = c->count * dtype_size(c->dtype);
-    return c->operation == OP_REDUCE_SCATTER ? bytes * (size_t)pg->world_size : bytes;
+    return c->operation == OP_REDUCE_SCATTER ? bytes * (size_t)pg_world_size(pg) : bytes;
 }
 
 static size_t bytes_received(const ProcessGroup *pg, const Collective *c)
 {
     size_t bytes = c->count * dtype_size(c->dtype);
-    return c->operation == OP_ALL_GATHER ? bytes * (size_t)pg->world_size : bytes;
+    return c->operation == OP_ALL_GATHER ? bytes * (size_t)pg_world_size(pg) : bytes;
 }
 
 /* Makes *memory at least `bytes` large; its old contents may be lost. */
@@ -53,24 +56,24 @@ static void *grow(void **memory, size_t *size, size_t bytes)
     return *memory;
 }
 
-static void run_staged(ProcessGroup *pg, const Collective *collective)
+static void run_staged(Staging *staging, ProcessGroup *pg, const Collective *collective)
 {
     Collective on_host = *collective;
     bool in_place = collective->send == collective->receive && collective->operation != OP_REDUCE_SCATTER;
     bool copy_back = device_owns(collective->receive);
     if (copy_back)
-        on_host.receive = grow(&staging.receive, &staging.receive_bytes, bytes_received(pg, collective));
+        on_host.receive = grow(&staging->receive, &staging->receive_bytes, bytes_received(pg, collective));
     if (device_owns(collective->send)) {
         size_t bytes = bytes_sent(pg, collective);
-        void *copy = in_place ? on_host.receive : grow(&staging.send, &staging.send_bytes, bytes);
-        if (collective->operation != OP_BROADCAST || collective->root == pg->rank) {
+        void *copy = in_place ? on_host.receive : grow(&staging->send, &staging->send_bytes, bytes);
+        if (collective->operation != OP_BROADCAST || collective->root == pg_rank(pg)) {
             device_range_begin("copy to host");
             device_to_host(copy, collective->send, bytes);
             device_range_end();
         }
         on_host.send = copy;
     }
-    staging.inner->run(pg, &on_host);
+    staging->backend.inner->run(staging->backend.inner, pg, &on_host);
     if (copy_back) {
         device_range_begin("copy to device");
         device_from_host(collective->receive, on_host.receive, bytes_received(pg, collective));
@@ -78,27 +81,34 @@ static void run_staged(ProcessGroup *pg, const Collective *collective)
     }
 }
 
-static void run(ProcessGroup *pg, const Collective *collective)
+static void run(Backend *self, ProcessGroup *pg, const Collective *collective)
 {
     if (is_needed(collective))
-        run_staged(pg, collective);
+        run_staged((Staging *)self, pg, collective);
     else
-        staging.inner->run(pg, collective);
+        self->inner->run(self->inner, pg, collective);
 }
 
-static void close(ProcessGroup *pg)
+static void split(const Backend *self, ProcessGroup *part, int color)
 {
-    if (staging.send != NULL)
-        device_free_host(staging.send);
-    if (staging.receive != NULL)
-        device_free_host(staging.receive);
-    staging.inner->close(pg);
+    (void)self, (void)color;
+    staging_use(part);
+}
+
+static void close(Backend *self, ProcessGroup *pg)
+{
+    Staging *staging = (Staging *)self;
+    (void)pg;
+    if (staging->send != NULL)
+        device_free_host(staging->send);
+    if (staging->receive != NULL)
+        device_free_host(staging->receive);
+    free(staging);
 }
 
 void staging_use(ProcessGroup *pg)
 {
-    static Backend backend = {.run = run, .close = close};
-    staging.inner = pg->backend;
-    backend.name = pg->backend->name;
-    pg->backend = &backend;
+    Staging *staging = alloc_or_fault(sizeof *staging);
+    staging->backend = (Backend){.name = pg_backend(pg), .run = run, .split = split, .close = close};
+    pg_wrap_backend(pg, &staging->backend);
 }

@@ -13,16 +13,19 @@ command -v jq >/dev/null || { echo "diagnose.sh: jq is missing: scripts/setup.sh
 [ -r "$2" ] || { echo "diagnose.sh: $2 cannot be read" >&2; exit 2; }
 [ -s "$2" ] || { echo "$2 is empty: no collective took too long, or the run has not ended yet"; exit 1; }
 
-# The collective that hangs is the first one that some rank has called and not finished. Who has not called it, or has
-# called another one under its number, is the cause. A rank without lines could not write any.
+# The collective that hangs is the first one of its group that some rank has called and not finished; if more than one
+# group hangs, of the group that has waited longest. Who has not called it, or has called another one under its number,
+# is the cause. A rank without lines could not write any.
 text=$(jq -s -r '
-    def name: "\(.collective) number \(.number)\(if .carries == "" then "" else " (\(.carries))" end)";
+    def name: "\(.collective) number \(.number)\(if .carries == "" then "" else " (\(.carries))" end)\(
+        if .group == "the world" then "" else " of \(.group)" end)";
     def call: [.collective, .carries, .count, .dtype];
     def ago: "\(. * 10 | round / 10) s ago";
-    . as $all | (.[0].ranks) as $ranks
+    (map(select(.done_s_ago == null)) | max_by(.called_s_ago) // {}) as $waits
+    | map(select(.group == $waits.group)) as $all
     | ($all | map(select(.done_s_ago == null)) | min_by(.number)) as $stuck
     | ($all | group_by(.rank) | map(max_by(.number))) as $last
-    | ([range($ranks)] - ($last | map(.rank))) as $silent
+    | ([range($stuck.ranks // 0)] - ($last | map(.rank_in_group))) as $silent
     | if $stuck == null then
         "Every collective that was called is done. The ranks wait outside of collectives.", 1
       else
@@ -40,7 +43,7 @@ text=$(jq -s -r '
                 | "Rank \(.rank) has called it, but its device has not computed what it is to send."),
             ($missing[] | "Rank \(.rank) has not called it. Its last one, \(name), " +
                 (if .done_s_ago == null then "is not done." else "was done \(.done_s_ago | ago); since then it computes, or is stuck." end)),
-            ($silent[] | "Rank \(.) has written nothing: it was stopped or killed, had ended before, or its host does not answer."),
+            ($silent[] | "Rank \(.)\(if $waits.group == "the world" then "" else " of the group" end) has written nothing: it was stopped or killed, had ended before, or its host does not answer."),
             (if ($missing + ($silent | map({}))) == [] and ($callers | all(.ready_s_ago != null)) then
                 "All ranks have called it: the messages do not get through (the network, or --wire is too slow)." else empty end),
             "Read: notes/faults.md, \"A rank is missing\"."

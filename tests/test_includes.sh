@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing. And: each
-# script that people start sets the locale.
+# test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing. The files
+# of common/ call each other in no circle. And: each script that people start sets the locale.
 #
-# usage: test_includes.sh ROOT
+# usage: test_includes.sh ROOT LIBRARY     LIBRARY: of common/
 set -u
+library=$(realpath "$2")
 cd "$1" || exit 2
 failures=0
 
@@ -39,9 +40,35 @@ may_not train/report 'train/(cli|guard|loop)' "report/ gets numbers, and knows n
 may_not train/cli 'train/(report|guard|loop)' "the command line does not know what follows it"
 may_not onednn '(autograd|nn|optim|data|comm|ddp|train|gpu)/|ddp.h' "onednn/ replaces a part of device/"
 may_not gpu 'train/(cli|files|report|guard|loop)' "gpu/ is a device and a backend"
-for stage in stage[0-9]_*; do
-    may_not "$stage" 'train/|gpu/|nn/|optim/|data/' "a stage knows ddp.h, and what common/ offers stages"
+private=$(cd common && ls comm/*.h | grep -v -E '/(process_group|collective|observer|backend)\.h$' | paste -s -d '|')
+open="process_group.h, collective.h, observer.h, backend.h"
+for room in common/*/ train gpu onednn bench stage[0-9]_*; do
+    [ "$room" = common/comm/ ] || may_not "$room" "$private" "of comm/'s headers, others know $open alone"
 done
+for stage in stage[0-9]_*; do
+    may_not "$stage" 'train/|gpu/|nn/|optim/|data/|comm/[^p]' "a stage knows ddp.h, and what common/ offers stages"
+done
+
+# no_circle WHAT: of the pairs "A B" on stdin, for "A needs B".
+no_circle() {
+    local found
+    found=$(tsort 2>&1 >/dev/null) && return
+    failures=$((failures + 1))
+    echo "FAIL: a circle of $1:"
+    echo "$found"
+}
+no_circle "headers of common/" < <(cd common && grep -r -o -E '^#include "[^"]+"' --include='*.h' . |
+    sed -E 's|^\./(.*):#include "(.*)"|\1 \2|')
+no_circle "files of common/, by the functions that they call" < <(nm -A -P -g "$library" |
+    sed -E 's/^[^[]*\[(.*)\.o\]: /\1 /' | awk '
+        $3 != "U" { home[$2] = $1 }
+        $3 == "U" { needs[$1 " " $2] }
+        END {
+            for (need in needs) {
+                split(need, words)
+                if (words[2] in home) print words[1], home[words[2]]
+            }
+        }')
 
 # A script that is started (one without #! is sourced) says export LC_ALL=C, itself or by way of build.sh: tools then write
 # English messages and decimal points, and sort and match bytes. (ctest sets it for the tests that it runs.)

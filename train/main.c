@@ -31,14 +31,13 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN); /* beyond `ulimit -f` a write fails, as on a full disk, instead of ending the process */
     job_set_program(device_kind() == DEVICE_CUDA ? "train_cuda" : "train");
     supervise_rank();
-    pg_initialize(&argc, &argv);
-    guard_job();
+    ProcessGroup *pg = job_open(&argc, &argv);
+    guard_job(pg);
     CHECK(ddp_stage_number == LOCKSTEP_STAGE, "ddp.c says that it is stage %d, but this is stage %d's program: if "
           "you copied it from there, change ddp_stage_number and ddp_stage_name", ddp_stage_number, LOCKSTEP_STAGE);
     bool asked_to_train = options_parse(&options, argc, argv, ddp_stage_number);
     /* Until ranks have compared their flags, use only --timeout: other flags would change how they compare. */
-    ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = options.group.timeout});
-    guard_group(pg);
+    pg_set_options(pg, &(ProcessGroupOptions){.timeout = options.group.timeout});
     if (asked_to_train) {
         device_init(pg_local_rank(pg), options.threads); /* first: every collective asks if its memory is on a device */
         device_allow_tf32(options.tf32);
@@ -48,8 +47,6 @@ int main(int argc, char **argv)
         options_check_world(&options, &resolved, pg_world_size(pg));
         options_check_devices(&options, pg);
         gpu_join_group(pg, resolved.backend == BACKEND_NCCL);
-        if (options.group.debug_collectives)
-            guard_compare_calls(pg);
         if (options.flight_recorder != NULL)
             guard_record_flight(pg, options.flight_recorder);
         phases_observe(pg); /* last: comparing calls is not part of a collective's range */
@@ -58,7 +55,6 @@ int main(int argc, char **argv)
     if (pg_rank(pg) == 0)
         report_check_stdout();
     job_set_status(status);
-    pg_destroy(pg);
-    guard_end();
+    job_close(pg);
     return status;
 }

@@ -26,6 +26,12 @@ void job_set(Job new_job)
     job = new_job;
 }
 
+void job_leave(void)
+{
+    if (job.leave != NULL)
+        job.leave();
+}
+
 void job_before_abort(void (*action)(void))
 {
     atomic_store(&before_abort, action);
@@ -130,7 +136,7 @@ void die(const char *format, ...)
         exit(STATUS_WRONG_USE);
 
     if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake, and rank 0 has printed it */
-        job.leave();
+        job_leave();
         fflush(NULL);
         _exit(STATUS_WRONG_USE); /* not exit(): a sanitizer would report what MPI still held */
     }

@@ -20,13 +20,14 @@ typedef struct Job {
     /* The functions are NULL without MPI, as in tests without a process group.
      * True once every rank has called it; false if some rank did not within `seconds`. */
     bool (*all_ranks_arrive)(double seconds);
-    /* Ends MPI on this rank; call it on every rank. */
+    /* Ends MPI on this rank: see job_leave(). */
     void (*leave)(void);
     /* Ends all ranks' processes at once. */
     void (*abort_all)(int status);
 } Job;
 
 void job_set(Job job);
+void job_leave(void); /* ends MPI on this rank, if it runs; call it on every rank */
 
 /* Calls `action` once before the whole job is ended; NULL: no call. Use it to stop what would keep a process from
  * ending. It runs in the thread that ends the job. Do not wait in it for long. */

@@ -52,6 +52,7 @@ typedef struct TimelineEvent {
     int64_t bytes;     /* as in CommCounters */
     double queued;     /* when the training thread called it */
     char algorithm[24]; /* "ring": as --allreduce calls it */
+    char group[24];     /* "group 1/0", whose collective it is; "": the world's */
 } TimelineEvent;
 
 void timeline_enable(void);

@@ -1,37 +1,53 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
- *   collectives.c    creating a group; the blocking collectives: numbering, order
+ *   group.c          the job's and a group's life: MPI's start and end, making groups, their options
+ *   collectives.c    the blocking collectives: numbering, order
+ *   memory.c         memory for gradients, in windows or not
  *   work.c           runs one collective and counts it; the communication thread and its queue; the emulated link
- *   observer.c       calls the functions that are registered to look on at each collective
  *   pg_mpi.c         the backend: runs one collective over MPI
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
+ *   shared_memory.c  memory that all ranks of a host see
  *   messages.c       sending, receiving and waiting for them
  *   combine.c        the additions
- *   shared_memory.c  memory that all ranks of a host see
+ *   observer.c       calls the functions that are registered to look on at each collective
+ *   collective.c     what a collective is called, and whether its buffers can be right
+ *
+ * A file calls functions of those below it alone. tests/test_includes.sh checks this.
  */
 #ifndef LOCKSTEP_COMM_GROUP_H
 #define LOCKSTEP_COMM_GROUP_H
 
+#include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 
+#include "comm/backend.h"
 #include "comm/observer.h"
-
-/* How a group's collectives are carried out: the only difference between MPI and NCCL. */
-typedef struct Backend {
-    const char *name;
-    void (*run)(ProcessGroup *pg, const Collective *collective); /* returns when it is done on this rank */
-    void (*close)(ProcessGroup *pg);                             /* collective; ends MPI or NCCL on this rank */
-} Backend;
 
 typedef struct Worker Worker; /* work.c */
 enum { MOST_OBSERVERS = 5 };
 
+/* Memory that pg_alloc_shared() gave. */
+typedef struct Allocation {
+    uintptr_t begin;
+    size_t bytes;
+    struct Allocation *next;
+} Allocation;
+
 struct ProcessGroup {
     int rank, world_size, local_rank;
+    int *job_ranks;      /* by rank: the same process's in the job; owned */
+    char name[80];       /* that of pg_of_group() */
+    ProcessGroup *parent; /* NULL: the world */
+    int parts, splits;   /* groups that pg_split() has made of it: there still; calls so far */
+    bool one_host;       /* all ranks are on it */
+    bool core_per_rank;  /* this host has a core for each of its ranks */
+    MPI_Comm comm;       /* of this group's collectives alone */
     ProcessGroupOptions options;
-    const Backend *backend;
-    void *state;     /* the backend's own */
+    Backend *backend;    /* the outermost */
+    void *scratch;       /* see group_scratch(); owned */
+    size_t scratch_bytes;
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     bool windows_if_room; /* a window that does not fit becomes ordinary memory; false: it is an error */
     Worker *worker;  /* NULL until the first asynchronous collective */
@@ -40,19 +56,26 @@ struct ProcessGroup {
     int observer_count;
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
-    struct Block *blocks; /* what pg_alloc_shared() gave, to check counts; owned */
+    Allocation *given; /* by pg_alloc_shared(), to check counts; owned */
     pthread_mutex_t lock; /* guards the counters */
     CommCounters counters;
 };
 
-/* ---- observer.c: each calls all observers: see observer.h ---- */
-void group_tell_called(ProcessGroup *pg, const Collective *collective);
-void group_tell_ready(ProcessGroup *pg, const Collective *collective);
-void group_tell_carried(ProcessGroup *pg, const Collective *collective);
-void group_tell_done(ProcessGroup *pg, const Collective *collective, double start, double end);
-void group_tell_waited(ProcessGroup *pg, const Collective *collective, double from, double until);
-void group_tell_leaving(ProcessGroup *pg);
-void group_tell_closing(ProcessGroup *pg);
+/* ---- collective.c ---- */
+
+/* Faults unless the buffers of the collective are there, large enough and in allowed places. */
+void group_check_buffers(const ProcessGroup *pg, const Collective *collective);
+
+/* ---- observer.c ---- */
+
+/* Calls all observers: see observer.h. */
+typedef enum Moment { CALLED, READY, CARRIED, DONE, WAITED } Moment;
+void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective);
+
+/* Around what is collective, but not carried out by a backend, for example making a window: observers must be able to
+ * see which rank is missing. */
+Collective group_begin_meeting(ProcessGroup *pg, const char *what);
+void group_end_meeting(ProcessGroup *pg, Collective *meeting);
 
 /* ---- work.c ---- */
 
@@ -70,13 +93,8 @@ void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and noth
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
 
-/* ---- shared_memory.c ---- */
-
-/* Faults if the buffer, counts * count elements, begins in what pg_alloc_shared() gave and ends beyond it. */
-void group_check_count(ProcessGroup *pg, const Collective *collective, const void *buffer, int counts);
-
 /* ---- pg_mpi.c ---- */
-void pg_mpi_open(ProcessGroup *pg);
+void pg_mpi_open(ProcessGroup *pg, MPI_Comm of, int color); /* for the ranks of `of` that give this color; collective */
 void pg_mpi_prepare(ProcessGroup *pg); /* prepares the algorithm in the options; collective */
 
 #endif

@@ -85,28 +85,26 @@ void start_send(ProcessGroup *pg, const Collective *c, const void *elements, siz
                 MPI_Request *requests, int *pending)
 {
     if (count > 0)
-        CHECK_MPI(MPI_Isend(elements, (int)count, mpi_datatype(c->dtype), to, tag, group_communicator(pg),
-                            &requests[(*pending)++]));
+        CHECK_MPI(MPI_Isend(elements, (int)count, mpi_datatype(c->dtype), to, tag, pg->comm, &requests[(*pending)++]));
 }
 
 void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t count, int from, int tag,
                    MPI_Request *requests, int *pending)
 {
     if (count > 0)
-        CHECK_MPI(MPI_Irecv(elements, (int)count, mpi_datatype(c->dtype), from, tag, group_communicator(pg),
+        CHECK_MPI(MPI_Irecv(elements, (int)count, mpi_datatype(c->dtype), from, tag, pg->comm,
                             &requests[(*pending)++]));
 }
 
 /* ---- waiting ---- */
 
-void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting)
+void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting *waiting)
 {
-    const MpiState *state = pg->state;
     double now = now_seconds();
     bool in_background = collective->background && !atomic_load(&pg->training_waits);
     if (waiting->start == 0)
         *waiting = (Waiting){.start = now, .pause = SHORTEST_SLEEP};
-    if (!in_background && state->core_per_rank && now - waiting->start < SPIN)
+    if (!in_background && pg->core_per_rank && now - waiting->start < SPIN)
         return;
     if (!in_background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
         sched_yield();
@@ -132,18 +130,12 @@ void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count
 
 void *group_scratch(ProcessGroup *pg, size_t bytes)
 {
-    MpiState *state = pg->state;
-    if (state->scratch == NULL || bytes > state->scratch_bytes) {
-        free(state->scratch);
-        state->scratch = alloc_or_fault(bytes);
-        state->scratch_bytes = bytes;
+    if (pg->scratch == NULL || bytes > pg->scratch_bytes) {
+        free(pg->scratch);
+        pg->scratch = alloc_or_fault(bytes);
+        pg->scratch_bytes = bytes;
     }
-    return state->scratch;
-}
-
-MPI_Comm group_communicator(const ProcessGroup *pg)
-{
-    return ((const MpiState *)pg->state)->comm;
+    return pg->scratch;
 }
 
 MPI_Datatype mpi_datatype(DType dtype)

@@ -3,32 +3,7 @@
 #ifndef LOCKSTEP_COMM_MESSAGES_H
 #define LOCKSTEP_COMM_MESSAGES_H
 
-#include <mpi.h>
-
 #include "comm/group.h"
-
-/* Runs an MPI call. Faults if it fails, with the call and MPI's own explanation. */
-#define CHECK_MPI(call) check_mpi((call), #call, __FILE__, __LINE__)
-void check_mpi(int code, const char *call, const char *file, int line);
-
-/* The MPI backend's state (pg->state). */
-typedef struct MpiState {
-    MPI_Comm comm;
-    bool one_host;       /* all ranks are on it */
-    bool core_per_rank;  /* this host has a core for each of its ranks */
-    void *scratch; /* see group_scratch(); owned */
-    size_t scratch_bytes;
-} MpiState;
-
-/* How long a rank has been waiting for others. Initialise with {0}. */
-typedef struct Waiting {
-    double start, pause; /* seconds */
-    long yields;
-} Waiting;
-
-/* Call between two tests of a condition: yields the core or sleeps, longer from call to call. (train/guard ends a wait
- * that takes too long.) */
-void wait_a_moment(ProcessGroup *pg, const Collective *collective, Waiting *waiting);
 
 /* Returns when all requests are done. */
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests);
@@ -63,7 +38,6 @@ void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t
 /* Tags separate different kinds of messages between the same two ranks. */
 enum { TAG_PART = 1, TAG_RESULT, TAG_FOLD, TAG_SWAP, TAG_RING /* + the step */ };
 
-MPI_Comm group_communicator(const ProcessGroup *pg);
 MPI_Datatype mpi_datatype(DType dtype);
 MPI_Op mpi_op(ReduceOp op);
 

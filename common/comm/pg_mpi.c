@@ -1,54 +1,13 @@
-/* pg_mpi.c: the MPI backend: starts MPI, carries collectives out over it, and ends it. Each collective is started with
- * MPI's non-blocking call; a loop of our own (messages.c) then waits for it. */
+/* pg_mpi.c: the MPI backend: carries collectives out over MPI. Each one is started with MPI's non-blocking call; a loop
+ * of our own (messages.c) then waits for it. */
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "base/check.h"
 #include "comm/allreduce.h"
 #include "comm/shared_memory.h"
-
-/* ---- the job ---- */
-
-#define UCX_BYTES ((size_t)8 << 20) /* of /dev/shm, for each rank: more than it needs at the start */
-
-static void abort_all(int status)
-{
-    MPI_Abort(MPI_COMM_WORLD, status);
-}
-
-/* note: no-dev-shm
- * UCX, the library below many MPIs, keeps messages between the processes of a host in /dev/shm, and MPI_Init fails if
- * it cannot be written or has too little room. UCX can keep them elsewhere, but must be asked to. Returns true if it
- * was asked. */
-static bool avoid_dev_shm(void)
-{
-    struct statvfs system;
-    const char *ranks = getenv("MPI_LOCALNRANKS"); /* on this host, as MPICH's launcher counts */
-    const size_t needed = UCX_BYTES * (size_t)(ranks != NULL && atoi(ranks) > 1 ? atoi(ranks) : 1);
-    const bool usable = access("/dev/shm", W_OK | X_OK) == 0 && statvfs("/dev/shm", &system) == 0 &&
-                        (system.f_blocks == 0 || system.f_bavail * system.f_frsize >= needed);
-    return !usable && getenv("UCX_TLS") == NULL && setenv("UCX_TLS", "^posix", 0) == 0;
-}
-
-void pg_initialize(int *argc, char ***argv)
-{
-    int provided, rank, world_size;
-    const bool avoids = avoid_dev_shm();
-    CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided));
-    CHECK(provided == MPI_THREAD_MULTIPLE, "this MPI library was built without MPI_THREAD_MULTIPLE, which the "
-                                           "communication thread needs");
-    CHECK_MPI(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
-    CHECK_MPI(MPI_Comm_rank(MPI_COMM_WORLD, &rank));
-    CHECK_MPI(MPI_Comm_size(MPI_COMM_WORLD, &world_size));
-    job_set((Job){.rank = rank, .world_size = world_size, .abort_all = abort_all});
-    if (avoids)
-        advise("/dev/shm cannot be written or has little room, so MPI was asked to keep its messages elsewhere "
-               "(UCX_TLS=^posix)");
-}
 
 /* ---- carrying a collective out ---- */
 
@@ -56,9 +15,8 @@ void pg_initialize(int *argc, char ***argv)
  * to the start of `send`, so it gets another buffer.) */
 static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 {
-    CHECK(c->count <= INT_MAX, "%s of %s: MPI counts %d elements at most, not %zu", operation_name(c->operation),
-          c->carries, INT_MAX, c->count);
-    MPI_Comm comm = group_communicator(pg);
+    CHECK(c->count <= INT_MAX, "%s: MPI counts %d elements at most", collective_name(pg, c), INT_MAX);
+    MPI_Comm comm = pg->comm;
     MPI_Datatype type = mpi_datatype(c->dtype);
     MPI_Request request = MPI_REQUEST_NULL;
     int count = (int)c->count;
@@ -97,7 +55,7 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
         const void *send = c->send == c->receive ? MPI_IN_PLACE : (const unsigned char *)c->send + start * size;
         MPI_Request request;
         CHECK_MPI(MPI_Iallreduce(send, (unsigned char *)c->receive + start * size, (int)count, mpi_datatype(c->dtype),
-                                 mpi_op(c->op), group_communicator(pg), &request));
+                                 mpi_op(c->op), pg->comm, &request));
         wait_for_messages(pg, c, 1, &request);
     }
 }
@@ -166,8 +124,9 @@ static Algorithm algorithm_for(AllReduceAlgorithm chosen, const Collective *c)
                                                                  : algorithms[chosen].all_reduce;
 }
 
-static void run(ProcessGroup *pg, const Collective *collective)
+static void run(Backend *self, ProcessGroup *pg, const Collective *collective)
 {
+    (void)self;
     if (collective->operation == OP_BARRIER || collective->operation == OP_BROADCAST) {
         run_by_mpi(pg, collective);
         return;
@@ -191,19 +150,15 @@ static void run(ProcessGroup *pg, const Collective *collective)
     }
 }
 
-/* pg_destroy() has already made all ranks wait for each other. */
-static void close_mpi(ProcessGroup *pg)
+static void close_mpi(Backend *self, ProcessGroup *pg)
 {
-    MpiState *state = pg->state;
-    group_tell_closing(pg);
+    (void)self;
     shared_memory_close(pg);
-    free(state->scratch);
-    MPI_Comm_free(&state->comm);
-    free(state);
-    MPI_Finalize();
+    free(pg->scratch);
+    MPI_Comm_free(&pg->comm);
 }
 
-static const Backend mpi_backend = {"mpi", run, close_mpi};
+static Backend mpi_backend = {.name = "mpi", .run = run, .close = close_mpi};
 
 /* Cores that this process may run on. */
 static int cores(void)
@@ -212,23 +167,20 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-void pg_mpi_open(ProcessGroup *pg)
+void pg_mpi_open(ProcessGroup *pg, MPI_Comm of, int color)
 {
-    MpiState *state = alloc_or_fault(sizeof *state);
     MPI_Comm host;
     int host_size;
-    CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &state->comm));
-    CHECK_MPI(MPI_Comm_rank(state->comm, &pg->rank));
-    CHECK_MPI(MPI_Comm_size(state->comm, &pg->world_size));
-    CHECK_MPI(MPI_Comm_split_type(state->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
+    CHECK_MPI(MPI_Comm_split(of, color, 0, &pg->comm)); /* in the order of their ranks in `of` */
+    CHECK_MPI(MPI_Comm_rank(pg->comm, &pg->rank));
+    CHECK_MPI(MPI_Comm_size(pg->comm, &pg->world_size));
+    CHECK_MPI(MPI_Comm_split_type(pg->comm, MPI_COMM_TYPE_SHARED, pg->rank, MPI_INFO_NULL, &host));
     CHECK_MPI(MPI_Comm_rank(host, &pg->local_rank));
     CHECK_MPI(MPI_Comm_size(host, &host_size));
-    state->one_host = host_size == pg->world_size;
-    state->core_per_rank = host_size <= cores();
     CHECK_MPI(MPI_Comm_free(&host));
-    pg->state = state;
+    pg->one_host = host_size == pg->world_size;
+    pg->core_per_rank = host_size <= cores();
     pg->backend = &mpi_backend;
-    pg_mpi_prepare(pg);
 }
 
 /* note: allreduce-auto
@@ -236,14 +188,13 @@ void pg_mpi_open(ProcessGroup *pg)
  * bits. For a network, or if the host has no room for shared memory, the choice is left to the MPI library. */
 void pg_mpi_prepare(ProcessGroup *pg)
 {
-    const MpiState *state = pg->state;
     AllReduceAlgorithm *algorithm = &pg->options.algorithm;
     pg->windows_if_room = *algorithm == ALLREDUCE_AUTO;
     if (*algorithm == ALLREDUCE_AUTO)
-        *algorithm = state->one_host ? ALLREDUCE_SHM : ALLREDUCE_MPI;
+        *algorithm = pg->one_host ? ALLREDUCE_SHM : ALLREDUCE_MPI;
     if (*algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
         return;
-    if (!state->one_host)
+    if (!pg->one_host)
         die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
     *algorithm = ALLREDUCE_MPI; /* an observer may start a collective before shm is ready */
     if (shared_memory_open(pg))

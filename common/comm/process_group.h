@@ -1,6 +1,6 @@
-/* process_group.h: the ranks of a job and the collectives between them.
+/* process_group.h: the ranks of a job, groups of them, and the collectives between the ranks of a group.
  *
- * Interface: pg_create() first, pg_destroy() last. Call the same collectives in the same order on every rank. Counts
+ * Interface: job_open() first, job_close() last. Call the same collectives in the same order on every rank. Counts
  * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight") in errors and timelines; it must
  * stay valid until the collective is done. Buffers may be device memory or host memory. A collective begins after all
  * device work that was queued before it; when it is done, every thread can read its result. Errors of MPI are faults.
@@ -55,15 +55,30 @@ typedef struct ProcessGroup ProcessGroup;
 typedef struct Work Work; /* an asynchronous collective; owned by the group, valid until its work_wait() */
 
 /* Starts MPI (alone, or under mpiexec). argc, argv: main()'s. From here on FAULT() ends all ranks. Faults if MPI does
- * not support MPI_THREAD_MULTIPLE. */
-void pg_initialize(int *argc, char ***argv);
-/* Makes a group of all ranks, at most one per process. Free with pg_destroy(). Collective. */
-ProcessGroup *pg_create(const ProcessGroupOptions *options);
-/* Frees the group and ends MPI. Faults if a Work has not been given to work_wait(). Collective. */
+ * not support MPI_THREAD_MULTIPLE. Returns the job's first group, the world: all ranks, MPI's all-reduce, no time-out,
+ * until pg_set_options() is called. Collective. */
+ProcessGroup *job_open(int *argc, char ***argv);
+/* Frees the world and ends MPI. Faults if a Work has not been given to work_wait(), or a group of pg_split() not to
+ * pg_destroy(). Collective. */
+void job_close(ProcessGroup *world);
+
+/* note: groups
+ * Makes a group of those ranks of `parent` that give the same color, which is not negative; their order stays. It has
+ * the parent's options and backend, is watched by the parent's observers, and has its own communicator, shared memory,
+ * communication thread, queue and counters. So collectives of two groups may be under way at the same time (over NCCL
+ * they should not be: gpu/pg_nccl.c). Ranks that are in both groups must call the BLOCKING ones, and the waits, in the
+ * same order, or each group waits for the other. Free with pg_destroy(), before the parent. Collective in `parent`. */
+ProcessGroup *pg_split(ProcessGroup *parent, int color);
+/* Frees a group of pg_split(). Faults if a Work has not been given to work_wait(). Collective. */
 void pg_destroy(ProcessGroup *pg);
 
+/* "the world"; or "group 1/0 (2 ranks, 0 to 2)": of its parent's first pg_split(), of color 0; it has 2 of the job's
+ * ranks, the first is rank 0, the last is rank 2. */
+const char *pg_name(const ProcessGroup *pg);
+const char *pg_of_group(const ProcessGroup *pg); /* " of " and its name; "" for the world: for messages */
 int pg_rank(const ProcessGroup *pg);
 int pg_world_size(const ProcessGroup *pg);
+int pg_job_rank(const ProcessGroup *pg, int rank); /* that rank's in the job: messages name ranks by it */
 int pg_local_rank(const ProcessGroup *pg); /* index among the ranks of this host */
 const char *pg_backend(const ProcessGroup *pg); /* "mpi", "nccl" */
 
@@ -72,6 +87,7 @@ void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
 /* Replaces the algorithm only, to compare algorithms. Collective. */
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO */
+const ProcessGroupOptions *pg_options(const ProcessGroup *pg);
 
 /* Zeroed, aligned device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;
  * otherwise, if pg is NULL, or if AUTO has chosen SHM and the host has no room left, it comes from device_alloc(). Free

@@ -9,29 +9,27 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "comm/messages.h"
-#include "device/device.h"
 
 #define PAGE_BYTES 4096
 #define QUICK_LOOKS 100 /* well under a microsecond, so that this needs no look at the clock */
 
-static void check_same_call(const Collective *c, Announcement mine, int rank, Announcement theirs)
+static void check_same_call(const ProcessGroup *pg, const Collective *c, Announcement mine, int rank,
+                            Announcement theirs)
 {
-    const char *name = operation_name(c->operation), *other = operation_name((Operation)theirs.operation);
+    const char *other = operation_name((Operation)theirs.operation);
     CHECK(!theirs.frees || mine.frees,
-          "%s number %ld (%s): rank %d frees its shared memory instead: did it run out of data before the others?",
-          name, c->sequence, c->carries, rank);
+          "%s: rank %d frees its shared memory instead: did it run out of data before the others?",
+          collective_name(pg, c), rank);
     CHECK(!mine.frees || theirs.frees,
           "this rank frees its shared memory, but rank %d calls %s of %zu elements: did this rank run out of "
           "data before the others?", rank, other, theirs.count);
     CHECK(theirs.operation == mine.operation && theirs.count == mine.count && theirs.dtype == mine.dtype,
-          "this rank calls %s number %ld of %zu elements of %s (%s), but rank %d calls %s of %zu of %s: all ranks "
-          "must call the same collectives in the same order", name, c->sequence, mine.count, dtype_name(c->dtype),
-          c->carries, rank, other, theirs.count, dtype_name((DType)theirs.dtype));
+          "this rank calls %s, but rank %d calls %s of %zu x %s: all ranks must call the same collectives in the same "
+          "order", collective_name(pg, c), rank, other, theirs.count, dtype_name((DType)theirs.dtype));
     bool same_place = theirs.window == mine.window && theirs.offset == mine.offset;
     CHECK(same_place || c->operation == OP_REDUCE_SCATTER || c->operation == OP_ALL_GATHER,
-          "%s number %ld (%s): the buffers of this rank and of rank %d lie in different places of the shared windows: "
-          "all ranks must allocate the same buffers in the same order", operation_name(c->operation), c->sequence,
-          c->carries, rank);
+          "%s: the buffers of this rank and of rank %d lie in different places of the shared windows: all ranks must "
+          "allocate the same buffers in the same order", collective_name(pg, c), rank);
 }
 
 void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)
@@ -44,7 +42,7 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
     shared->mailboxes[pg->rank]->announced[slot] = mine;
     shared_meet(pg, collective);
     for (int rank = 0; rank < pg->world_size; rank++)
-        check_same_call(collective, mine, rank, shared->mailboxes[rank]->announced[slot]);
+        check_same_call(pg, collective, mine, pg_job_rank(pg, rank), shared->mailboxes[rank]->announced[slot]);
 }
 
 const unsigned char *shared_announced_send(const SharedMemory *shared, int rank)
@@ -54,23 +52,6 @@ const unsigned char *shared_announced_send(const SharedMemory *shared, int rank)
         if (window->number == theirs->window)
             return window->parts[rank] + theirs->offset;
     return NULL;
-}
-
-/* Making and freeing a window are collective: observers must be able to see which rank is missing. Call end_meeting()
- * afterwards. */
-static Collective begin_meeting(ProcessGroup *pg, const char *what)
-{
-    const Collective collective = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
-                                   .sequence = pg->sequence++, .queued = now_seconds()};
-    group_tell_called(pg, &collective);
-    group_tell_ready(pg, &collective); /* it sends nothing */
-    return collective;
-}
-
-static void end_meeting(ProcessGroup *pg, const Collective *collective, double start)
-{
-    group_tell_carried(pg, collective);
-    group_tell_done(pg, collective, start, now_seconds());
 }
 
 /* note: room-for-windows
@@ -100,8 +81,7 @@ static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
 static void map_window(ProcessGroup *pg, SharedWindow *window, size_t bytes_per_rank)
 {
     void *mine;
-    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)bytes_per_rank, 1, MPI_INFO_NULL, group_communicator(pg), &mine,
-                                      &window->window));
+    CHECK_MPI(MPI_Win_allocate_shared((MPI_Aint)bytes_per_rank, 1, MPI_INFO_NULL, pg->comm, &mine, &window->window));
     for (int rank = 0; rank < pg->world_size; rank++) {
         MPI_Aint size;
         int unit;
@@ -110,19 +90,17 @@ static void map_window(ProcessGroup *pg, SharedWindow *window, size_t bytes_per_
         window->parts[rank] = part + (64 - (uintptr_t)part % 64) % 64;
     }
     memset(window->parts[pg->rank], 0, window->bytes); /* the first write places the pages near this core */
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* the next has_room() of any rank must see this memory as used */
+    CHECK_MPI(MPI_Barrier(pg->comm)); /* the next has_room() of any rank must see this memory as used */
 }
 
-/* Makes a window with `bytes` bytes for each rank, zeroed. NULL: there is no room, and pg->windows_if_room is set.
- * Collective. Rank 0 decides for all, because other programs may take and free room between two ranks' looks. */
-static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
+/* Rank 0 decides for all, because other programs may take and free room between two ranks' looks. */
+void *window_create(ProcessGroup *pg, size_t bytes)
 {
     /* Whole pages, so that parts begin on page boundaries; and one page more, because Open MPI's begin anywhere. */
     const size_t bytes_per_rank = (bytes / PAGE_BYTES + 2) * PAGE_BYTES;
-    const double start = now_seconds();
-    const Collective meeting = begin_meeting(pg, "making shared memory");
+    Collective meeting = group_begin_meeting(pg, "making shared memory");
     int fits = has_room(pg, bytes_per_rank);
-    CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, group_communicator(pg)));
+    CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, pg->comm));
     SharedWindow *window = NULL;
     if (fits) {
         window = alloc_or_fault(sizeof *window);
@@ -130,27 +108,43 @@ static SharedWindow *window_create(ProcessGroup *pg, size_t bytes)
         window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
         map_window(pg, window, bytes_per_rank);
     }
-    end_meeting(pg, &meeting, start);
+    group_end_meeting(pg, &meeting);
     if (window == NULL)
         return NULL;
     window->number = pg->shared->windows_made++;
     window->next = pg->shared->windows;
     pg->shared->windows = window;
-    return window;
+    return window->parts[pg->rank];
 }
 
-static void window_free(SharedWindow *window)
+static void free_first(SharedWindow **windows)
 {
-    MPI_Win_free(&window->window);
-    free(window->parts);
-    free(window);
+    SharedWindow *first = *windows;
+    *windows = first->next;
+    MPI_Win_free(&first->window);
+    free(first->parts);
+    free(first);
+}
+
+bool window_free(ProcessGroup *pg, const void *memory)
+{
+    SharedWindow **link = pg->shared != NULL ? &pg->shared->windows : NULL;
+    while (link != NULL && *link != NULL && (*link)->parts[pg->rank] != memory)
+        link = &(*link)->next;
+    if (link == NULL || *link == NULL)
+        return false;
+    Collective meeting = group_begin_meeting(pg, "freeing shared memory");
+    shared_announce_and_meet(pg, &meeting, (Announcement){.frees = true, .window = (*link)->number});
+    free_first(link);
+    CHECK_MPI(MPI_Barrier(pg->comm)); /* no rank maps it any more: has_room() counts free memory */
+    group_end_meeting(pg, &meeting);
+    return true;
 }
 
 bool shared_memory_open(ProcessGroup *pg)
 {
     pg->shared = alloc_or_fault(sizeof *pg->shared);
-    const SharedWindow *window = window_create(pg, sizeof(Mailbox));
-    if (window == NULL) {
+    if (window_create(pg, sizeof(Mailbox)) == NULL) {
         free(pg->shared);
         pg->shared = NULL;
         return false;
@@ -159,7 +153,7 @@ bool shared_memory_open(ProcessGroup *pg)
     pg->shared->parts = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->parts);
     pg->shared->totals = alloc_or_fault((size_t)pg->world_size * sizeof *pg->shared->totals);
     for (int rank = 0; rank < pg->world_size; rank++)
-        pg->shared->mailboxes[rank] = (Mailbox *)window->parts[rank];
+        pg->shared->mailboxes[rank] = (Mailbox *)pg->shared->windows->parts[rank];
     return true;
 }
 
@@ -167,93 +161,13 @@ void shared_memory_close(ProcessGroup *pg)
 {
     if (pg->shared == NULL)
         return;
-    while (pg->shared->windows != NULL) {
-        SharedWindow *window = pg->shared->windows;
-        pg->shared->windows = window->next;
-        window_free(window);
-    }
+    while (pg->shared->windows != NULL)
+        free_first(&pg->shared->windows);
     free(pg->shared->mailboxes);
     free(pg->shared->parts);
     free(pg->shared->totals);
     free(pg->shared);
     pg->shared = NULL; /* pg_free_shared() asks whether there is any */
-}
-
-/* ---- counts must stay within this memory ---- */
-
-/* The communication thread reads the list, but never while the training thread changes it: see worker_drain() and
- * worker_check_all_waited_for() below. */
-typedef struct Block {
-    uintptr_t begin;
-    size_t bytes;
-    struct Block *next;
-} Block;
-
-static void remove_block(ProcessGroup *pg, const void *memory)
-{
-    Block **link = &pg->blocks;
-    while (*link != NULL && (*link)->begin != (uintptr_t)memory)
-        link = &(*link)->next;
-    Block *block = *link;
-    if (block != NULL)
-        *link = block->next;
-    free(block);
-}
-
-void group_check_count(ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
-{
-    const uintptr_t begin = (uintptr_t)buffer;
-    size_t most = SIZE_MAX;
-    for (const Block *block = pg->blocks; block != NULL && most == SIZE_MAX; block = block->next) /* newest first */
-        if (begin - block->begin < block->bytes) /* unsigned: huge if `begin` lies before the block */
-            most = (block->begin + block->bytes - begin) / dtype_size(c->dtype);
-    CHECK(c->count <= most / (size_t)counts,
-          "%s number %ld (%s, %zu x %s%s) goes beyond the end of its memory, where %zu elements are left: counts are "
-          "elements, never bytes; or the buffer is too small, or an earlier one of pg_alloc_shared() was freed by "
-          "free()", operation_name(c->operation), c->sequence, c->carries, c->count, dtype_name(c->dtype),
-          counts > 1 ? " for each rank" : "", most);
-}
-
-/* ---- memory for gradients, in windows or not ---- */
-
-void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
-{
-    if (pg == NULL)
-        return device_alloc(bytes);
-    worker_drain(pg); /* the communication thread must not read the two lists now */
-    const SharedWindow *window = pg->shared != NULL ? window_create(pg, bytes) : NULL;
-    void *memory = window != NULL ? window->parts[pg->rank] : device_alloc(bytes);
-    Block *block = alloc_or_fault(sizeof *block);
-    *block = (Block){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->blocks};
-    pg->blocks = block;
-    return memory;
-}
-
-void pg_free_shared(ProcessGroup *pg, void *memory)
-{
-    if (pg != NULL) {
-        worker_check_all_waited_for(pg, "this rank frees memory");
-        remove_block(pg, memory);
-    }
-    if (pg == NULL || pg->shared == NULL) {
-        device_free(memory);
-        return;
-    }
-    SharedWindow **link = &pg->shared->windows;
-    while (*link != NULL && (*link)->parts[pg->rank] != memory)
-        link = &(*link)->next;
-    SharedWindow *window = *link;
-    if (window == NULL) { /* without room for a window, memory comes from device_alloc() */
-        device_free(memory);
-        return;
-    }
-    *link = window->next;
-    const double start = now_seconds();
-    const Collective give_back = begin_meeting(pg, "freeing shared memory");
-    shared_announce_and_meet(pg, &give_back, (Announcement){.frees = true, .window = window->number});
-    window_free(window);
-    CHECK_MPI(MPI_Barrier(group_communicator(pg))); /* no rank maps it any more: has_room() counts free memory */
-    end_meeting(pg, &give_back, start);
 }
 
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes)

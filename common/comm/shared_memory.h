@@ -1,14 +1,9 @@
 /* shared_memory.h: inside comm/ only: memory that all ranks of one host share, and barriers (meetings) in it.
  *
- * Interface: shared_memory_open() once, collective; shared_memory_close() at the end. pg_alloc_shared() and
- * pg_free_shared() of process_group.h are implemented here as well.
+ * Interface: shared_memory_open() once, collective; shared_memory_close() at the end.
  */
 #ifndef LOCKSTEP_COMM_SHARED_MEMORY_H
 #define LOCKSTEP_COMM_SHARED_MEMORY_H
-
-#include <mpi.h>
-#include <stdatomic.h>
-#include <stdint.h>
 
 #include "comm/group.h"
 
@@ -61,6 +56,12 @@ typedef struct SharedMemory {
  * pg->windows_if_room is set. */
 bool shared_memory_open(ProcessGroup *pg);
 void shared_memory_close(ProcessGroup *pg);
+
+/* Makes a window with `bytes` bytes for each rank, zeroed; returns this rank's part. NULL: there is no room, and
+ * pg->windows_if_room is set. Collective. */
+void *window_create(ProcessGroup *pg, size_t bytes);
+/* Frees the window whose part this is; false: there is none. Collective. */
+bool window_free(ProcessGroup *pg, const void *memory);
 
 /* The window that holds these bytes in this rank's part; NULL if there is none. The mailboxes' window does not
  * count. */

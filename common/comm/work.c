@@ -79,7 +79,10 @@ void group_add_exposed(ProcessGroup *pg, const Collective *collective, double fr
     pthread_mutex_lock(&pg->lock);
     pg->counters.exposed += until - from;
     pthread_mutex_unlock(&pg->lock);
-    group_tell_waited(pg, collective, from, until);
+    Collective waited = *collective;
+    waited.start = from;
+    waited.end = until;
+    group_tell(pg, WAITED, &waited);
 }
 
 CommCounters pg_counters(ProcessGroup *pg)
@@ -130,47 +133,30 @@ static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
         wait_a_moment(pg, collective, &waiting);
 }
 
-/* A reduce-scatter and an all-gather: the short buffer is this rank's part of the long one, or lies elsewhere. */
-static void check_places(const ProcessGroup *pg, const Collective *c)
+void pg_run_unseen(ProcessGroup *pg, const Collective *collective)
 {
-    const bool gathers = c->operation == OP_ALL_GATHER;
-    const uintptr_t bytes = c->count * dtype_size(c->dtype), whole_bytes = bytes * (uintptr_t)pg->world_size;
-    const uintptr_t whole = (uintptr_t)(gathers ? c->receive : c->send);
-    const uintptr_t part = (uintptr_t)(gathers ? c->send : c->receive);
-    if (!gathers && c->operation != OP_REDUCE_SCATTER)
-        return;
-    CHECK(part == whole + (uintptr_t)pg->rank * bytes || part + bytes <= whole || whole + whole_bytes <= part,
-          "%s number %ld (%s): its buffers overlap: in place, the short one is part %d of the long one, this rank's",
-          operation_name(c->operation), c->sequence, c->carries, pg->rank);
+    pg->backend->run(pg->backend, pg, collective);
 }
 
-double group_carry_out(ProcessGroup *pg, const Collective *collective)
+double group_carry_out(ProcessGroup *pg, const Collective *called)
 {
-    CHECK(collective->count <= PTRDIFF_MAX, "%s number %ld (%s) of %zu elements: a count that was negative as an int?",
-          operation_name(collective->operation), collective->sequence, collective->carries, collective->count);
-    CHECK(collective->count == 0 || (collective->send != NULL && collective->receive != NULL),
-          "%s number %ld (%s): a buffer is NULL; so is the gradient of a frozen parameter, which needs no all-reduce, "
-          "and in stage 5 what was dropped or has moved into shards",
-          operation_name(collective->operation), collective->sequence, collective->carries);
-    const Operation operation = collective->operation;
-    group_check_count(pg, collective, collective->send, operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
-    group_check_count(pg, collective, collective->receive, operation == OP_ALL_GATHER ? pg->world_size : 1);
-    check_places(pg, collective);
-    group_tell_called(pg, collective);
-    wait_until_computed(pg, collective);
-    group_tell_ready(pg, collective);
-    double start = now_seconds(); /* from here on, time is communication's, real or emulated */
-    pg->backend->run(pg, collective);
-    group_tell_carried(pg, collective);
-    double end = now_seconds();
+    Collective collective = *called;
+    group_check_buffers(pg, &collective);
+    group_tell(pg, CALLED, &collective);
+    wait_until_computed(pg, &collective);
+    group_tell(pg, READY, &collective);
+    collective.start = now_seconds(); /* from here on, time is communication's, real or emulated */
+    pg->backend->run(pg->backend, pg, &collective);
+    group_tell(pg, CARRIED, &collective);
+    collective.end = now_seconds();
     if (pg->measuring && pg->options.wire_gbps > 0) {
-        sleep_seconds(start + link_seconds(pg, collective) - end);
-        end = now_seconds();
+        sleep_seconds(collective.start + link_seconds(pg, &collective) - collective.end);
+        collective.end = now_seconds();
     }
     if (pg->measuring)
-        count_collective(pg, collective, end - start);
-    group_tell_done(pg, collective, start, end);
-    return end;
+        count_collective(pg, &collective, collective.end - collective.start);
+    group_tell(pg, DONE, &collective);
+    return collective.end;
 }
 
 /* ---- the communication thread ---- */
@@ -227,10 +213,12 @@ static void start_worker(ProcessGroup *pg)
 }
 
 /* To wake the communication thread would take longer than the collective itself. It stays in the queue until a longer
- * one wakes the thread, or until training asks for it. */
+ * one wakes the thread, or until training asks for it. But training may wait in another group before, for a rank that
+ * waits here. */
 static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
-    return pg->shared != NULL && pg->options.wire_gbps <= 0 && collective->ready == NULL &&
+    const bool only_group = pg->parent == NULL && pg->parts == 0;
+    return only_group && pg->shared != NULL && pg->options.wire_gbps <= 0 && collective->ready == NULL &&
            collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 

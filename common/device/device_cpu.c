@@ -234,13 +234,6 @@ void device_add(float *out, const float *a, const float *b, int64_t n)
         out[i] = a[i] + b[i];
 }
 
-void device_accumulate(float *out, const float *x, int64_t n)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        out[i] += x[i];
-}
-
 void device_fill(float *x, float value, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
@@ -258,21 +251,6 @@ void device_scale_by(float *x, const float *factor, int64_t n)
 {
     if (*factor != 1)
         device_scale(x, *factor, n);
-}
-
-void device_round(float *out, const float *x, DType precision, int64_t n)
-{
-    if (precision == DTYPE_BF16) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            out[i] = nearest_bf16(x[i]);
-    } else if (precision == DTYPE_F16) {
-#pragma omp simd
-        for (int64_t i = 0; i < n; i++)
-            out[i] = nearest_f16(x[i]);
-    } else if (out != x && n > 0) {
-        memmove(out, x, (size_t)n * sizeof *x); /* float32: nothing to round */
-    }
 }
 
 void device_relu_forward(float *out, const float *x, int64_t n)

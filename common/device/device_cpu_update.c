@@ -174,6 +174,30 @@ int64_t device_count_correct(const float *logits, const int32_t *targets, int64_
     return correct;
 }
 
+/* ---- what device_cpu_rounded.c needs ---- */
+
+void device_accumulate(float *out, const float *x, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        out[i] += x[i];
+}
+
+void device_round(float *out, const float *x, DType precision, int64_t n)
+{
+    if (precision == DTYPE_BF16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = nearest_bf16(x[i]);
+    } else if (precision == DTYPE_F16) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++)
+            out[i] = nearest_f16(x[i]);
+    } else if (out != x && n > 0) {
+        memmove(out, x, (size_t)n * sizeof *x); /* float32: nothing to round */
+    }
+}
+
 /* ---- half precision on the wire ---- */
 
 void device_to_half(void *half, const float *x, DType dtype, int64_t n)

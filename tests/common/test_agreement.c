@@ -54,6 +54,6 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("agreement", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -381,6 +381,6 @@ int main(int argc, char **argv)
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     pg_free_shared(pg, window);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -253,6 +253,6 @@ int main(int argc, char **argv)
     ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
     pg = tests_start_group(&argc, &argv, &options);
     int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -86,30 +86,30 @@ static void test_other_calls_are_faults(void **state)
     group.shared = &shared;
     Calls calls = same_calls();
     calls.theirs.count = 999;
-    expect_dies(meet, &calls, 1, "this rank calls all_reduce number 7 of 1000 elements of float32 (bucket 2), but rank "
-                                 "1 calls all_reduce of 999 of float32");
+    expect_dies(meet, &calls, 1, "this rank calls all_reduce number 7 (bucket 2, 1000 x float32), but rank 1 calls "
+                                 "all_reduce of 999 x float32");
     calls = same_calls();
     calls.theirs.dtype = DTYPE_F64;
-    expect_dies(meet, &calls, 1, "but rank 1 calls all_reduce of 1000 of float64");
+    expect_dies(meet, &calls, 1, "but rank 1 calls all_reduce of 1000 x float64");
     calls = same_calls();
     calls.theirs.operation = OP_REDUCE_SCATTER;
-    expect_dies(meet, &calls, 1, "but rank 1 calls reduce_scatter of 1000 of float32");
+    expect_dies(meet, &calls, 1, "but rank 1 calls reduce_scatter of 1000 x float32");
     calls = same_calls();
     calls.theirs.window = 2;
-    expect_dies(meet, &calls, 1, "number 7 (bucket 2): the buffers of this rank and of rank 1 lie in different places");
+    expect_dies(meet, &calls, 1, "number 7 (bucket 2, 1000 x float32): the buffers of this rank and of rank 1 lie in different places");
     calls = same_calls();
     calls.theirs.offset = 128;
     expect_dies(meet, &calls, 1, "all ranks must allocate the same buffers in the same order");
     calls = same_calls();
     calls.theirs.frees = true;
-    expect_dies(meet, &calls, 1, "all_reduce number 7 (bucket 2): rank 1 frees its shared memory instead");
+    expect_dies(meet, &calls, 1, "all_reduce number 7 (bucket 2, 1000 x float32): rank 1 frees its shared memory instead");
     calls = same_calls();
     calls.announced.frees = true;
     expect_dies(meet, &calls, 1, "this rank frees its shared memory, but rank 1 calls all_reduce of 1000 elements");
     calls = same_calls();
     calls.theirs.count = 999;
     group.rank = 1;
-    expect_dies(meet, &calls, 1, "but rank 0 calls all_reduce of 999 of float32");
+    expect_dies(meet, &calls, 1, "but rank 0 calls all_reduce of 999 x float32");
     group.rank = 0;
 }
 
@@ -141,7 +141,7 @@ static void test_no_room_is_explained(void **state)
 /* ---- counts ---- */
 
 typedef struct Count {
-    const float *buffer;
+    float *buffer;
     size_t count;
     int counts;
 } Count;
@@ -149,9 +149,10 @@ typedef struct Count {
 static void check_count(void *argument)
 {
     const Count *count = argument;
-    const Collective c = {.operation = count->counts > 1 ? OP_ALL_GATHER : OP_ALL_REDUCE, .count = count->count,
-                          .dtype = DTYPE_F32, .carries = "bucket 0"};
-    group_check_count(&group, &c, count->buffer, count->counts);
+    const Collective c = {.operation = count->counts > 1 ? OP_ALL_GATHER : OP_ALL_REDUCE, .send = count->buffer,
+                          .receive = count->buffer, .count = count->count, .dtype = DTYPE_F32,
+                          .carries = "bucket 0"};
+    group_check_buffers(&group, &c);
 }
 
 static void test_counts_stay_within_their_memory(void **state)
@@ -166,12 +167,12 @@ static void test_counts_stay_within_their_memory(void **state)
     expect_dies(check_count, &(Count){older, 11, 1}, 1, "where 10 elements are left");
     expect_dies(check_count, &(Count){buffer + 90, 11, 1}, 1, "all_reduce number 0 (bucket 0, 11 x float32) goes "
                                                               "beyond the end of its memory, where 10 elements");
-    expect_dies(check_count, &(Count){buffer, 51, 2}, 1, "(bucket 0, 51 x float32 for each rank) goes beyond the end "
+    expect_dies(check_count, &(Count){buffer, 51, 2}, 1, "(bucket 0, 51 x float32) for each rank goes beyond the end "
                                                          "of its memory, where 100 elements are left");
     pg_free_shared(&group, older);
     expect_dies(check_count, &(Count){buffer, 101, 1}, 1, "where 100 elements are left");
     pg_free_shared(&group, buffer);
-    assert_null(group.blocks);
+    assert_null(group.given);
 }
 
 /* ---- chunks, and sums ---- */

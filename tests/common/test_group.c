@@ -95,8 +95,9 @@ static bool runs_reach(int count)
     return runs >= count;
 }
 
-static void run(ProcessGroup *pg, const Collective *collective)
+static void run(Backend *self, ProcessGroup *pg, const Collective *collective)
 {
+    (void)self;
     for (double end = __real_now_seconds() + 20; until_training_waits && !pg->training_waits;) {
         if (__real_now_seconds() > end)
             fail_msg("work_wait() does not say that the training thread waits");
@@ -109,8 +110,9 @@ static void run(ProcessGroup *pg, const Collective *collective)
     runs++;
 }
 
-static void close_backend(ProcessGroup *pg)
+static void close_backend(Backend *self, ProcessGroup *pg)
 {
+    (void)self;
     if (pg->worker != NULL)
         fail_msg("the communication thread still runs when MPI ends");
     strcat(told, "closed ");
@@ -118,11 +120,9 @@ static void close_backend(ProcessGroup *pg)
 
 static ProcessGroup *make_group(void)
 {
-    static const Backend backend = {"test", run, close_backend};
-    static MpiState state;
+    static Backend backend = {.name = "test", .run = run, .close = close_backend};
     ProcessGroup *pg = alloc_or_fault(sizeof *pg);
-    state = (MpiState){.one_host = true};
-    *pg = (ProcessGroup){.rank = 1, .world_size = 4, .backend = &backend, .state = &state, .measuring = true};
+    *pg = (ProcessGroup){.rank = 1, .world_size = 4, .one_host = true, .backend = &backend, .measuring = true};
     pthread_mutex_init(&pg->lock, NULL);
     runs = sleeps = event_waits = busy_looks = 0;
     clock_now = takes = 0;
@@ -183,7 +183,7 @@ static void test_who_carries_out(void **unused)
     work_wait(late);
     for (int i = 0; i < 5; i++)
         assert_int_equal(seen[i].sequence, i);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* The thread whose stream is empty waits for the event. A blocking collective has none. */
@@ -203,7 +203,7 @@ static void test_waits_until_computed(void **unused)
     assert_false(seen[1].own_thread);
     assert_int_equal(sleeps, 5); /* one for each look that found it busy */
     assert_true(slept[0] > 0 && slept[4] > slept[0]);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 static void called(void *self, const Collective *collective)
@@ -234,7 +234,7 @@ static void test_changes_come_after_the_queue(void **unused)
     pg_observe(pg, &(GroupObserver){.self = "A", .called = called});
     work_wait(unobserved);
     assert_string_equal(told, "");
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* ---- time ---- */
@@ -275,7 +275,7 @@ static void test_time(void **unused)
     work_wait(start(pg, LONG, "waited for"));
     assert_false(pg->training_waits);
     expect_seconds(pg_counters(pg).exposed, 4 * link);
-    pg_destroy(pg);
+    job_close(pg);
 }
 
 /* ---- observers ---- */
@@ -290,9 +290,9 @@ static void carried(void *self, const Collective *collective)
     strcat(strcat(told, self), " carried ");
 }
 
-static void done(void *self, const Collective *collective, double begin, double end)
+static void done(void *self, const Collective *collective)
 {
-    assert_true(begin == 1000 && end == 1003);
+    assert_true(collective->start == 1000 && collective->end == 1003);
     strcat(strcat(told, self), " done ");
 }
 
@@ -301,31 +301,26 @@ static void leaving(void *self)
     strcat(strcat(told, self), " leaving ");
 }
 
-static void closing(void *self)
-{
-    strcat(strcat(told, self), " closing ");
-}
-
 static void test_observers_in_order(void **unused)
 {
     ProcessGroup *pg = make_group();
     pg_observe(pg, &(GroupObserver){.self = "A", .called = called, .carried = carried, .leaving = leaving});
-    pg_observe(pg, &(GroupObserver){.self = "B", .ready = ready, .done = done, .closing = closing});
+    pg_observe(pg, &(GroupObserver){.self = "B", .ready = ready, .done = done});
     pg_observe(pg, &(GroupObserver){.self = "C", .called = called, .ready = ready, .carried = carried, .done = done,
-                                    .leaving = leaving, .closing = closing});
+                                    .leaving = leaving});
     clock_now = 1000;
     takes = 3;
     pg_broadcast(pg, buffer, 1, DTYPE_F32, 0, "x");
-    group_tell_closing(pg);
-    pg_destroy(pg);
+    job_close(pg);
     assert_string_equal(told, "A called x C called x B ready C ready A carried C carried B done C done "
-                              "B closing C closing A leaving C leaving closed ");
+                              "A leaving C leaving closed ");
 }
 
 /* ---- faults: each in a process of its own ---- */
 
 enum Mistake { NULL_SENT, NULL_RECEIVED, NEGATIVE, GATHERED_BEYOND, SCATTERED_BEYOND, TEST_OF_NOTHING, WAIT_FOR_NOTHING,
-               WAIT_TWICE, SCATTERED_OVER, GATHERED_OVER, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS };
+               WAIT_TWICE, SCATTERED_OVER, GATHERED_OVER, LEAVE_WITHOUT_WAIT, SIX_OBSERVERS, DESTROY_WORLD,
+               LEAVE_BEFORE_PARTS, NEGATIVE_COLOR };
 
 static void make_mistake(void *which)
 {
@@ -346,24 +341,28 @@ static void make_mistake(void *which)
     case LEAVE_WITHOUT_WAIT:
         work_wait(start(pg, 1, "a"));
         start(pg, 1, "b");
-        pg_destroy(pg);
+        job_close(pg);
         break;
     case SIX_OBSERVERS:
         for (int i = 0; i < 6; i++) {
             pg_observe(pg, &(GroupObserver){0});
             fprintf(stderr, "observer %d\n", i + 1);
         }
+        break;
+    case DESTROY_WORLD: pg_destroy(pg); break;
+    case LEAVE_BEFORE_PARTS: pg->parts = 2, job_close(pg); break;
+    case NEGATIVE_COLOR: pg_split(pg, -1);
     }
 }
 
 static void test_faults(void **unused)
 {
     static const char *const texts[] = {
-        [NULL_SENT] = "all_reduce number 0 (frozen): a buffer is NULL",
-        [NULL_RECEIVED] = "all_reduce number 0 (frozen): a buffer is NULL",
+        [NULL_SENT] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
+        [NULL_RECEIVED] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
         [NEGATIVE] = "a count that was negative as an int?",
-        [GATHERED_BEYOND] = "25 x float32 for each rank) goes beyond the end of its memory",
-        [SCATTERED_BEYOND] = "25 x float32 for each rank) goes beyond the end of its memory",
+        [GATHERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
+        [SCATTERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
         [TEST_OF_NOTHING] = "work_test(NULL): this collective was never started",
         [WAIT_FOR_NOTHING] = "work_wait(NULL): this collective was never started",
         [WAIT_TWICE] = "work_wait(): all_reduce number 0 has had its work_wait() before",
@@ -371,8 +370,11 @@ static void test_faults(void **unused)
         [GATHERED_OVER] = "its buffers overlap",
         [LEAVE_WITHOUT_WAIT] = "this rank leaves the group while 1 collective(s) may be under way",
         [SIX_OBSERVERS] = "observer 5\ntest: fault: rank 0: a group has 5 observers at most",
+        [DESTROY_WORLD] = "pg_destroy() of the world, which lives as long as the job",
+        [LEAVE_BEFORE_PARTS] = "the group was split into groups of which 2 are left",
+        [NEGATIVE_COLOR] = "pg_split() with the color -1, which is negative",
     };
-    for (int i = NULL_SENT; i <= SIX_OBSERVERS; i++)
+    for (int i = NULL_SENT; i <= NEGATIVE_COLOR; i++)
         expect_dies(make_mistake, &i, 1, texts[i]);
 }
 

@@ -138,6 +138,6 @@ int main(int argc, char **argv)
     job_set_program("test_group_time");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("group time", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

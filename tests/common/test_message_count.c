@@ -48,6 +48,6 @@ int main(int argc, char **argv)
     job_set_program("test_message_count");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("message count", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

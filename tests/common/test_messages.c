@@ -30,14 +30,11 @@ int __wrap_sched_yield(void)
     return 0;
 }
 
-static MpiState state;
-
 /* No more than waiting needs. */
 static ProcessGroup *group(void)
 {
     static ProcessGroup pg;
-    state = (MpiState){.one_host = true};
-    pg = (ProcessGroup){.world_size = 4, .state = &state};
+    pg = (ProcessGroup){.world_size = 4};
     clock_now = 1000;
     sleeps = yields = 0;
     return &pg;
@@ -58,7 +55,7 @@ static void check_waiting(bool core_per_rank, bool background, bool training_wai
     const Collective collective = {.background = background};
     Waiting waiting = {0};
     bool sleeps_at_once = background && !training_waits;
-    state.core_per_rank = core_per_rank;
+    pg->core_per_rank = core_per_rank;
     pg->training_waits = training_waits;
     wait_once(pg, &collective, &waiting, 0);
     assert_int_equal(sleeps, sleeps_at_once);
@@ -117,7 +114,7 @@ static void test_scratch_is_kept(void **unused)
         assert_ptr_equal(group_scratch(pg, bytes / 2), memory);
         assert_int_equal(memory[bytes - 1], 'x');
     }
-    free(state.scratch);
+    free(pg->scratch);
 }
 
 static void test_chunks_are_nearly_equal(void **unused)

@@ -104,7 +104,7 @@ static void test_long_sum_in_pieces(void **state)
 static void test_mpi_returns_errors(void **state)
 {
     int number = 0;
-    MPI_Comm comm = ((MpiState *)pg->state)->comm;
+    MPI_Comm comm = pg->comm;
     assert_int_not_equal(MPI_Send(&number, 1, MPI_INT, pg_world_size(pg), 0, comm), MPI_SUCCESS);
 }
 
@@ -120,6 +120,6 @@ int main(int argc, char **argv)
     job_set_program("test_process_group");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = cmocka_run_group_tests_name("process group", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

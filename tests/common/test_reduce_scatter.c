@@ -332,6 +332,6 @@ int main(int argc, char **argv)
     free(other);
     pg_set_algorithm(pg, ALLREDUCE_SHM);
     pg_free_shared(pg, window);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

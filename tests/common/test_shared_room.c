@@ -144,6 +144,6 @@ int main(int argc, char **argv)
     };
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()}); /* of MPI's algorithm */
     int failures = cmocka_run_group_tests_name("room for shared memory", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -219,17 +219,16 @@ int main(int argc, char **argv)
     };
     device_address = mmap(NULL, 2 * ROOM * sizeof(float), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     real_memory = alloc_or_fault(2 * ROOM * sizeof(float));
-    pg_initialize(&argc, &argv);
-    guard_job();
+    pg = job_open(&argc, &argv);
+    guard_job(pg);
     CHECK(device_address != MAP_FAILED, "mmap gave no addresses");
     /* With the calls compared, so that host memory goes through the group in between. */
-    pg = pg_create(&(ProcessGroupOptions){.timeout = tests_timeout(), .debug_collectives = true});
-    guard_group(pg);
+    pg_set_options(pg, &(ProcessGroupOptions){.timeout = tests_timeout(), .debug_collectives = true});
     staging_use(pg);
     CHECK(pg_world_size(pg) <= MAX_RANKS, "this test has room for %d ranks", MAX_RANKS);
     tests_run_as_rank(pg_rank(pg));
     int failures = cmocka_run_group_tests_name("staging", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     free(real_memory);
     return failures != 0;
 }

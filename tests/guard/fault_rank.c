@@ -1,5 +1,6 @@
 /* fault_rank.c: a program in which one rank misbehaves on purpose; the argument says how. Run by test_faults.sh.
- * It does not train; it makes the calls of a training step. The rank prints a line when its fault begins. */
+ * It does not train; it makes the calls of a training step. The rank prints a line when its fault begins. With HALVES
+ * set, the even and the odd ranks make these calls in groups of their own. */
 #include <limits.h>
 #include <mpi.h>
 #include <signal.h>
@@ -178,8 +179,7 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         pg_free_shared(pg, gradient);
     } else if (strcmp(how, "leave") == 0) { /* like a rank that runs out of data */
         pg_free_shared(pg, gradient);
-        pg_destroy(pg);
-        guard_end();
+        job_close(pg);
         exit(0);
     } else if (strcmp(how, "exit") == 0) /* like a library that has found an error */
         exit(atoi(argument));
@@ -189,6 +189,8 @@ static void misbehave(ProcessGroup *pg, const char *how, const char *argument, f
         abort();
     else if (strcmp(how, "crash") == 0)
         raise(SIGSEGV);
+    else if (strcmp(how, "kill") == 0)
+        raise(SIGKILL);
     else if (strcmp(how, "bus") == 0) /* like a write to shared memory for which the host has no room */
         raise(SIGBUS);
 }
@@ -206,7 +208,7 @@ static void die_early(const char *victim)
 
 static void take_step(ProcessGroup *pg, const char *how, const char *argument, float *gradient, int step)
 {
-    bool now = step == BAD_STEP, bad = now && pg_rank(pg) == pg_world_size(pg) - 1;
+    bool now = step == BAD_STEP, bad = now && job_rank() == job_world_size() - 1;
     job_set_step(step);
     if (bad)
         say_now();
@@ -233,16 +235,17 @@ int main(int argc, char **argv)
     supervise_rank();
     if (strcmp(how, "early") == 0)
         die_early(where);
-    pg_initialize(&argc, &argv);
-    guard_job();
+    ProcessGroup *world = job_open(&argc, &argv), *pg = world;
+    guard_job(world);
     const bool late_free = strcmp(how, "late_free") == 0, in_windows = late_free || strcmp(where, "shm") == 0;
     ProcessGroupOptions options = {.algorithm = in_windows ? ALLREDUCE_SHM : ALLREDUCE_MPI, .timeout = TIMEOUT,
                                    .debug_collectives = strcmp(where, "debug") == 0};
-    ProcessGroup *pg = pg_create(&options);
-    guard_group(pg);
+    pg_set_options(world, &options);
     if (getenv("FLIGHT_RECORDER") != NULL)
-        guard_record_flight(pg, getenv("FLIGHT_RECORDER"));
-    device_init(pg_local_rank(pg), 1);
+        guard_record_flight(world, getenv("FLIGHT_RECORDER"));
+    device_init(pg_local_rank(world), 1);
+    if (getenv("HALVES") != NULL)
+        pg = pg_split(world, pg_rank(world) % 2);
     float *gradient = pg_alloc_shared(pg, 2 * ELEMENTS * sizeof *gradient);
     bool bad = pg_rank(pg) == pg_world_size(pg) - 1;
     if (strcmp(how, "model") == 0) { /* the last rank has another model */
@@ -268,7 +271,8 @@ int main(int argc, char **argv)
     }
     pg_free_shared(pg, gradient);
     finalize_hangs = bad && strcmp(how, "finalize") == 0;
-    pg_destroy(pg);
-    guard_end();
+    if (pg != world)
+        pg_destroy(pg);
+    job_close(world);
     return 0;
 }

@@ -3,7 +3,7 @@
 # status is not 0, a line names the rank or shows both sides, and no process is left. FAULT_RANK is built from
 # fault_rank.c; TRAIN is a stage's train.
 # KILLS: how often a rank of TRAIN is killed at a random moment (default 3).
-# PART: waits, mistakes, ends, signals or disks: only these faults; all of them if it is not set.
+# PART: waits, mistakes, ends, groups, signals or disks: only these faults; all of them if it is not set.
 # CLOCK_AHEAD, SLOW_DISK: the libraries of clock_ahead.c and slow_disk.c.
 
 # A sanitizer must not catch the planted crash: it would end the rank with a status instead of the signal. Nor must it
@@ -247,7 +247,7 @@ waits() {
         'rank 1, step 2: .*rank 2 has left the group'
     plant_late "sleep shm" 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 6 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 6; its last one'
-    plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0\): rank 2 frees its shared memory instead'
+    plant "leave shm" 'rank [01], step 2: all_reduce number [0-9]+ \(bucket 0, 1000 x float32\): rank 2 frees its shared memory instead'
     plant_late wire 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, .* for the emulated link: --wire' \
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has been waiting'
 
@@ -270,14 +270,14 @@ waits() {
 # ---- calls that are wrong, or that differ between ranks ----
 
 mistakes() {
-    plant "count shm" 'this rank calls all_reduce number [0-9]+ of [0-9]+ elements of float32 \(bucket 0\), but rank [0-9] calls all_reduce of (1000|500)'
-    plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ of 1000 elements of float32 \(bucket 0\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
+    plant "count shm" 'this rank calls all_reduce number [0-9]+ \(bucket 0, [0-9]+ x float32\), but rank [0-9] calls all_reduce of (1000|500)'
+    plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ \(bucket 0, 1000 x float32\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
     plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
-    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0\) of 18446744073709550616 elements: a count that was negative'
-    plant large 'broadcast of bucket 0: MPI counts 2147483647 elements at most, not 2147483648'
+    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0, 18446744073709550616 x float32\): a count that was negative'
+    plant large 'broadcast number [0-9]+ \(bucket 0, 2147483648 x float32\): MPI counts 2147483647 elements at most'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
-        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32 for each rank\) goes beyond the end of its memory, where 2000'
+        plant "whole $where" 'rank 2, step 2: all_gather number [46] \(bucket 0, 2000 x float32\) for each rank goes beyond the end of its memory, where 2000'
     done
     plant unstarted 'rank 2, step 2: work_wait\(NULL\): this collective was never started'
     plant twice 'rank 2, step 2: work_wait\(\): all_reduce number 4 has had its work_wait\(\) before'
@@ -327,6 +327,21 @@ ends() {
     finalize finalize 0
     finalize die 2
     grep -q 'error: planted: a mistake that every rank makes$' "$work/err" || fail "die: rank 0 does not report for all"
+}
+
+# ---- a rank of one of two groups ----
+
+groups() {
+    local of='of group 1/1 \(2 ranks, 1 to 3\)'
+    ranks=4 under=(env HALVES=1)
+    plant_late sleep "rank 1, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \\(bucket 0, 1000 x float32\\) $of for other ranks" \
+        "rank 3, step 2: has not reached collective number 4 $of; its last one"
+    ! grep -E 'rank [02], step' "$work/err" || fail "sleep: a rank of the other group complains"
+    plant "sleep shm" "rank 1, step 2: has been waiting for .* $of for other ranks"
+    plant "skip debug" "the ranks $of call different collectives: rank 1 all_reduce number 4 of bucket 0.*rank 3 all_reduce number 4 of bucket 1"
+    plant "count shm" "this rank calls all_reduce number [0-9]+ \\(bucket 0, [0-9]+ x float32\\) $of, but rank [13] calls"
+    plant kill "rank 3 \\(process [0-9]+\\) was ended by signal 9 .* in or after collective number 3 $of"
+    ranks=3 under=()
 }
 
 # ---- training that is killed, stopped, suspended ----
@@ -391,8 +406,8 @@ disks() {
 }
 
 case ${PART:-all} in
-    all) waits; mistakes; ends; signals; disks ;;
-    waits | mistakes | ends | signals | disks) $PART ;;
-    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, signals or disks" >&2 && exit 2 ;;
+    all) waits; mistakes; ends; groups; signals; disks ;;
+    waits | mistakes | ends | groups | signals | disks) $PART ;;
+    *) echo "test_faults.sh: PART is $PART, expected waits, mistakes, ends, groups, signals or disks" >&2 && exit 2 ;;
 esac
 finish

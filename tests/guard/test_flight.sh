@@ -30,7 +30,7 @@ says() {
 hang() { # HOW
     what=$1
     FLIGHT_RECORDER=$work/flight timeout 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n 4 "$fault_rank" "$1" >"$work/log" 2>&1
-    jq -s -e 'all(.rank < 4 and .ranks == 4 and .number >= 0 and .called_s_ago >= 0)' "$work/flight" >/dev/null ||
+    jq -s -e 'all(.rank < 4 and .rank_in_group < .ranks and .ranks <= 4 and .number >= 0 and .called_s_ago >= 0)' "$work/flight" >/dev/null ||
         fail "$1: $work/flight has lines that are not as they should be"
 }
 
@@ -41,6 +41,9 @@ says 0 'hangs in all_reduce number 4 \(bucket 0\), 1000 x float32' \
 [ "$(jq -s 'map(.rank) | unique | length' "$work/flight")" -eq 4 ] || fail "not all ranks have written"
 hang device
 says 0 'Rank 3 has called it, but its device has not computed'
+HALVES=1 hang sleep
+says 0 'hangs in all_reduce number 4 \(bucket 0\) of group 1/1 \(2 ranks, 1 to 3\), 1000 x float32' \
+    'Rank 3 has not called it. Its last one, all_reduce number 3 \(bucket 1\) of group 1/1'
 
 # A rank of the real program that is stopped writes nothing. The file does not keep an earlier run's lines.
 what="a stopped rank"
@@ -59,7 +62,7 @@ says 0 'hangs in (all_reduce|barrier|all_gather) number' 'Rank [0-3] has written
 
 what="different calls"
 line() { # RANK CARRIES
-    echo "{\"rank\":$1,\"ranks\":2,\"number\":9,\"collective\":\"all_reduce\",\"carries\":\"$2\",\"count\":10," \
+    echo "{\"rank\":$1,\"group\":\"the world\",\"rank_in_group\":$1,\"ranks\":2,\"number\":9,\"collective\":\"all_reduce\",\"carries\":\"$2\",\"count\":10," \
         '"dtype":"float32","in_background":true,"called_s_ago":4,"ready_s_ago":4,"done_s_ago":null}'
 }
 { line 0 "bucket 0" && line 1 "bucket 1"; } >"$work/flight"

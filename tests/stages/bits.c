@@ -215,6 +215,6 @@ int main(int argc, char **argv)
     if (pg_rank(pg) == 0)
         fprintf(stderr, "stage %d, %d rank(s): %ld runs, %d failure(s)\n", ddp_stage_number, pg_world_size(pg), runs,
                 failures);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

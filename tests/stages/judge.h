@@ -24,7 +24,7 @@ bool judge_leaves_case_out(void);
 void judge_start(void);
 bool in_judge(void); /* false in a process that was not judge_start()ed, too */
 
-/* In the judge: a group of as many ranks as the child's, whose collectives do nothing. pg_destroy() ends the process
+/* In the judge: a group of as many ranks as the child's, whose collectives do nothing. job_close() ends the process
  * as the child has ended. In the child and elsewhere: tells the judge how many ranks there are; returns pg. */
 ProcessGroup *judge_group(ProcessGroup *pg);
 

@@ -82,15 +82,14 @@ static void train(ProcessGroup *pg, const Case *c, bool disturbed, long steps)
 
 int main(int argc, char **argv)
 {
-    pg_initialize(&argc, &argv);
-    guard_job();
+    ProcessGroup *pg = job_open(&argc, &argv);
+    guard_job(pg);
     job_set_program("missing_gradient");
-    ProcessGroup *pg = pg_create(&(ProcessGroupOptions){.timeout = 10});
-    guard_group(pg);
+    pg_set_options(pg, &(ProcessGroupOptions){.timeout = 10});
     device_init(pg_local_rank(pg), 1);
     const Case c = read_case(argv);
     train(pg, &c, false, 1);
     train(pg, &c, true, 5);
-    pg_destroy(pg);
+    job_close(pg);
     return argc < 3;
 }

@@ -147,10 +147,9 @@ ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptio
 {
     if (in_judge())
         return judge_group(NULL);
-    pg_initialize(argc, argv);
-    guard_job();
-    ProcessGroup *pg = pg_create(options);
-    guard_group(pg);
+    ProcessGroup *pg = job_open(argc, argv);
+    guard_job(pg);
+    pg_set_options(pg, options);
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     tests_end_if_idle((unsigned)(2 * options->timeout)); /* the watchdog reports a rank that waits in a collective */

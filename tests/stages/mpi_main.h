@@ -6,7 +6,7 @@
  *       tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
  *       ProcessGroup *pg = tests_start_group(&argc, &argv, &options);
  *       int failures = cmocka_run_group_tests(tests, NULL, NULL);
- *       pg_destroy(pg);
+ *       job_close(pg);
  *       return failures != 0;
  *   }
  */
@@ -36,8 +36,8 @@ void tests_run_as_rank(int rank);
 /* Ends the process if it still runs after this many seconds. Each collective of the group starts the count again. */
 void tests_end_if_idle(unsigned seconds);
 
-/* Starts MPI, makes a guarded group of all ranks, initializes the device, and calls tests_run_as_rank() and
- * tests_end_if_idle(): most tests of several ranks begin with it. Free with pg_destroy(). */
+/* Starts MPI, guards the group of all ranks, initializes the device, and calls tests_run_as_rank() and
+ * tests_end_if_idle(): most tests of several ranks begin with it. End it with job_close(). */
 ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptions *options);
 
 #endif

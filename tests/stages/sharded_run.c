@@ -43,7 +43,7 @@ static void called(void *self, const Collective *c)
     seen_wait_for(&seen.released);
 }
 
-static void done(void *self, const Collective *c, double start, double end)
+static void done(void *self, const Collective *c)
 {
     const size_t used = strlen(seen.log), bytes = collective_bytes(seen.pg, c);
     const char *names[] = {[OP_BARRIER] = "B", [OP_BROADCAST] = "BC", [OP_ALL_REDUCE] = "AR", [OP_ALL_GATHER] = "AG",

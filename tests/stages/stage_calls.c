@@ -49,7 +49,7 @@ static void expect_untouched(const char *call)
               group->measuring == before.measuring && group->observer_count == before.observer_count &&
               memcmp(group->observers, before.observers, sizeof before.observers) == 0 &&
               (!in_a_call || memcmp(&group->options, &before.options, sizeof before.options) == 0) &&
-              group->backend == before.backend && group->state == before.state,
+              group->backend == before.backend && group->comm == before.comm,
           "%s: ddp.c has changed the process group: its rank or size, its options, or what is counted", call);
 }
 

@@ -206,6 +206,6 @@ int main(int argc, char **argv)
     pg = tests_start_group(&argc, &argv, &options);
     pg_observe(pg, &(GroupObserver){.called = hold_last_gather});
     int failures = cmocka_run_group_tests_name("mode events", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -92,7 +92,7 @@ static void look_at(void *self, const Collective *c)
         traffic.sum_bytes[bucket] += collective_bytes(pg, c);
 }
 
-static void look_at_end(void *self, const Collective *c, double start, double end)
+static void look_at_end(void *self, const Collective *c)
 {
     if (travels != NULL && c->carries != trial_weights && is_sum(c))
         atomic_fetch_add(&sums_done, 1);
@@ -205,6 +205,6 @@ int main(int argc, char **argv)
     pg = tests_start_group(&argc, &argv, &options);
     pg_observe(pg, &(GroupObserver){.called = look_at, .done = look_at_end});
     int failures = cmocka_run_group_tests_name("modes", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -164,6 +164,6 @@ int main(int argc, char **argv)
     Options options = toy_options("mlp");
     pg = tests_start_group(&argc, &argv, &options.group);
     int failures = cmocka_run_group_tests_name("no_sync", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

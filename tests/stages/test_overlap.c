@@ -285,6 +285,6 @@ int main(int argc, char **argv)
     timeline_enable();
     phases_observe(pg);
     int failures = cmocka_run_group_tests_name("overlap", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -119,6 +119,6 @@ int main(int argc, char **argv)
     options.group.algorithm = ALLREDUCE_ORDERED;
     pg = tests_start_group(&argc, &argv, &options.group);
     int failures = cmocka_run_group_tests_name("sharded_training", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

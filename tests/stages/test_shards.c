@@ -375,6 +375,6 @@ int main(int argc, char **argv)
     pg = tests_start_group(&argc, &argv, &options.group);
     seen_start(pg);
     int failures = cmocka_run_group_tests_name("shards", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

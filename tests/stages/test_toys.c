@@ -271,6 +271,6 @@ int main(int argc, char **argv)
     pg = tests_start_group(&argc, &argv, &options.group);
     draw_samples();
     int failures = cmocka_run_group_tests_name("toys", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

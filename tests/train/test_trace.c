@@ -182,6 +182,6 @@ int main(int argc, char **argv)
     ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);
     int failures = cmocka_run_group_tests_name("trace", tests, NULL, NULL);
-    pg_destroy(pg);
+    job_close(pg);
     return failures != 0;
 }

@@ -1,4 +1,4 @@
-/* ending.c: how the ranks of a job end together, and what they tell each other when one hangs or leaves. */
+/* ending.c: how the ranks of a job end together, and what they tell each other beside their collectives. */
 #include "train/guard/parts.h"
 
 #include <mpi.h>
@@ -9,13 +9,13 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/messages.h"
+#include "comm/backend.h"
 
-/* Used only to end the job together and for alarms. No collective of the group runs on it, so it does not hang with
- * them. */
+/* Used only to end the job together and for news of own work. No collective of a group runs on it, so it does not hang
+ * with them. */
 static MPI_Comm ending_comm;
 
-enum { TAG_ALARM = 1, TAG_DEPARTURE, TAG_OWN_WORK };
+enum { TAG_OWN_WORK = 1 };
 
 /* die() may end MPI while the watchdog still runs. The watchdog must not call MPI after that. */
 static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
@@ -30,11 +30,9 @@ static struct Told {
     MPI_Request request;
 } *told;
 
-static int departures; /* other ranks that have announced their departure */
-
 /* ---- MPI's part of base/check.h ---- */
 
-static void begin_ending(void)
+void own_work_news_end(void)
 {
     pthread_mutex_lock(&receiving);
     is_ending = true;
@@ -46,7 +44,7 @@ static bool all_ranks_arrive(double seconds)
     MPI_Request request;
     int done = 0;
     double deadline = now_seconds() + seconds;
-    begin_ending();
+    own_work_news_end();
     MPI_Ibarrier(ending_comm, &request);
     for (;;) {
         MPI_Test(&request, &done, MPI_STATUS_IGNORE);
@@ -97,38 +95,24 @@ static void limit_finalize(void)
     alarm(10);
 }
 
-static void finalize(void)
-{
-    limit_finalize();
-    MPI_Finalize();
-    ending_close();
-}
+/* ---- messages that nobody waits for ---- */
 
-/* ---- alarms and departures ---- */
-
-void alarm_raise(ProcessGroup *pg, Alarm alarm)
+void message_send(MPI_Comm comm, int to, int tag, const long *numbers, int count)
 {
-    static long overdue[2]; /* static: must outlive the MPI_Isend; there is only one alarm */
-    overdue[0] = alarm.sequence;
-    overdue[1] = alarm.fingerprint;
+    MPI_Request request;
     pthread_mutex_lock(&receiving);
-    for (int rank = 0; rank < pg->world_size && !mpi_has_ended; rank++) {
-        MPI_Request request;
-        if (rank != pg->rank && MPI_Isend(overdue, 2, MPI_LONG, rank, TAG_ALARM, ending_comm, &request) == MPI_SUCCESS)
-            MPI_Request_free(&request);
-    }
+    if (!mpi_has_ended && MPI_Isend(numbers, count, MPI_LONG, to, tag, comm, &request) == MPI_SUCCESS)
+        MPI_Request_free(&request);
     pthread_mutex_unlock(&receiving);
 }
 
-/* Receives a message with this tag and `count` numbers, if one has arrived. Never waits. */
-static bool receive_if_there(int tag, int *source, long *numbers, int count)
+bool message_receive(MPI_Comm comm, int tag, int *source, long *numbers, int count)
 {
     int waiting = 0;
     MPI_Status status;
     pthread_mutex_lock(&receiving);
-    bool received = !mpi_has_ended &&
-                    MPI_Iprobe(MPI_ANY_SOURCE, tag, ending_comm, &waiting, &status) == MPI_SUCCESS && waiting &&
-                    MPI_Recv(numbers, count, MPI_LONG, status.MPI_SOURCE, tag, ending_comm, MPI_STATUS_IGNORE) ==
+    bool received = !mpi_has_ended && MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &waiting, &status) == MPI_SUCCESS &&
+                    waiting && MPI_Recv(numbers, count, MPI_LONG, status.MPI_SOURCE, tag, comm, MPI_STATUS_IGNORE) ==
                         MPI_SUCCESS;
     pthread_mutex_unlock(&receiving);
     if (received)
@@ -136,73 +120,13 @@ static bool receive_if_there(int tag, int *source, long *numbers, int count)
     return received;
 }
 
-bool alarm_was_raised(ProcessGroup *pg, int *rank, Alarm *alarm)
-{
-    (void)pg;
-    long overdue[2] = {0};
-    bool raised = receive_if_there(TAG_ALARM, rank, overdue, 2);
-    *alarm = (Alarm){.sequence = overdue[0], .fingerprint = overdue[1]};
-    return raised;
-}
-
-void departure_announce(ProcessGroup *pg)
-{
-    static long collectives; /* static: must outlive the MPI_Isend */
-    collectives = pg->sequence;
-    begin_ending(); /* what is sent after the departure might not be received */
-    for (int rank = 0; rank < pg->world_size; rank++) {
-        MPI_Request request;
-        if (rank != pg->rank) {
-            CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, ending_comm, &request));
-            CHECK_MPI(MPI_Request_free(&request));
-        }
-    }
-}
-
-bool departure_was_announced(ProcessGroup *pg, int *rank, long *collectives)
-{
-    (void)pg;
-    bool announced = receive_if_there(TAG_DEPARTURE, rank, collectives, 1);
-    departures += announced;
-    return announced;
-}
-
-/* MPI may complain about messages that are left at its end. No rank sends any more. */
-static void drop_own_work(void)
-{
-    int rank;
-    long microseconds;
-    while (receive_if_there(TAG_OWN_WORK, &rank, &microseconds, 1))
-        ;
-}
-
-void departures_await(ProcessGroup *pg)
-{
-    int rank;
-    long collectives;
-    while (departures < pg->world_size - 1)
-        if (!departure_was_announced(pg, &rank, &collectives))
-            sleep_seconds(1e-3);
-    drop_own_work();
-}
-
-/* Called by die() on every rank, when all ranks have arrived. */
-static void leave(void)
-{
-    drop_own_work();
-    pthread_mutex_lock(&receiving);
-    mpi_has_ended = true;
-    pthread_mutex_unlock(&receiving);
-    finalize();
-}
-
-void own_work_announce(ProcessGroup *pg, double seconds)
+void own_work_announce(double seconds)
 {
     const long microseconds = (long)(1e6 * seconds);
     pthread_mutex_lock(&receiving);
-    for (int rank = 0; rank < pg->world_size && !is_ending; rank++) {
+    for (int rank = 0; rank < job_world_size() && !is_ending; rank++) {
         int is_sent = 0;
-        if (rank == pg->rank || microseconds - told[rank].microseconds < WORTH_TELLING ||
+        if (rank == job_rank() || microseconds - told[rank].microseconds < WORTH_TELLING ||
             MPI_Test(&told[rank].request, &is_sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || !is_sent)
             continue;
         told[rank].microseconds = microseconds;
@@ -212,16 +136,36 @@ void own_work_announce(ProcessGroup *pg, double seconds)
     pthread_mutex_unlock(&receiving);
 }
 
-bool own_work_was_announced(ProcessGroup *pg, int *rank, double *seconds)
+bool own_work_was_announced(int *rank, double *seconds)
 {
-    (void)pg;
     long microseconds = 0;
-    bool announced = receive_if_there(TAG_OWN_WORK, rank, &microseconds, 1);
+    bool announced = message_receive(ending_comm, TAG_OWN_WORK, rank, &microseconds, 1);
     *seconds = 1e-6 * (double)microseconds;
     return announced;
 }
 
 /* ---- the start and the end of a job ---- */
+
+/* On every rank, when all have arrived. No rank sends any more, and MPI may complain about messages that are left. */
+static void leave(void)
+{
+    int rank;
+    double seconds;
+    limit_finalize();
+    while (own_work_was_announced(&rank, &seconds))
+        ;
+    pthread_mutex_lock(&receiving);
+    mpi_has_ended = true;
+    pthread_mutex_unlock(&receiving);
+    for (rank = 0; rank < job_world_size(); rank++)
+        MPI_Wait(&told[rank].request, MPI_STATUS_IGNORE);
+    free(told);
+    MPI_Comm_free(&ending_comm);
+    job_set((Job){.rank = job_rank(), .world_size = job_world_size()});
+    MPI_Finalize();
+    alarm(0);
+    job_end_is_explained();
+}
 
 void ending_open(void)
 {
@@ -230,27 +174,4 @@ void ending_open(void)
     for (int rank = 0; rank < job_world_size(); rank++)
         told[rank].request = MPI_REQUEST_NULL;
     job_set((Job){job_rank(), job_world_size(), all_ranks_arrive, leave, abort_all});
-}
-
-/* The group is about to call MPI_Finalize. */
-static void close_with_group(void *self)
-{
-    (void)self;
-    limit_finalize();
-    for (int rank = 0; rank < job_world_size(); rank++)
-        CHECK_MPI(MPI_Wait(&told[rank].request, MPI_STATUS_IGNORE)); /* it was received: see departures_await() */
-    free(told);
-    MPI_Comm_free(&ending_comm);
-    job_set((Job){.rank = job_rank(), .world_size = job_world_size()});
-}
-
-void ending_observe(ProcessGroup *pg)
-{
-    pg_observe(pg, &(GroupObserver){.closing = close_with_group});
-}
-
-void ending_close(void)
-{
-    alarm(0);
-    job_end_is_explained();
 }

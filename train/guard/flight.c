@@ -1,14 +1,15 @@
-/* flight.c: keeps this rank's latest collectives, and appends them to a file when the job hangs. */
+/* flight.c: keeps this rank's latest collectives in each group, and appends them to a file when the job hangs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/group.h"
+#include "comm/observer.h"
 #include "train/guard/guard.h"
 #include "train/guard/parts.h"
 
@@ -20,44 +21,71 @@ typedef struct Entry {
     double called, ready, done; /* now_seconds(); 0: not yet */
 } Entry;
 
-static struct Flight {
-    const char *path; /* NULL: nothing is recorded */
-    int rank, ranks;
-    pthread_mutex_t lock; /* guards all below; the watchdog's thread writes the file */
-    Entry entries[KEPT];  /* of collective number n, at [n % KEPT] */
-    long next;            /* the number after the latest one */
-} flight = {.lock = PTHREAD_MUTEX_INITIALIZER};
+/* What this rank does in one group. */
+typedef struct Flight {
+    const ProcessGroup *pg;
+    Entry entries[KEPT]; /* of collective number n, at [n % KEPT] */
+    long next;           /* the number after the latest one */
+    struct Flight *more;
+} Flight;
+
+static const char *file_path;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all flights; the watchdog's thread writes the file */
+static Flight *flights; /* owned; NULL: nothing is recorded */
 
 /* ---- observer functions ---- */
 
 static void called(void *self, const Collective *collective)
 {
-    (void)self;
-    pthread_mutex_lock(&flight.lock);
-    Entry *entry = &flight.entries[collective->sequence % KEPT];
+    Flight *flight = self;
+    pthread_mutex_lock(&lock);
+    Entry *entry = &flight->entries[collective->sequence % KEPT];
     *entry = (Entry){.collective = *collective, .called = now_seconds()};
     snprintf(entry->carries, sizeof entry->carries, "%s", collective->carries);
     for (char *c = entry->carries; *c != '\0'; c++)
         if (*c == '"' || *c == '\\' || *c < ' ')
             *c = '?';
-    flight.next = collective->sequence + 1;
-    pthread_mutex_unlock(&flight.lock);
+    flight->next = collective->sequence + 1;
+    pthread_mutex_unlock(&lock);
 }
 
 static void ready(void *self, const Collective *collective)
 {
-    (void)self;
-    pthread_mutex_lock(&flight.lock);
-    flight.entries[collective->sequence % KEPT].ready = now_seconds();
-    pthread_mutex_unlock(&flight.lock);
+    Flight *flight = self;
+    pthread_mutex_lock(&lock);
+    flight->entries[collective->sequence % KEPT].ready = now_seconds();
+    pthread_mutex_unlock(&lock);
 }
 
-static void done(void *self, const Collective *collective, double start, double end)
+static void done(void *self, const Collective *collective)
 {
-    (void)self, (void)start;
-    pthread_mutex_lock(&flight.lock);
-    flight.entries[collective->sequence % KEPT].done = end;
-    pthread_mutex_unlock(&flight.lock);
+    Flight *flight = self;
+    pthread_mutex_lock(&lock);
+    flight->entries[collective->sequence % KEPT].done = collective->end;
+    pthread_mutex_unlock(&lock);
+}
+
+static void leaving(void *self)
+{
+    pthread_mutex_lock(&lock);
+    Flight **link = &flights;
+    while (*link != self)
+        link = &(*link)->more;
+    *link = (*link)->more;
+    pthread_mutex_unlock(&lock);
+    free(self);
+}
+
+static void record_group(void *self, ProcessGroup *pg)
+{
+    Flight *flight = alloc_or_fault(sizeof *flight);
+    (void)self;
+    pthread_mutex_lock(&lock);
+    *flight = (Flight){.pg = pg, .more = flights};
+    flights = flight;
+    pthread_mutex_unlock(&lock);
+    pg_observe(pg, &(GroupObserver){.self = flight, .called = called, .ready = ready, .done = done,
+                                    .leaving = leaving, .split = record_group});
 }
 
 /* ---- the file: a line of JSON for each collective of each rank ---- */
@@ -72,49 +100,51 @@ static void print_age(char *text, size_t size, double now, double time)
 }
 
 /* Returns the length. */
-static int print_entry(char *text, size_t size, const Entry *entry, double now)
+static int print_entry(char *text, size_t size, const ProcessGroup *pg, const Entry *entry, double now)
 {
     const Collective *c = &entry->collective;
     char since_called[32], since_ready[32], since_done[32];
     print_age(since_called, sizeof since_called, now, entry->called);
     print_age(since_ready, sizeof since_ready, now, entry->ready);
     print_age(since_done, sizeof since_done, now, entry->done);
-    return snprintf(text, size, "{\"rank\":%d,\"ranks\":%d,\"number\":%ld,\"collective\":\"%s\",\"carries\":\"%s\","
-                    "\"count\":%zu,\"dtype\":\"%s\",\"in_background\":%s,\"called_s_ago\":%s,\"ready_s_ago\":%s,"
-                    "\"done_s_ago\":%s}\n", flight.rank, flight.ranks, c->sequence, operation_name(c->operation),
-                    entry->carries, c->count, dtype_name(c->dtype), c->background ? "true" : "false", since_called,
-                    since_ready, since_done);
+    return snprintf(text, size, "{\"rank\":%d,\"group\":\"%s\",\"rank_in_group\":%d,\"ranks\":%d,\"number\":%ld,"
+                    "\"collective\":\"%s\",\"carries\":\"%s\",\"count\":%zu,\"dtype\":\"%s\",\"in_background\":%s,"
+                    "\"called_s_ago\":%s,\"ready_s_ago\":%s,\"done_s_ago\":%s}\n", job_rank(), pg_name(pg), pg_rank(pg),
+                    pg_world_size(pg), c->sequence, operation_name(c->operation), entry->carries, c->count,
+                    dtype_name(c->dtype), c->background ? "true" : "false", since_called, since_ready, since_done);
 }
 
-/* All ranks append at the same time, so each does it by one write(). */
+/* All ranks append at the same time, so each does it by one write() for a group. */
+static void write_flight(const Flight *flight, int file)
+{
+    char text[KEPT * 500];
+    int length = 0;
+    const double now = now_seconds();
+    for (long n = flight->next > KEPT ? flight->next - KEPT : 0; n < flight->next; n++)
+        length += print_entry(text + length, sizeof text - (size_t)length, flight->pg, &flight->entries[n % KEPT], now);
+    if (file < 0 || write(file, text, (size_t)length) != length)
+        job_say_fault("--flight-recorder: cannot write %s: %s", file_path, strerror(errno));
+}
+
 void flight_write(void)
 {
-    char text[KEPT * 400];
-    int length = 0;
-    if (flight.path == NULL)
-        return;
-    pthread_mutex_lock(&flight.lock);
-    const double now = now_seconds();
-    for (long n = flight.next > KEPT ? flight.next - KEPT : 0; n < flight.next; n++)
-        length += print_entry(text + length, sizeof text - (size_t)length, &flight.entries[n % KEPT], now);
-    pthread_mutex_unlock(&flight.lock);
-    int file = open(flight.path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (file < 0 || write(file, text, (size_t)length) != length)
-        job_say_fault("--flight-recorder: cannot write %s: %s", flight.path, strerror(errno));
+    pthread_mutex_lock(&lock);
+    int file = flights != NULL ? open(file_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666) : -1;
+    for (const Flight *flight = flights; flight != NULL; flight = flight->more)
+        write_flight(flight, file);
+    pthread_mutex_unlock(&lock);
     if (file >= 0)
         close(file);
 }
 
-void guard_record_flight(ProcessGroup *pg, const char *path)
+void guard_record_flight(ProcessGroup *world, const char *path)
 {
-    flight.path = path;
-    flight.rank = pg_rank(pg);
-    flight.ranks = pg_world_size(pg);
+    file_path = path;
     own_work_begin("writes", path);
     int file = open(path, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0666); /* what an earlier run has left */
     if (file < 0)
         die("--flight-recorder: cannot write %s: %s", path, strerror(errno));
     close(file);
     own_work_end();
-    pg_observe(pg, &(GroupObserver){.called = called, .ready = ready, .done = done});
+    record_group(NULL, world);
 }

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/group.h"
+#include "comm/observer.h"
 #include "train/guard/parts.h"
 
 /* ---- the launcher ---- */
@@ -60,47 +60,39 @@ static void compare_calls(void *self, const Collective *collective)
 {
     ProcessGroup *pg = self;
     char mine[CALL_SIZE];
-    char *all = alloc_or_fault((size_t)pg->world_size * CALL_SIZE);
+    if (!pg_options(pg)->debug_collectives)
+        return;
+    char *all = alloc_or_fault((size_t)pg_world_size(pg) * CALL_SIZE);
     describe_call(collective, mine);
-    pg->backend->run(pg, &(Collective){.operation = OP_ALL_GATHER, .send = mine, .receive = all,
-                                       .count = CALL_SIZE / sizeof(int32_t), .dtype = DTYPE_I32,
-                                       .carries = "the call to be compared", .sequence = collective->sequence,
-                                       .background = collective->background});
-    for (int rank = 1; rank < pg->world_size; rank++) {
+    pg_run_unseen(pg, &(Collective){.operation = OP_ALL_GATHER, .send = mine, .receive = all,
+                                    .count = CALL_SIZE / sizeof(int32_t), .dtype = DTYPE_I32,
+                                    .carries = "the call to be compared", .sequence = collective->sequence,
+                                    .background = collective->background});
+    for (int rank = 1; rank < pg_world_size(pg); rank++) {
         const char *theirs = all + (size_t)rank * CALL_SIZE;
         if (memcmp(all, theirs, CALL_SIZE) == 0)
             continue;
-        if (pg->rank != 0)
+        if (pg_rank(pg) != 0)
             sleep_seconds(5); /* rank 0 prints the message for all ranks, and ends the job */
-        FAULT("the ranks call different collectives: rank 0 %s; rank %d %s. Ranks must make the same calls in the same "
-              "order", all, rank, theirs);
+        FAULT("the ranks%s call different collectives: rank %d %s; rank %d %s. Ranks must make the same calls in the "
+              "same order", pg_of_group(pg), pg_job_rank(pg, 0), all, pg_job_rank(pg, rank), theirs);
     }
     free(all);
 }
 
-void guard_compare_calls(ProcessGroup *pg)
+/* ---- the job, and its groups ---- */
+
+static void guard_group(void *self, ProcessGroup *pg)
 {
-    pg_observe(pg, &(GroupObserver){.self = pg, .ready = compare_calls});
+    (void)self;
+    if (pg_world_size(pg) > 1)
+        watchdog_watch(pg);
+    pg_observe(pg, &(GroupObserver){.self = pg, .ready = compare_calls, .split = guard_group});
 }
 
-/* ---- the job, from its start to its end ---- */
-
-void guard_job(void)
+void guard_job(ProcessGroup *world)
 {
     ending_open();
     check_launcher(job_world_size());
-}
-
-void guard_group(ProcessGroup *pg)
-{
-    if (pg_world_size(pg) > 1)
-        watchdog_start(pg);
-    ending_observe(pg);
-    if (pg->options.debug_collectives)
-        guard_compare_calls(pg);
-}
-
-void guard_end(void)
-{
-    ending_close();
+    guard_group(NULL, world);
 }

@@ -2,13 +2,11 @@
  *
  * Interface, in this order:
  *   supervise_rank()        first in main(): a rank that dies without a message is reported
- *   pg_initialize(...)
- *   guard_job()             from here on die() and FAULT() end all ranks, each with its own message
- *   pg = pg_create(...)
- *   guard_group(pg)         from here on a collective that takes too long is a fault; so is a rank that leaves early
+ *   world = job_open(...)
+ *   guard_job(world)        from here on die() and FAULT() end all ranks, each with its own message; a collective that
+ *                           takes too long is a fault, and so is a rank that leaves a group early
  *   ...
- *   pg_destroy(pg)
- *   guard_end()             this rank has ended regularly: no error message is missing
+ *   job_close(world)        from here on this rank has ended regularly: no error message is missing
  * Nothing in common/ needs the guard. Without it a program trains the same weights, but may hang.
  */
 #ifndef LOCKSTEP_TRAIN_GUARD_GUARD_H
@@ -21,20 +19,13 @@
  * reports how a process ended. */
 void supervise_rank(void);
 
-void guard_job(void);
+/* Observes the world, and each group that is made of it. A group's options say how long a collective may take, and
+ * whether the ranks compare their calls before each one (--debug-collectives). Collective. */
+void guard_job(ProcessGroup *world);
 
-/* Observes the group. The group's options say how long a collective may take, and whether calls are compared.
- * Collective. */
-void guard_group(ProcessGroup *pg);
-
-/* From now on the ranks compare their calls before each collective (--debug-collectives). Call it on all ranks. */
-void guard_compare_calls(ProcessGroup *pg);
-
-/* Keeps this rank's latest 32 collectives. When a collective takes too long, every rank appends its own to the file,
- * which is emptied now: a line of JSON for each, with how long ago it was called, its data was ready, and it was done.
- * scripts/diagnose.sh reads it. Path: not copied. die()s if it cannot be written. Call it on all ranks. */
-void guard_record_flight(ProcessGroup *pg, const char *path);
-
-void guard_end(void);
+/* Keeps this rank's latest 32 collectives of each group. When a collective takes too long, every rank appends its own
+ * to the file, which is emptied now: a line of JSON for each, with how long ago it was called, its data was ready, and
+ * it was done. scripts/diagnose.sh reads it. Path: not copied. die()s if it cannot be written. Call it on all ranks. */
+void guard_record_flight(ProcessGroup *world, const char *path);
 
 #endif

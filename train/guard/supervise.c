@@ -42,7 +42,11 @@ static const char *launched_rank(void)
 /* ---- parent and child ---- */
 
 static pid_t child;
-static atomic_bool *end_is_explained; /* shared with the child, which sets it when its end is explained */
+static struct Shared {
+    atomic_bool end_is_explained; /* the child sets it when its end is explained */
+    char group[80];               /* that of the child's last collective; "": it has called none */
+    long sequence;                /* the collective's number */
+} *shared; /* with the child */
 static volatile sig_atomic_t ended_by_launcher; /* because another rank has ended with an error, and has printed it */
 
 void launcher_tell(const char *words)
@@ -99,7 +103,7 @@ static _Noreturn void wait_for_child(const char *rank)
     while (waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-    bool has_said_all = WIFEXITED(status) && atomic_load(end_is_explained);
+    bool has_said_all = WIFEXITED(status) && atomic_load(&shared->end_is_explained);
     if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has printed the reason */
         _exit(code);
     const int dead = (int)child;
@@ -111,8 +115,11 @@ static _Noreturn void wait_for_child(const char *rank)
     if (WIFEXITED(status))
         say_and_end("train: fault: rank %s (process %d) ended with status %d%s\n", rank, dead, code,
                     has_said_all ? "" : " before its work was done, and did not say why");
-    say_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s\n", rank, dead, WTERMSIG(status),
-                strsignal(WTERMSIG(status)),
+    char last[120] = "";
+    if (shared->group[0] != '\0')
+        snprintf(last, sizeof last, " in or after collective number %ld of %s", shared->sequence, shared->group);
+    say_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s%s\n", rank, dead, WTERMSIG(status),
+                strsignal(WTERMSIG(status)), last,
                 WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
 }
 
@@ -131,8 +138,17 @@ static void check_memory_can_be_shared(const char *rank)
 
 static void tell_parent(void)
 {
-    if (end_is_explained != NULL)
-        atomic_store(end_is_explained, true);
+    if (shared != NULL)
+        atomic_store(&shared->end_is_explained, true);
+}
+
+void supervise_last_call(const char *group, long sequence)
+{
+    if (shared == NULL)
+        return;
+    if (strcmp(shared->group, group) != 0)
+        snprintf(shared->group, sizeof shared->group, "%s", group);
+    shared->sequence = sequence;
 }
 
 /* The line that this process prints when its own parent was killed. */
@@ -216,8 +232,8 @@ void supervise_rank(void)
         end_with_parent(rank, getppid(), "its launcher");
     check_memory_can_be_shared(rank);
     pid_t parent = getpid();
-    end_is_explained = mmap(NULL, sizeof *end_is_explained, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(end_is_explained != MAP_FAILED, "mmap: %s", strerror(errno));
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED, "mmap: %s", strerror(errno));
     child = fork();
     if (child < 0)
         say_and_end("train: fault: rank %s: the system allows no more processes (%s): raise the limit (ulimit -u, or a "

@@ -9,8 +9,10 @@
  * A rank whose GPU has not finished this work is late itself, and must not report that it waits for others.
  * If no rank is late, but their calls differ, each rank waits in a different collective. An alarm names its collective,
  * and a rank for which this number was a different collective reports it.
- * There is no need to wait for the time-out if the missing rank has left the group (pg_destroy()): parts.h,
- * "leaving", says how that is known.
+ * A rank may be missing in one group because it waits in another one. So each rank says what it does in all groups in
+ * which it waits, and raises the alarm in them.
+ * There is no need to wait for the time-out if the missing rank has left the group: parts.h, "leaving", says how that
+ * is known.
  */
 #include "train/guard/parts.h"
 
@@ -25,7 +27,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
-#include "comm/group.h"
+#include "comm/backend.h"
+#include "comm/observer.h"
 
 #define LOOK_EVERY 0.1   /* seconds between two checks */
 #define SUSPENDED 1.0    /* seconds without a check: the process was suspended, for example by Slurm */
@@ -41,12 +44,18 @@ typedef enum Progress {
     WAITS_FOR_LINK     /* all ranks have taken part: it only waits for the emulated link */
 } Progress;
 
-typedef struct Watchdog {
+enum { TAG_ALARM = 1, TAG_DEPARTURE, ALARM_NUMBERS = 2 };
+
+/* Sent to the other ranks of a group when this one has reached its time-out in it. */
+typedef struct Alarm {
+    long sequence;    /* of the collective in which the rank waits */
+    long fingerprint; /* a hash of operation, name, count and dtype */
+} Alarm;
+
+/* What this rank does in one group. */
+typedef struct Watch {
     ProcessGroup *pg;
-    pthread_t thread;
-    pthread_mutex_t lock;  /* guards all below */
-    pthread_cond_t stopping;
-    bool stop;
+    MPI_Comm comm;         /* of the same ranks, for alarms and departures: they arrive even if a collective hangs */
     double timeout;        /* the group's option, which only the training thread may read */
     Progress progress;
     Collective collective; /* the current collective, or the last one */
@@ -55,105 +64,119 @@ typedef struct Watchdog {
     double called;         /* time of the call, from which the time-out counts */
     bool any;              /* there was at least one collective */
     long recent[RECENT];   /* fingerprint of collective number n, at [n % RECENT] */
-    int left_rank;         /* the first rank to leave the group ... */
-    long left_after;       /* ... after this many collectives; LONG_MAX: all ranks are there */
-    double *own_work;      /* by rank: seconds of own work that this rank has heard of; owned */
+    int departures;        /* other ranks that have left the group ... */
+    int left_rank;         /* ... the first one of them, by its rank in the job ... */
+    long left_after;       /* ... and after how many collectives; LONG_MAX: all ranks are there */
+    Alarm alarm;           /* this rank's */
+    struct Watch *next;
+} Watch;
+
+static struct {
+    pthread_t thread; /* runs while there is a group to watch */
+    pthread_mutex_t lock; /* guards all below */
+    pthread_cond_t stopping;
+    Watch *watches;        /* owned */
+    bool ends_job;         /* no watch is freed any more */
+    double *own_work;      /* by rank of the job: seconds of own work that this rank has heard of; owned */
     bool own_work_is_long; /* this rank's work takes longer than the time-out, and has been noted */
-} Watchdog;
+} watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* "all_reduce number 7 (bucket 2, 65536 x float32)". Hold the lock when you call it. */
-static void name_collective(const Watchdog *watchdog, char *text, size_t size)
+/* Describes in one line what this rank is doing in a group. Hold the lock when you call it. `sequence`: the collective
+ * that hangs. */
+static void describe(const Watch *watch, long sequence, char *text, size_t size)
 {
-    const Collective *c = &watchdog->collective;
-    if (c->operation != OP_BARRIER)
-        snprintf(text, size, "%s number %ld (%s, %zu x %s)", operation_name(c->operation), c->sequence,
-                 watchdog->carries, c->count, dtype_name(c->dtype));
-    else if (watchdog->carries[0] != '\0')
-        snprintf(text, size, "barrier number %ld (%s)", c->sequence, watchdog->carries);
-    else
-        snprintf(text, size, "barrier number %ld", c->sequence);
-}
-
-/* Describes in one line what this rank is doing. Hold the lock when you call it. `sequence`: the collective that
- * hangs. */
-static void describe(const Watchdog *watchdog, long sequence, char *text, size_t size)
-{
-    double seconds = now_seconds() - watchdog->since, since;
-    char last[200], own_work[120];
-    name_collective(watchdog, last, sizeof last);
+    double seconds = now_seconds() - watch->since, since;
+    char own_work[120];
+    const char *last = collective_name(watch->pg, &watch->collective), *of = pg_of_group(watch->pg);
     own_work_seconds(own_work, sizeof own_work, &since);
-    if (watchdog->progress == WAITS_FOR_RANKS)
+    if (watch->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
-    else if (watchdog->progress == WAITS_FOR_LINK)
+    else if (watch->progress == WAITS_FOR_LINK)
         snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for this "
                  "collective", seconds, last);
-    else if (watchdog->progress == WAITS_FOR_DEVICE && watchdog->collective.sequence > sequence)
-        snprintf(text, size, "has done its part of collective number %ld: it is not the one that is missing", sequence);
-    else if (watchdog->progress == WAITS_FOR_DEVICE)
-        snprintf(text, size, "has not reached collective number %ld: its device has not finished, in %.1f s, what %s "
-                 "is to send", watchdog->collective.sequence, seconds, last);
-    else if (watchdog->any && watchdog->collective.sequence >= sequence)
+    else if (watch->progress == WAITS_FOR_DEVICE && watch->collective.sequence > sequence)
+        snprintf(text, size, "has done its part of collective number %ld%s: it is not the one that is missing",
+                 sequence, of);
+    else if (watch->progress == WAITS_FOR_DEVICE)
+        snprintf(text, size, "has not reached collective number %ld%s: its device has not finished, in %.1f s, what %s "
+                 "is to send", watch->collective.sequence, of, seconds, last);
+    else if (watch->any && watch->collective.sequence >= sequence)
         snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
-    else if (watchdog->any)
-        snprintf(text, size, "has not reached collective number %ld; its last one, %s, was done %.1f s ago, and it %s",
-                 sequence, last, seconds, own_work[0] != '\0' ? own_work : "has been computing or stuck since");
+    else if (watch->any)
+        snprintf(text, size, "has not reached collective number %ld%s; its last one, %s, was done %.1f s ago, and it "
+                 "%s", sequence, of, last, seconds, own_work[0] != '\0' ? own_work : "has been computing or stuck since");
     else
-        snprintf(text, size, "has not reached collective number %ld, nor any other", sequence);
+        snprintf(text, size, "has not reached collective number %ld%s, nor any other", sequence, of);
 }
 
 /* Reports it if another rank waits in a collective that was, or is, a different one here: then no rank is late, but
  * their calls differ. A rank cannot know this before it has reached that number itself, but then the other rank can: it
  * hears this rank's alarm. */
-static void compare_with_own(Watchdog *watchdog, int rank, Alarm alarm)
+static void compare_with_own(const Watch *watch, int rank, Alarm alarm)
 {
-    pthread_mutex_lock(&watchdog->lock);
-    long latest = watchdog->any ? watchdog->collective.sequence : -1;
+    pthread_mutex_lock(&watchdog.lock);
+    long latest = watch->any ? watch->collective.sequence : -1;
     bool known = alarm.sequence >= 0 && alarm.sequence <= latest && alarm.sequence > latest - RECENT;
-    bool differs = known && watchdog->recent[alarm.sequence % RECENT] != alarm.fingerprint;
-    pthread_mutex_unlock(&watchdog->lock);
+    bool differs = known && watch->recent[alarm.sequence % RECENT] != alarm.fingerprint;
+    pthread_mutex_unlock(&watchdog.lock);
     if (differs)
-        job_say_fault("collective number %ld, in which rank %d waits, was a different one here: the ranks do not make "
-                      "the same calls in the same order; --debug-collectives names the first one that differs",
-                      alarm.sequence, rank);
+        job_say_fault("collective number %ld, in which rank %d waits, was a different one here: the ranks%s do not "
+                      "make the same calls in the same order; --debug-collectives names the first one that differs",
+                      alarm.sequence, pg_job_rank(watch->pg, rank), pg_of_group(watch->pg));
 }
 
-/* Prints this rank's line, gives the other ranks time to print theirs, and ends the job. heard: the alarm of rank
- * `from`; NULL: this rank is the first whose time-out is over. A rank that has made its call always raises the alarm,
- * so that all ranks can compare their calls. */
-static _Noreturn void report_and_abort(Watchdog *watchdog, const Alarm *heard, int from)
+/* True if another rank of the group has raised the alarm: *rank is its rank in the group. */
+static bool alarm_was_raised(const Watch *watch, int *rank, Alarm *alarm)
+{
+    return message_receive(watch->comm, TAG_ALARM, rank, &alarm->sequence, ALARM_NUMBERS);
+}
+
+/* Prints this rank's line about a group. A rank that has made its call raises the alarm, so that all ranks can compare
+ * their calls. heard: another rank's alarm, or NULL. */
+static void say(Watch *watch, const Alarm *heard)
 {
     char text[600];
-    pthread_mutex_lock(&watchdog->lock);
-    long sequence = watchdog->collective.sequence;
-    Alarm mine = {.sequence = sequence, .fingerprint = watchdog->recent[sequence % RECENT]};
-    bool has_called = watchdog->progress != IDLE;
-    describe(watchdog, heard != NULL ? heard->sequence : sequence, text, sizeof text);
-    const double timeout = watchdog->timeout;
-    pthread_mutex_unlock(&watchdog->lock);
-    if (has_called)
-        alarm_raise(watchdog->pg, mine);
+    pthread_mutex_lock(&watchdog.lock);
+    const long latest = watch->collective.sequence;
+    const bool has_called = watch->progress != IDLE;
+    watch->alarm = (Alarm){.sequence = latest, .fingerprint = watch->recent[latest % RECENT]};
+    describe(watch, heard != NULL ? heard->sequence : latest, text, sizeof text);
+    const double timeout = watch->timeout;
+    pthread_mutex_unlock(&watchdog.lock);
+    for (int rank = 0; rank < pg_world_size(watch->pg) && has_called; rank++)
+        if (rank != pg_rank(watch->pg))
+            message_send(watch->comm, rank, TAG_ALARM, &watch->alarm.sequence, ALARM_NUMBERS);
     job_say_fault("%s (--timeout %g)", text, timeout);
+}
+
+/* Prints this rank's lines, gives the other ranks time to print theirs, and ends the job. heard: the alarm of rank
+ * `from`; NULL: this rank is the first whose time-out is over. */
+static _Noreturn void report_and_abort(Watch *watch, const Alarm *heard, int from)
+{
+    Alarm theirs;
+    say(watch, heard);
+    for (Watch *other = watchdog.watches; other != NULL; other = other->next)
+        if (other != watch && other->progress != IDLE)
+            say(other, NULL);
     flight_write();
     if (heard != NULL)
-        compare_with_own(watchdog, from, *heard);
-    Alarm theirs;
+        compare_with_own(watch, from, *heard);
     for (double end = now_seconds() + TIME_TO_REPORT; now_seconds() < end; sleep_seconds(LOOK_EVERY))
-        while (alarm_was_raised(watchdog->pg, &from, &theirs))
-            compare_with_own(watchdog, from, theirs);
+        for (Watch *any = watchdog.watches; any != NULL; any = any->next)
+            while (alarm_was_raised(any, &from, &theirs))
+                compare_with_own(any, from, theirs);
     job_abort(1);
 }
 
 /* This rank waits in a collective in which a rank that has left the group will not take part. */
-static _Noreturn void report_departed_rank(Watchdog *watchdog)
+static _Noreturn void report_departed_rank(const Watch *watch)
 {
     char text[600];
-    pthread_mutex_lock(&watchdog->lock);
-    describe(watchdog, 0, text, sizeof text);
-    int rank = watchdog->left_rank;
-    long after = watchdog->left_after;
-    pthread_mutex_unlock(&watchdog->lock);
+    pthread_mutex_lock(&watchdog.lock);
+    describe(watch, 0, text, sizeof text);
+    pthread_mutex_unlock(&watchdog.lock);
     job_say_fault("%s, but rank %d has left the group after %ld collectives: did it run out of data before the others, "
-                  "or skip a call?", text, rank, after);
+                  "or skip a call?", text, watch->left_rank, watch->left_after);
     flight_write();
     sleep_seconds(TIME_TO_REPORT);
     job_abort(1);
@@ -161,86 +184,91 @@ static _Noreturn void report_departed_rank(Watchdog *watchdog)
 
 /* These seconds do not count as waiting. (A call that another thread has made in this time counts from now at the
  * latest.) Hold the lock when you call it. */
-static void leave_out(Watchdog *watchdog, double seconds)
+static void leave_out(double seconds)
 {
     const double now = now_seconds();
-    watchdog->called = fmin(watchdog->called + seconds, now);
-    watchdog->since = fmin(watchdog->since + seconds, now);
+    for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next) {
+        watch->called = fmin(watch->called + seconds, now);
+        watch->since = fmin(watch->since + seconds, now);
+    }
 }
 
-/* Time during which this process was suspended does not count as waiting, because the other ranks were probably
- * suspended, too. Hold the lock when you call it. looked: time of the last check; set to now. */
-static void skip_suspended_time(Watchdog *watchdog, double *looked)
-{
-    const double now = now_seconds(), gap = now - *looked;
-    if (gap > SUSPENDED)
-        leave_out(watchdog, gap);
-    *looked = now;
-}
-
-/* Receives the departures of other ranks. Hold the lock when you call it. */
-static void look_for_departures(Watchdog *watchdog)
+/* Receives a departure of another rank, if there is one. Hold the lock when you call it. */
+static bool look_for_departure(Watch *watch)
 {
     int rank;
     long collectives;
-    while (departure_was_announced(watchdog->pg, &rank, &collectives)) {
-        if (collectives < watchdog->left_after) {
-            watchdog->left_rank = rank;
-            watchdog->left_after = collectives;
-        }
+    if (!message_receive(watch->comm, TAG_DEPARTURE, &rank, &collectives, 1))
+        return false;
+    watch->departures++;
+    if (collectives < watch->left_after) {
+        watch->left_rank = pg_job_rank(watch->pg, rank);
+        watch->left_after = collectives;
     }
+    return true;
 }
 
 /* The time of other ranks' own work does not count as waiting. Tells them of this rank's. Hold the lock when you call
  * it. */
-static void exchange_own_work(Watchdog *watchdog)
+static void exchange_own_work(void)
 {
     int rank;
     char what[120];
-    double seconds, since;
-    while (own_work_was_announced(watchdog->pg, &rank, &seconds)) {
-        leave_out(watchdog, seconds - watchdog->own_work[rank]);
-        watchdog->own_work[rank] = seconds;
+    double seconds, since, timeout = watchdog.watches->timeout;
+    while (own_work_was_announced(&rank, &seconds)) {
+        leave_out(seconds - watchdog.own_work[rank]);
+        watchdog.own_work[rank] = seconds;
     }
-    own_work_announce(watchdog->pg, own_work_seconds(what, sizeof what, &since));
-    const double timeout = watchdog->timeout;
-    if (what[0] != '\0' && now_seconds() - since > timeout && !watchdog->own_work_is_long) {
+    own_work_announce(own_work_seconds(what, sizeof what, &since));
+    if (what[0] != '\0' && now_seconds() - since > timeout && !watchdog.own_work_is_long) {
         advise("rank 0 %s, for longer than --timeout %g so far; the other ranks wait for it", what, timeout);
-        watchdog->own_work_is_long = true; /* one line is enough */
+        watchdog.own_work_is_long = true; /* one line is enough */
     }
 }
 
-static void *watch(void *argument)
+/* Looks at one group. Hold the lock when you call it; it is held again if it returns. */
+static void look_at(Watch *watch)
 {
-    Watchdog *watchdog = argument;
+    Alarm alarm;
+    int from = pg_rank(watch->pg);
+    while (look_for_departure(watch))
+        ;
+    const bool too_late = watch->progress != IDLE && now_seconds() - watch->called > watch->timeout + NEWS;
+    const bool missing_rank_has_left = watch->progress == WAITS_FOR_RANKS &&
+                                       watch->collective.sequence >= watch->left_after;
+    const bool heard = alarm_was_raised(watch, &from, &alarm);
+    if (!too_late && !missing_rank_has_left && !heard)
+        return;
+    watchdog.ends_job = true;
+    pthread_mutex_unlock(&watchdog.lock);
+    if (missing_rank_has_left)
+        report_departed_rank(watch);
+    report_and_abort(watch, heard ? &alarm : NULL, from);
+}
+
+static void *watch_groups(void *unused)
+{
     double looked = now_seconds();
-    pthread_mutex_lock(&watchdog->lock);
-    while (!watchdog->stop) {
+    pthread_mutex_lock(&watchdog.lock);
+    while (watchdog.watches != NULL) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         long nanoseconds = until.tv_nsec + (long)(LOOK_EVERY * 1e9);
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
-        pthread_cond_timedwait(&watchdog->stopping, &watchdog->lock, &until);
-        skip_suspended_time(watchdog, &looked);
-        exchange_own_work(watchdog);
-        bool too_late = watchdog->progress != IDLE && now_seconds() - watchdog->called > watchdog->timeout + NEWS;
-        long sequence = watchdog->collective.sequence;
-        Alarm alarm;
-        int from;
-        look_for_departures(watchdog);
-        bool missing_rank_has_left = watchdog->progress == WAITS_FOR_RANKS && sequence >= watchdog->left_after;
-        pthread_mutex_unlock(&watchdog->lock);
-        if (missing_rank_has_left)
-            report_departed_rank(watchdog);
-        if (alarm_was_raised(watchdog->pg, &from, &alarm))
-            report_and_abort(watchdog, &alarm, from);
-        if (too_late)
-            report_and_abort(watchdog, NULL, watchdog->pg->rank);
-        pthread_mutex_lock(&watchdog->lock);
+        pthread_cond_timedwait(&watchdog.stopping, &watchdog.lock, &until);
+        if (watchdog.watches == NULL)
+            break;
+        const double gap = now_seconds() - looked;
+        if (gap > SUSPENDED) /* it does not count as waiting: the other ranks were probably suspended, too */
+            leave_out(gap);
+        looked += gap;
+        exchange_own_work();
+        for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next)
+            look_at(watch);
     }
-    pthread_mutex_unlock(&watchdog->lock);
-    return NULL;
+    pthread_mutex_unlock(&watchdog.lock);
+    return unused;
 }
 
 /* ---- observer functions ---- */
@@ -255,25 +283,27 @@ static long fingerprint(const Collective *c)
 
 static void called(void *self, const Collective *collective)
 {
-    Watchdog *watchdog = self;
+    Watch *watch = self;
     long now = fingerprint(collective);
-    pthread_mutex_lock(&watchdog->lock);
-    watchdog->collective = *collective;
-    snprintf(watchdog->carries, sizeof watchdog->carries, "%s", collective->carries);
-    watchdog->recent[collective->sequence % RECENT] = now;
-    watchdog->any = true;
-    watchdog->progress = WAITS_FOR_DEVICE;
-    watchdog->timeout = watchdog->pg->options.timeout;
-    watchdog->called = watchdog->since = now_seconds();
-    pthread_mutex_unlock(&watchdog->lock);
+    pthread_mutex_lock(&watchdog.lock);
+    watch->collective = *collective;
+    snprintf(watch->carries, sizeof watch->carries, "%s", collective->carries);
+    watch->collective.carries = watch->carries;
+    watch->recent[collective->sequence % RECENT] = now;
+    watch->any = true;
+    watch->progress = WAITS_FOR_DEVICE;
+    watch->timeout = pg_options(watch->pg)->timeout;
+    watch->called = watch->since = now_seconds();
+    supervise_last_call(pg_name(watch->pg), collective->sequence);
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
-static void set_progress(Watchdog *watchdog, Progress progress)
+static void set_progress(Watch *watch, Progress progress)
 {
-    pthread_mutex_lock(&watchdog->lock);
-    watchdog->progress = progress;
-    watchdog->since = now_seconds();
-    pthread_mutex_unlock(&watchdog->lock);
+    pthread_mutex_lock(&watchdog.lock);
+    watch->progress = progress;
+    watch->since = now_seconds();
+    pthread_mutex_unlock(&watchdog.lock);
 }
 
 static void ready(void *self, const Collective *collective)
@@ -288,43 +318,82 @@ static void carried(void *self, const Collective *collective)
     set_progress(self, WAITS_FOR_LINK);
 }
 
-static void done(void *self, const Collective *collective, double start, double end)
+static void done(void *self, const Collective *collective)
 {
-    (void)collective, (void)start, (void)end;
+    (void)collective;
     set_progress(self, IDLE);
+}
+
+/* The others' watchdogs are enough from here on: they know which ranks have left. The watchdog ends with the last
+ * group. Does not return if the job is being ended. */
+static void forget(const Watch *watch)
+{
+    pthread_mutex_lock(&watchdog.lock);
+    while (watchdog.ends_job)
+        pthread_cond_wait(&watchdog.stopping, &watchdog.lock);
+    Watch **link = &watchdog.watches;
+    while (*link != watch)
+        link = &(*link)->next;
+    *link = watch->next;
+    const bool was_last = watchdog.watches == NULL;
+    pthread_cond_signal(&watchdog.stopping);
+    pthread_mutex_unlock(&watchdog.lock);
+    if (was_last) {
+        pthread_join(watchdog.thread, NULL);
+        pthread_cond_destroy(&watchdog.stopping);
+        free(watchdog.own_work);
+    }
 }
 
 static void leaving(void *self)
 {
-    Watchdog *watchdog = self;
-    ProcessGroup *pg = watchdog->pg;
-    departure_announce(pg);
-    pthread_mutex_lock(&watchdog->lock); /* the others' watchdogs are enough now: they know which ranks have left */
-    watchdog->stop = true;
-    pthread_cond_signal(&watchdog->stopping);
-    pthread_mutex_unlock(&watchdog->lock);
-    pthread_join(watchdog->thread, NULL);
-    pthread_mutex_destroy(&watchdog->lock);
-    pthread_cond_destroy(&watchdog->stopping);
-    free(watchdog->own_work);
-    free(watchdog);
-    departures_await(pg);
+    Watch *watch = self;
+    const int ranks = pg_world_size(watch->pg);
+    const long collectives = watch->any ? watch->collective.sequence + 1 : 0;
+    MPI_Request *requests = alloc_or_fault((size_t)ranks * sizeof *requests);
+    if (watchdog.watches->next == NULL)
+        own_work_news_end(); /* what is sent after the departure might not be received */
+    for (int rank = 0; rank < ranks; rank++) {
+        requests[rank] = MPI_REQUEST_NULL;
+        if (rank != pg_rank(watch->pg))
+            CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, watch->comm, &requests[rank]));
+    }
+    forget(watch);
+    while (watch->departures < ranks - 1) /* no time-out: a rank that dies ends the job by itself */
+        if (!look_for_departure(watch))
+            sleep_seconds(1e-3);
+    for (int rank = 0; rank < ranks; rank++)
+        CHECK_MPI(MPI_Wait(&requests[rank], MPI_STATUS_IGNORE)); /* all others wait for it, too */
+    CHECK_MPI(MPI_Comm_free(&watch->comm));
+    free(requests);
+    free(watch);
 }
 
-void watchdog_start(ProcessGroup *pg)
+static void start_thread(void)
 {
-    Watchdog *watchdog = alloc_or_fault(sizeof *watchdog);
-    *watchdog = (Watchdog){.pg = pg, .timeout = pg->options.timeout, .left_after = LONG_MAX};
-    watchdog->own_work = alloc_or_fault((size_t)pg->world_size * sizeof *watchdog->own_work);
-    pthread_mutex_init(&watchdog->lock, NULL);
+    watchdog.own_work = alloc_or_fault((size_t)job_world_size() * sizeof *watchdog.own_work);
     /* By default a condition's limit is a time of day, and the watchdog would sleep for an hour if somebody, or a time
      * server, sets the clock back by one. */
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&watchdog->stopping, &attributes);
+    pthread_cond_init(&watchdog.stopping, &attributes);
     pthread_condattr_destroy(&attributes);
-    CHECK(pthread_create(&watchdog->thread, NULL, watch, watchdog) == 0, "the watchdog could not be started");
-    pg_observe(pg, &(GroupObserver){.self = watchdog, .called = called, .ready = ready, .carried = carried,
+    CHECK(pthread_create(&watchdog.thread, NULL, watch_groups, NULL) == 0, "the watchdog could not be started");
+}
+
+void watchdog_watch(ProcessGroup *pg)
+{
+    Watch *watch = alloc_or_fault(sizeof *watch);
+    *watch = (Watch){.pg = pg, .timeout = pg_options(pg)->timeout, .left_after = LONG_MAX};
+    CHECK_MPI(MPI_Comm_dup(pg_communicator(pg), &watch->comm));
+    pthread_mutex_lock(&watchdog.lock);
+    const bool is_first = watchdog.watches == NULL;
+    watch->next = watchdog.watches;
+    watchdog.watches = watch;
+    pthread_mutex_unlock(&watchdog.lock);
+    if (is_first)
+        start_thread();
+    pg_observe(pg, &(GroupObserver){.self = watch, .called = called, .ready = ready, .carried = carried,
                                     .done = done, .leaving = leaving});
 }

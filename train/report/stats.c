@@ -58,29 +58,44 @@ static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
     return all_reduce_name(all_reduce_algorithm(pg_algorithm(pg), c->dtype));
 }
 
-static void add_collective(void *self, const Collective *c, double start, double end)
+/* pg_name() without what is in brackets. */
+static void set_group(TimelineEvent *event, const ProcessGroup *pg)
+{
+    if (pg_of_group(pg)[0] != '\0')
+        snprintf(event->group, sizeof event->group, "%.*s", (int)strcspn(pg_name(pg), "(") - 1, pg_name(pg));
+}
+
+static void add_collective(void *self, const Collective *c)
 {
     if (!timeline_enabled() || !pg_is_measuring(self))
         return;
-    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = start, .end = end, .sequence = c->sequence + 1,
+    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = c->start, .end = c->end, .sequence = c->sequence + 1,
                            .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
     snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
     snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
+    set_group(&event, self);
     timeline_add_event(event);
 }
 
-static void add_wait(void *self, const Collective *c, double from, double until)
+static void add_wait(void *self, const Collective *c)
+{
+    if (!timeline_enabled())
+        return;
+    TimelineEvent event = {.row = ROW_WAITING, .start = c->start, .end = c->end, .sequence = c->sequence + 1};
+    set_group(&event, self);
+    timeline_add_event(event);
+}
+
+static void observe_part(void *self, ProcessGroup *part)
 {
     (void)self;
-    if (timeline_enabled())
-        timeline_add_event((TimelineEvent){.row = ROW_WAITING, .start = from, .end = until,
-                                           .sequence = c->sequence + 1});
+    phases_observe(part);
 }
 
 void phases_observe(ProcessGroup *pg)
 {
     pg_observe(pg, &(GroupObserver){.self = pg, .ready = begin_range, .carried = end_range, .done = add_collective,
-                                    .waited = add_wait});
+                                    .waited = add_wait, .split = observe_part});
 }
 
 /* ---- statistics ---- */

@@ -81,7 +81,8 @@ void trace_start(ProcessGroup *pg)
 static const TimelineEvent *find_wait(const TimelineEvent *events, int64_t count, int64_t i)
 {
     for (int64_t j = i + 1; j < count && events[i].sequence > 0 && events[j].step <= events[i].step + 1; j++)
-        if (events[j].row == ROW_WAITING && events[j].sequence == events[i].sequence)
+        if (events[j].row == ROW_WAITING && events[j].sequence == events[i].sequence &&
+            strcmp(events[j].group, events[i].group) == 0)
             return &events[j];
     return NULL;
 }
@@ -126,12 +127,22 @@ static void write_head(AtomicFile *file, int ranks)
     }
 }
 
+/* A group of pg_split() has a row of its own, because its collectives overlap those of the world. */
+static int row_of(const TimelineEvent *event)
+{
+    const uint64_t hash = fnv1a(FNV1A_START, event->group, strlen(event->group));
+    return event->group[0] == '\0' ? event->row : ROW_WAITING + 1 + (int)(hash % 1000000);
+}
+
 /* zero: in seconds, on the rank's clock; the file has microseconds, to the nanosecond. wait: NULL if there is none. The
  * step of a collective is the one that waits for it. */
 static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, const TimelineEvent *wait, double zero)
 {
     const int step = wait != NULL ? wait->step : event->step;
-    print(file, ",\n{'name':'%s','pid':%d,'tid':%d,'ts':%.3f,", event->name, rank, event->row,
+    if (event->group[0] != '\0')
+        print(file, ",\n{'name':'thread_name','ph':'M','pid':%d,'tid':%d,'args':{'name':'communication, %s'}}", rank,
+              row_of(event), event->group);
+    print(file, ",\n{'name':'%s','pid':%d,'tid':%d,'ts':%.3f,", event->name, rank, row_of(event),
           1e6 * (event->start - zero));
     if (event->end > event->start)
         print(file, "'ph':'X','dur':%.3f,'args':{", 1e6 * (event->end - event->start));
@@ -154,7 +165,7 @@ static void write_arrow(AtomicFile *file, int rank, const TimelineEvent *from, c
     const char *end = ",\n{'name':'launch','cat':'launch','ph':'%s','id':%lld,'pid':%d,'tid':%d,'ts':%.3f%s}";
     const long long id = 1000000000LL * rank + to->sequence;
     print(file, end, "s", id, rank, from->row, 1e6 * (from->start - zero), "");
-    print(file, end, "f", id, rank, to->row, 1e6 * (to->start - zero), ",'bp':'e'");
+    print(file, end, "f", id, rank, row_of(to), 1e6 * (to->start - zero), ",'bp':'e'");
 }
 
 /* ---- gathering ---- */

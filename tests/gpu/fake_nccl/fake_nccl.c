@@ -29,17 +29,22 @@ struct ncclComm {
     MPI_Datatype type;
     MPI_Op op;
     MPI_Op half_sum, half_max; /* MPI has neither 16-bit type */
-    DType half_dtype;  /* what these two add at present */
     char operation;    /* b, r, g, s; 0: none */
     MPI_Request request;
     void *result;      /* of a reduce-scatter in place, which MPI would write elsewhere; NULL: it is in `receive` */
+    struct ncclComm **part; /* of a split under way: where the new communicator is to go; NULL: there is none */
+    int color, key;
 };
 
-static struct ncclComm communicator;
+struct CUstream_st {
+    struct ncclComm *comm; /* whose work it has; NULL: none yet */
+};
+
+static DType half_dtype; /* what the sums of 16-bit numbers add at present; this program has them in one group only */
+static atomic_int collectives;  /* of all communicators */
 static atomic_int calls_inside; /* threads that are in a call which uses the communicator */
 static atomic_bool aborts;      /* ncclCommAbort has been called */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int stream; /* its address is the handle */
 static _Thread_local cudaError_t last_error = cudaSuccess;
 
 static bool playing(const char *what)
@@ -60,7 +65,7 @@ const char *cudaGetErrorString(cudaError_t error)
 
 static bool crashed(void)
 {
-    return playing("illegal") && communicator.calls > 2;
+    return playing("illegal") && collectives > 2;
 }
 
 cudaError_t cudaGetLastError(void)
@@ -92,13 +97,14 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *lowest, int *highest)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *created, unsigned flags, int priority)
 {
-    *created = (cudaStream_t)(void *)&stream;
+    *created = calloc(1, sizeof **created);
     return flags == cudaStreamNonBlocking && priority == -5 ? cudaSuccess : cudaErrorIllegalAddress;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t destroyed)
 {
-    return destroyed == (cudaStream_t)(void *)&stream ? cudaSuccess : cudaErrorIllegalAddress;
+    free(destroyed);
+    return cudaSuccess;
 }
 
 static size_t part_bytes(const struct ncclComm *c)
@@ -137,14 +143,14 @@ cudaError_t cudaStreamQuery(cudaStream_t queried)
 {
     int done = 1;
     pthread_mutex_lock(&lock);
-    struct ncclComm *comm = &communicator;
-    if (queried != (cudaStream_t)(void *)&stream || crashed()) {
+    struct ncclComm *comm = queried->comm;
+    if (crashed()) {
         pthread_mutex_unlock(&lock);
         return cudaErrorIllegalAddress;
     }
-    if (comm->started && !comm->aborted) /* otherwise nothing is queued, and the stream looks done */
+    if (comm != NULL && comm->started && !comm->aborted) /* otherwise nothing is queued, and the stream looks done */
         MPI_Test(&comm->request, &done, MPI_STATUS_IGNORE);
-    if (done)
+    if (done && comm != NULL)
         end(comm);
     pthread_mutex_unlock(&lock);
     if (!done)
@@ -173,10 +179,10 @@ static void combine_halves(const uint16_t *in, uint16_t *inout, int count, bool 
 {
     for (int i = 0; i < count; i++) {
         float a, b, c;
-        half_to_floats(&a, &in[i], communicator.half_dtype, 1);
-        half_to_floats(&b, &inout[i], communicator.half_dtype, 1);
+        half_to_floats(&a, &in[i], half_dtype, 1);
+        half_to_floats(&b, &inout[i], half_dtype, 1);
         c = !maximum ? a + b : a > b ? a : b;
-        half_from_floats(&inout[i], &c, communicator.half_dtype, 1);
+        half_from_floats(&inout[i], &c, half_dtype, 1);
     }
 }
 
@@ -192,22 +198,53 @@ static void largest_halves(void *in, void *inout, int *count, MPI_Datatype *type
     combine_halves(in, inout, *count, true);
 }
 
+static struct ncclComm *make(MPI_Comm mpi)
+{
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    comm->mpi = mpi;
+    MPI_Op_create(add_halves, 1, &comm->half_sum);
+    MPI_Op_create(largest_halves, 1, &comm->half_max);
+    comm->looks = LOOKS;
+    return comm;
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
     int mpi_rank, mpi_ranks;
     char first[sizeof id.internal];
-    MPI_Comm_dup(MPI_COMM_WORLD, &communicator.mpi);
-    MPI_Comm_rank(communicator.mpi, &mpi_rank);
-    MPI_Comm_size(communicator.mpi, &mpi_ranks);
+    MPI_Comm mpi;
+    MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+    MPI_Comm_rank(mpi, &mpi_rank);
+    MPI_Comm_size(mpi, &mpi_ranks);
     memcpy(first, id.internal, sizeof first);
-    MPI_Bcast(first, sizeof first, MPI_BYTE, 0, communicator.mpi);
-    MPI_Op_create(add_halves, 1, &communicator.half_sum);
-    MPI_Op_create(largest_halves, 1, &communicator.half_max);
-    communicator.looks = LOOKS;
-    *comm = &communicator;
+    MPI_Bcast(first, sizeof first, MPI_BYTE, 0, mpi);
+    *comm = make(mpi);
     bool good = rank == mpi_rank && ranks == mpi_ranks && config->blocking == 0 && first[0] == 't' &&
                 memcmp(first, id.internal, sizeof first) == 0;
     return good ? ncclInProgress : ncclInvalidArgument;
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part, ncclConfig_t *config)
+{
+    if (comm->part != NULL || comm->started || comm->operation != 0)
+        abort(); /* one at a time */
+    *part = NULL;
+    comm->part = part;
+    comm->color = color;
+    comm->key = key;
+    comm->looks = LOOKS;
+    return config->blocking == 0 ? ncclInProgress : ncclInvalidArgument;
+}
+
+/* Called with the lock held. */
+static void begin_split(struct ncclComm *comm)
+{
+    MPI_Comm mpi;
+    if (comm->part == NULL)
+        return;
+    MPI_Comm_split(comm->mpi, comm->color, comm->key, &mpi);
+    *comm->part = make(mpi);
+    comm->part = NULL;
 }
 
 /* Called with the lock held. */
@@ -246,6 +283,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state)
     else if (playing("init") || comm->looks-- > 0)
         *state = ncclInProgress;
     else {
+        begin_split(comm);
         begin(comm);
         *state = ncclSuccess;
     }
@@ -264,6 +302,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     MPI_Op_free(&comm->half_sum);
     MPI_Op_free(&comm->half_max);
     MPI_Comm_free(&comm->mpi);
+    free(comm);
     return ncclSuccess;
 }
 
@@ -310,9 +349,11 @@ static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, v
     if (playing("slow-call") && comm->calls == 2)
         take_long();
     pthread_mutex_lock(&lock);
-    if (comm->started || comm->operation != 0 || used != (cudaStream_t)(void *)&stream)
-        abort(); /* one at a time, on the stream made for it */
+    if (comm->started || comm->operation != 0 || (used->comm != NULL && used->comm != comm))
+        abort(); /* one at a time, on a stream of its own */
+    used->comm = comm;
     comm->calls++;
+    collectives++;
     comm->looks = LOOKS;
     comm->operation = operation;
     comm->send = send;
@@ -320,7 +361,7 @@ static ncclResult_t enqueue(ncclComm_t comm, char operation, const void *send, v
     comm->count = (int)count;
     comm->root = root;
     comm->type = mpi_type(type);
-    comm->half_dtype = type == ncclFloat16 ? DTYPE_F16 : DTYPE_BF16;
+    half_dtype = type == ncclFloat16 ? DTYPE_F16 : DTYPE_BF16;
     if (comm->type == MPI_UINT16_T)
         comm->op = op == ncclSum ? comm->half_sum : comm->half_max;
     else

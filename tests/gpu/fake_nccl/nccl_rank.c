@@ -163,15 +163,40 @@ static void asynchronous(void)
     }
 }
 
+/* The two halves of the ranks, and all of them, at the same time. Each sums its own numbers. */
+static void two_groups(ProcessGroup *world)
+{
+    enum { WORKS = 6 };
+    ProcessGroup *half = pg_split(world, pg_rank(world) % 2);
+    float *mine = device_memory, *ours = device_memory + 32 * COUNT;
+    Work *in_half[WORKS], *in_world[WORKS];
+    CHECK(strcmp(pg_backend(half), "nccl") == 0, "the half's backend is %s", pg_backend(half));
+    for (int i = 0; i < WORKS; i++) {
+        mine[i * COUNT] = (float)(i + 1 + pg_rank(world));
+        ours[i * COUNT] = (float)i;
+        in_half[i] = pg_all_reduce_async(half, mine + i * COUNT, mine + i * COUNT, COUNT, DTYPE_F32, REDUCE_SUM, "half");
+        in_world[i] = pg_all_reduce_async(world, ours + i * COUNT, ours + i * COUNT, COUNT, DTYPE_F32, REDUCE_SUM, "all");
+    }
+    for (int i = WORKS - 1; i >= 0; i--) {
+        float sum = 0;
+        for (int rank = pg_rank(world) % 2; rank < pg_world_size(world); rank += 2)
+            sum += (float)(i + 1 + rank);
+        work_wait(in_half[i]);
+        work_wait(in_world[i]);
+        expect("the half's sum", (double)sum, (double)mine[i * COUNT]);
+        expect("the sum of all", i * pg_world_size(world), (double)ours[i * COUNT]);
+    }
+    pg_destroy(half);
+}
+
 int main(int argc, char **argv)
 {
     device_memory = alloc_or_fault(64 * COUNT * sizeof *device_memory);
     job_set_program("nccl_rank");
-    pg_initialize(&argc, &argv);
-    guard_job();
+    ProcessGroup *world = pg = job_open(&argc, &argv);
+    guard_job(pg);
     bool all_come = argc < 3; /* otherwise NCCL must miss the absent rank, not the comparison of calls */
-    pg = pg_create(&(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
-    guard_group(pg);
+    pg_set_options(pg, &(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
     CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");
     phases_observe(pg);
     pg_use_nccl(pg);
@@ -181,7 +206,8 @@ int main(int argc, char **argv)
     if (!all_come && atoi(argv[2]) == pg_rank(pg))
         sleep_seconds(60);
     pg_all_reduce(pg, device_memory, device_memory, COUNT, DTYPE_F32, REDUCE_SUM, "the last one");
-    pg_destroy(pg);
+    two_groups(world);
+    job_close(world);
     free(device_memory);
     return 0;
 }

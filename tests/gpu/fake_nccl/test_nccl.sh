@@ -31,11 +31,11 @@ ends() {
     head -n 5 "$scratch/err" | sed 's/^/     stderr: /'
 }
 
-for ranks in 1 2 3; do
+for ranks in 1 2 3 4; do
     ends "every operation on $ranks rank(s)" 0 120 '' "$ranks"
 done
 export FAKE_NCCL
-FAKE_NCCL=remote ends "a lost peer" 1 60 'rank [01].*number [0-9]* (x): remote process exited.*own message' 2
+FAKE_NCCL=remote ends "a lost peer" 1 60 'rank [01].*number [0-9]* (x, [^)]*): remote process exited.*own message' 2
 FAKE_NCCL=illegal ends "a crashed kernel" 1 60 'illegal memory access.*compute-sanitizer' 2
 if ! grep -q 'fake NCCL: abort' "$scratch/err"; then
     failures=$((failures + 1))

@@ -1,0 +1,91 @@
+/* collective.c: what a group and a collective are called, how much it carries, and whether its buffers can be right. */
+#include "comm/collective.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/group.h"
+
+/* ---- names ---- */
+
+int pg_job_rank(const ProcessGroup *pg, int rank)
+{
+    return pg->job_ranks != NULL ? pg->job_ranks[rank] : rank; /* NULL: a group without MPI, in tests */
+}
+
+const char *pg_name(const ProcessGroup *pg)
+{
+    return pg->parent != NULL ? pg->name + strlen(" of ") : "the world";
+}
+
+const char *pg_of_group(const ProcessGroup *pg)
+{
+    return pg->name;
+}
+
+const char *operation_name(Operation operation)
+{
+    static const char *const names[] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};
+    return names[operation];
+}
+
+const char *collective_name(const ProcessGroup *pg, const Collective *c)
+{
+    static _Thread_local char name[300];
+    char what[120] = "";
+    if (c->operation != OP_BARRIER)
+        snprintf(what, sizeof what, " (%.63s, %zu x %s)", c->carries, c->count, dtype_name(c->dtype));
+    else if (c->carries[0] != '\0')
+        snprintf(what, sizeof what, " (%.63s)", c->carries);
+    snprintf(name, sizeof name, "%s number %ld%s%s", operation_name(c->operation), c->sequence, what, pg->name);
+    return name;
+}
+
+size_t collective_bytes(const ProcessGroup *pg, const Collective *collective)
+{
+    size_t bytes = collective->count * dtype_size(collective->dtype);
+    bool per_rank = collective->operation == OP_ALL_GATHER || collective->operation == OP_REDUCE_SCATTER;
+    return per_rank ? bytes * (size_t)pg->world_size : bytes;
+}
+
+/* ---- are its buffers right? ---- */
+
+/* The buffer, of so many times `count` elements, does not begin in what pg_alloc_shared() gave and end beyond it. */
+static void check_count(const ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
+{
+    const uintptr_t begin = (uintptr_t)buffer;
+    size_t most = SIZE_MAX;
+    for (const Allocation *given = pg->given; given != NULL && most == SIZE_MAX; given = given->next) /* newest first */
+        if (begin - given->begin < given->bytes) /* unsigned: huge if `begin` lies before it */
+            most = (given->begin + given->bytes - begin) / dtype_size(c->dtype);
+    CHECK(c->count <= most / (size_t)counts,
+          "%s%s goes beyond the end of its memory, where %zu elements are left: counts are elements, never bytes; or "
+          "the buffer is too small, or an earlier one of pg_alloc_shared() was freed by free()", collective_name(pg, c),
+          counts > 1 ? " for each rank" : "", most);
+}
+
+/* A reduce-scatter and an all-gather: the short buffer is this rank's part of the long one, or lies elsewhere. */
+static void check_places(const ProcessGroup *pg, const Collective *c)
+{
+    const bool gathers = c->operation == OP_ALL_GATHER;
+    const uintptr_t bytes = c->count * dtype_size(c->dtype), whole_bytes = bytes * (uintptr_t)pg->world_size;
+    const uintptr_t whole = (uintptr_t)(gathers ? c->receive : c->send);
+    const uintptr_t part = (uintptr_t)(gathers ? c->send : c->receive);
+    if (!gathers && c->operation != OP_REDUCE_SCATTER)
+        return;
+    CHECK(part == whole + (uintptr_t)pg->rank * bytes || part + bytes <= whole || whole + whole_bytes <= part,
+          "%s: its buffers overlap: in place, the short one is part %d of the long one, this rank's",
+          collective_name(pg, c), pg->rank);
+}
+
+void group_check_buffers(const ProcessGroup *pg, const Collective *c)
+{
+    CHECK(c->count <= PTRDIFF_MAX, "%s: a count that was negative as an int?", collective_name(pg, c));
+    CHECK(c->count == 0 || (c->send != NULL && c->receive != NULL),
+          "%s: a buffer is NULL; so is the gradient of a frozen parameter, which needs no all-reduce, and in stage 5 "
+          "what was dropped or has moved into shards", collective_name(pg, c));
+    check_count(pg, c, c->send, c->operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
+    check_count(pg, c, c->receive, c->operation == OP_ALL_GATHER ? pg->world_size : 1);
+    check_places(pg, c);
+}
