@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/bucket_plan.h"
 #include "device/device.h"
 
 /* Trained parameters in reverse order of registration; returns how many. */

@@ -8,6 +8,7 @@
 
 #include "autograd/tensor.h"
 #include "comm/process_group.h"
+#include "ddp/bucket_plan.h"
 #include "ddp/codec.h"
 
 typedef struct Bucket {

@@ -169,7 +169,7 @@ static void fill_defaults(Options *options)
     for (int id = 0; id < FLAG_COUNT; id++)
         if (!options->given[id])
             options->text[id] = flags[id].default_value;
-    if (!options->given[FLAG_LOSS_SCALE] && choice(options, FLAG_GRAD_DTYPE)->value == DTYPE_F16)
+    if (!options->given[FLAG_LOSS_SCALE] && codec_find(choice(options, FLAG_GRAD_DTYPE)->name)->dtype == DTYPE_F16)
         options->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
     if (!options->given[FLAG_BACKEND])
         options->text[FLAG_BACKEND] = gpu_has_nccl() && !options->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
