@@ -196,7 +196,7 @@ void pg_mpi_prepare(ProcessGroup *pg)
         return;
     if (!pg->one_host)
         die("--allreduce: shm needs all ranks on one host; give ordered, ring or mpi");
-    *algorithm = ALLREDUCE_MPI; /* for observers that gather something meanwhile */
+    *algorithm = ALLREDUCE_MPI; /* an observer may start a collective before shm is ready */
     if (shared_memory_open(pg))
         *algorithm = ALLREDUCE_SHM;
 }
