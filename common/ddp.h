@@ -19,11 +19,11 @@
  * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan() (ddp/bucket_plan.h) gets the
  * trained parameters in the reverse order of registration. Lay out a bucket's gradients as you like.
- * From stage 3 on, launch a bucket in the event after which none of its gradients is pending (before backward, if its
- * last pending gradients are of unused parameters), but never before all earlier buckets. Do not wait for another rank
- * in the gradient-ready event or in ddp_before_backward(). (A work_wait() after a work_test() that was true does not
- * wait.) Stage 5, from level 2 on: if backward is faster than the link, it waits in the gradient-needed event, so that
- * only a few buckets have whole gradients.
+ * From stage 3 on (skip it at first): launch a bucket in the event after which none of its gradients is pending, but
+ * never before all earlier buckets. (If its last pending gradients are of unused parameters, launch it before
+ * backward.) Do not wait for another rank in the gradient-ready event or in ddp_before_backward(). (A work_wait() after
+ * a work_test() that was true does not wait.) Stage 5, from level 2 on: if backward is faster than the link, it waits
+ * in the gradient-needed event, so that only a few buckets have whole gradients.
  */
 #ifndef LOCKSTEP_DDP_H
 #define LOCKSTEP_DDP_H
@@ -51,8 +51,8 @@ extern const char *const ddp_stage_name; /* "naive", ... */
 /* Checks that all ranks have the same model (if not: die()), copies rank 0's weights to all ranks, and gives each
  * trained parameter a zeroed float32 gradient. From stage 3 on it listens to the tape. parameters, tape and pg must
  * outlive the result. Of the parameters a stage writes weights and gradients, not the list, shapes, or what is trained.
- * Free with ddp_destroy(), which also frees the gradients. All functions except ddp_bucket_count() are collective, and
- * so is tape_backward(), which launches all-reduces: call them on all ranks in the same order. */
+ * Free with ddp_destroy(), which also frees the gradients. All ranks must call these functions in the same order, and
+ * tape_backward(), too, because it launches all-reduces; but not ddp_bucket_count() and ddp_memory(). */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 

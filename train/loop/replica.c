@@ -64,8 +64,8 @@ int64_t replica_terms(const Replica *replica, int64_t global_samples)
 }
 
 /* note: gradient-scale
- * The divisor is the number of samples in this step; with --join initial it is the full batch, so that a sample also
- * weighs the same in a step in which some ranks have no data. */
+ * The divisor is the number of the loss's terms in this step: of its samples, or tokens. With --join initial it is that
+ * of the full batch, so that a sample also weighs the same in a step in which some ranks have no data. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
     const Options *options = replica->options;
