@@ -20,8 +20,9 @@ fail() {
 
 # ---- names: objects as the starter's build makes them ----
 
+mpi=$(mpicc -show | grep -o -E -- "-I[^ ]+" | tr "\n" " ") # two private headers include mpi.h
 object() { # TEXT [OPTION...]: compiles it after a small but complete ddp.c
-    local flags="-std=gnu11 -D_GNU_SOURCE -O2 -w ${*:2}"
+    local flags="-std=gnu11 -D_GNU_SOURCE -O2 -w $mpi ${*:2}"
     { echo 'int ddp_bucket_count(const void *ddp) { return ddp != 0; }' && echo "$1"; } >"$scratch/ddp.c"
     # shellcheck disable=SC2086 # lists of words
     "${CC:-cc}" $flags -o "$place/CMakeFiles/ddp.dir/stage1/ddp.c.o" -c "$scratch/ddp.c" || fail "does not compile: $1"
