@@ -52,13 +52,14 @@ function responsive(place, draw) {
 
 /* ---- axes ---- */
 
-/* Round numbers from `begin` to `end`, about `most` of them, and at least `apart` apart. */
+/* Round numbers from `begin` to `end`, about `most` of them, and at least `apart` apart. Unless `apart` forbids it, there
+ * are two: one alone does not say how long anything is. */
 function ticks(begin, end, most, apart = 0) {
     const rough = Math.max((end - begin) / most, apart), power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find(factor => factor * power >= rough * 0.999);
     const found = [];
     for (let k = Math.ceil(begin / step); k * step <= end * 1.0001; k++) found.push(+(k * step).toPrecision(12));
-    return found;
+    return found.length < 2 && end > begin && apart === 0 ? ticks(begin, end, 2 * most) : found;
 }
 
 const chart = (width, height, label, ...children) =>
