@@ -60,10 +60,31 @@ static Row draw(Rng *rng, const int count[FACTORS])
 
 static bool covered[FACTORS][MOST_VALUES][FACTORS][MOST_VALUES];
 
-/* How many pairs of values this row has that no earlier row has; `take`: from now on it is an earlier row. */
-static int new_pairs(const Row *row, bool take)
+/* Micro-batches, types, unused parameters, and levels or rebuilt buckets meet in the same few lines of a stage: here also
+ * three of them may only together be wrong. */
+static const int close_factors[] = {TYPE, MICRO_BATCHES, UNUSED, LOCKSTEP_STAGE == 5 ? LEVEL : REBUILT};
+static bool covered_triples[4][MOST_VALUES][MOST_VALUES][MOST_VALUES]; /* by the one of the four that is left out */
+
+static int new_triples(const Row *row, bool take)
 {
     int found = 0;
+    for (int out = 0; out < 4; out++) {
+        int v[3], count = 0;
+        for (int i = 0; i < 4; i++)
+            if (i != out)
+                v[count++] = row->value[close_factors[i]];
+        bool *known = &covered_triples[out][v[0]][v[1]][v[2]];
+        found += !*known;
+        *known = *known || take;
+    }
+    return found;
+}
+
+/* How many pairs of values (and triples of some) this row has that no earlier row has; `take`: from now on it is an
+ * earlier row. */
+static int new_pairs(const Row *row, bool take)
+{
+    int found = new_triples(row, take);
     for (int f = 0; f < FACTORS; f++)
         for (int g = 0; g < f; g++) {
             bool *known = &covered[f][row->value[f]][g][row->value[g]];
@@ -81,6 +102,7 @@ static int cover_pairs(Row rows[MOST_MODES], const int count[FACTORS], int most)
     int rows_taken = 0;
     rng_seed(&rng, 1);
     memset(covered, 0, sizeof covered);
+    memset(covered_triples, 0, sizeof covered_triples);
     while (rows_taken < most) {
         Row best = draw(&rng, count);
         for (int i = 0; i < 50; i++) {
