@@ -55,7 +55,8 @@ for ranks in 2 3; do
         {
             trained "${own[@]}" --epochs 2 --lr 0.1 --join $join --verify
             [ "$(value steps)" = 22 ] || fail "--join $join: expected 2 epochs of 11 steps, got $(value steps) steps"
-            [ "$(value join)" = "${join:-actual}" ] || fail "--join $join: the summary says '$(value join)'"
+            flag=$(jq -r .flags.join "$scratch/json")
+            [ "$flag" = "${join:-true}" ] || fail "--join $join: the summary says '$flag'"
             trained "${own[@]}" --epochs 2 --join $join "${accumulate[@]}" --optimizer adamw --clip-grad-norm 0.5 \
                 --check-every 1 --allreduce ordered --verify exact
         }
@@ -70,7 +71,8 @@ for ranks in 2 3; do
     trained "${adamw[@]}" --epochs 2 --resume "$scratch/checkpoint" --verify exact
     [ "$(value weights_hash)" = "$whole" ] || fail "a resumed run has other weights than one that was never interrupted"
     trained --rank-samples "${uneven/205/204}" --batch-size "$batch" --join --optimizer adamw --steps 9 --resume "$scratch/checkpoint"
-    grep -q 'note: .*--rank-samples of fingerprint .*; this one has ' "$scratch/err" || fail "--resume: no note on other --rank-samples"
+    grep -q 'note: .*with --rank-samples 205,.*; this one has --rank-samples 204,' "$scratch/err" ||
+        fail "--resume: no note on other --rank-samples"
     grep -q 'note: .*with --join initial; this one has --join:' "$scratch/err" || fail "--resume: no note on another --join"
 
     # A run that is much shorter than the model's default warm-up, which no flag sets here.
