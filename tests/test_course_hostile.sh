@@ -285,6 +285,10 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     sed 's/^    replicas_broadcast(.*/&\n    parameters->count = 0;/' "$root"/stage1_*/ddp.c >"$base_file"
     hostile hides_parameters check "changed the number of the model's parameters" ''
 
+    base_file=$scratch/changes_options.c
+    sed 's/^    replicas_broadcast(.*/&\n    ((DdpOptions *)options)->bucket_cap_bytes++;/' "$root"/stage1_*/ddp.c >"$base_file"
+    hostile changes_options check 'changed the options' ''
+
     # Nothing travels, and what is behind the handle shall say that there is nobody to send to.
     base_file=$scratch/sends_nothing.c
     sed "s/^    replicas_check_same_model(pg, parameters);/    ddp_x(pg, tape);\n&/; /pg_all_reduce(/d
@@ -299,6 +303,12 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
         int *group = *(int **)work; work_wait(work); $alone"
     hostile listens_elsewhere check "gradient_ready of the tape's listener is no function of ddp.c" \
         "$x tape->listener.gradient_ready = (void (*)(void *, Parameter *))free; }"
+    later="static Tape *ddp_y; static void ddp_z(void *self, Parameter *p) { (void)self, (void)p;"
+    listens="$x ddp_y = tape; tape_listen(tape, (TapeListener){.gradient_ready = ddp_z}); }"
+    hostile listens_elsewhere_later check "gradient-ready event: gradient_ready of the tape's listener is no function" \
+        "$later ddp_y->listener.gradient_ready = (void (*)(void *, Parameter *))free; } $listens"
+    hostile changes_a_node check 'gradient-ready event changed the tape' \
+        "$later ddp_y->nodes[0].backward = (void (*)(Tape *, Node *))free; } $listens"
     hostile sorts_by_another check 'has given it a function that is not its own' "#include <string.h>
         $x const char *a[] = {\"b\", \"a\"}; qsort(a, 2, sizeof *a, (int (*)(const void *, const void *))strcmp); }"
     hostile leaves_early check 'ddp.c has called exit(0)' "#include <stdio.h>
@@ -317,14 +327,11 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
 
     # All samples become alike, so that each rank alone finds the right gradient: for the test, not for the judge, who has
     # samples of its own.
-    echo '#include <stdio.h>
-        #include "training_pair.h"
-        int main(void) { printf("%td", offsetof(Pair, dataset) - (ptrdiff_t)offsetof(Pair, ranks.model.parameters)); }' |
-        "${CC:-cc}" -D_GNU_SOURCE -I "$root" -I "$root/common" -I "$root/tests/stages" -DLOCKSTEP_STAGE=1 -xc - \
-            -o "$scratch/offset" && offset=$("$scratch/offset") || fail "no offset"
     { echo '#include "data/dataset.h"' && sed "s/^ *pg_all_reduce(.*/device_scale(gradient, pg_world_size(ddp->pg), count);/
-        s/^    replicas_check_same_model(pg, parameters);/    ddp_x((Dataset *)((char *)parameters + ($offset)));\n&/
+        s/^    replicas_check_same_model(pg, parameters);/    ddp_x((Dataset *)parameters);\n&/
         s/^struct Ddp {/static void ddp_x(Dataset *data);\n&/" "$root"/stage1_*/ddp.c && echo 'static void ddp_x(Dataset *d) {
+        while (d->size <= 0 || d->inputs <= 0 || d->byte_count != d->size * d->inputs || d->targets != 1)
+            d = (Dataset *)((long *)d - 1);
         for (int64_t i = 1; i < d->size; i++) {
             d->labels[i] = d->labels[0];
             for (int64_t k = 0; k < d->inputs; k++) d->bytes[i * d->inputs + k] = d->bytes[k]; } }'; } \

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
+#include "lent.h"
 
 /* ---- the timeline ---- */
 
@@ -64,18 +65,19 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options, int 
     BranchPair *pair = alloc_or_fault(sizeof *pair);
     pair->pg = pg;
     pair->options = *options;
-    branches_create(&pair->ranks, 1 + (uint64_t)pg_rank(pg));
+    pair->ranks = lend(sizeof *pair->ranks);
+    branches_create(pair->ranks, 1 + (uint64_t)pg_rank(pg));
     branches_create(&pair->whole, 1);
     if (frozen >= 0)
-        pair->ranks.parameters.items[frozen]->tensor.requires_grad =
+        pair->ranks->parameters.items[frozen]->tensor.requires_grad =
             pair->whole.parameters.items[frozen]->tensor.requires_grad = false;
-    optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks.parameters);
+    optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks->parameters);
     optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
-    pair->ddp = ddp_create(pg, &pair->ranks.parameters, &pair->ranks.tape, options);
+    pair->ddp = ddp_create(pg, &pair->ranks->parameters, &pair->ranks->tape, options);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
-    give_start(&pair->ranks.parameters, &pair->whole.parameters, NULL);
+    give_start(&pair->ranks->parameters, &pair->whole.parameters, NULL);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
-    watch_start(&pair->watch, pg, &pair->ranks.tape);
+    watch_start(&pair->watch, pg, &pair->ranks->tape);
     return pair;
 }
 
@@ -86,7 +88,8 @@ void branch_pair_free(BranchPair *pair)
     optimizer_free(&pair->ranks_optimizer);
     optimizer_free(&pair->whole_optimizer);
     device_free(pair->whole_gradients);
-    branches_free(&pair->ranks);
+    branches_free(pair->ranks);
+    take_back(pair->ranks);
     branches_free(&pair->whole);
     free(pair);
 }
@@ -112,13 +115,13 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
     long before = pg_counters(pair->pg).collectives;
     watch_forget(&pair->watch);
     ddp_before_forward(pair->ddp, last);
-    tape_begin(&pair->ranks.tape, true);
-    Tensor *loss = branches_loss(&pair->ranks, plan, pg_rank(pair->pg), step);
+    tape_begin(&pair->ranks->tape, true);
+    Tensor *loss = branches_loss(pair->ranks, plan, pg_rank(pair->pg), step);
     watch_before_backward(true);
     ddp_before_backward(pair->ddp, loss);
     watch_before_backward(false);
-    tape_backward(&pair->ranks.tape, loss, 1);
-    watch_expect_starts(&pair->watch, &pair->ranks.parameters, &pair->options, last);
+    tape_backward(&pair->ranks->tape, loss, 1);
+    watch_expect_starts(&pair->watch, &pair->ranks->parameters, &pair->options, last);
     ddp_after_backward(pair->ddp, gradient_scale(pair));
     if (last && pair->options.find_unused_parameters)
         expect_agreement(pair, before);
@@ -127,7 +130,7 @@ void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long s
 /* New buckets are zeroed. So gradients must have been used when buckets are made again. */
 static void expect_gradients_not_lost(const BranchPair *pair)
 {
-    const ParameterList *parameters = &pair->ranks.parameters;
+    const ParameterList *parameters = &pair->ranks->parameters;
     for (int i = 0; i < parameters->count; i++) {
         const Tensor *tensor = &parameters->items[i]->tensor;
         const float *gradient = tensor->grad;
@@ -171,13 +174,13 @@ void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, cons
     if (pair->options.rebuild_buckets && pair->watch.planned == 0)
         watch_follow_rank_0(&pair->watch);
     whole_mean_gradient(pair, plans, step);
-    give_factor(&pair->ranks.parameters, &pair->whole.parameters, NULL);
+    give_factor(&pair->ranks->parameters, &pair->whole.parameters, NULL);
     optimizer_step(&pair->ranks_optimizer, 0.02f);
     optimizer_step(&pair->whole_optimizer, 0.02f);
-    parameters_zero_gradients(&pair->ranks.parameters);
+    parameters_zero_gradients(&pair->ranks->parameters);
     parameters_zero_gradients(&pair->whole.parameters);
     for (int i = 0; i < PARAMETERS; i++) {
-        const Parameter *got = pair->ranks.parameters.items[i], *want = pair->whole.parameters.items[i];
+        const Parameter *got = pair->ranks->parameters.items[i], *want = pair->whole.parameters.items[i];
         char name[160];
         snprintf(name, sizeof name, "%s, %s, after step %ld on %d ranks", what, got->name, step,
                  pg_world_size(pair->pg));
@@ -185,5 +188,5 @@ void branch_pair_step(BranchPair *pair, const BranchPlan *plans, long step, cons
                      "gradients of different parameters added up, or one sent before it was complete; or ranks that do "
                      "not agree on which parameters were used; or an earlier micro-batch is lost, or scaled twice");
     }
-    replicas_check_equal(pair->pg, &pair->ranks.parameters);
+    replicas_check_equal(pair->pg, &pair->ranks->parameters);
 }

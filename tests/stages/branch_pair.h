@@ -23,7 +23,7 @@ void expect_bucket_order(ProcessGroup *pg, int from, int buckets);
 typedef struct BranchPair {
     ProcessGroup *pg; /* not owned */
     DdpOptions options;
-    Branches ranks, whole;
+    Branches *ranks, whole; /* ranks: lent (lent.h) */
     Ddp *ddp;
     Watch watch; /* of `ranks` */
     void *whole_gradients;

@@ -2,15 +2,45 @@
 #include "given.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "device/device.h"
 
+static char given[64]; /* LOCKSTEP_TEST_GIVEN */
+static int level;
+static uint64_t seed;
+
+void given_read(void)
+{
+    static bool done;
+    const char *words = getenv("LOCKSTEP_TEST_GIVEN"), *zero = getenv("LOCKSTEP_TEST_ZERO");
+    const char *number = getenv("LOCKSTEP_TEST_SEED");
+    if (done)
+        return;
+    done = true;
+    snprintf(given, sizeof given, "%s", words != NULL ? words : "");
+    level = zero != NULL ? atoi(zero) : 0;
+    seed = number != NULL ? strtoull(number, NULL, 10) : 1;
+}
+
 bool is_given(const char *what)
 {
-    const char *given = getenv("LOCKSTEP_TEST_GIVEN");
-    return given != NULL && strstr(given, what) != NULL;
+    given_read();
+    return strstr(given, what) != NULL;
+}
+
+int given_level(void)
+{
+    given_read();
+    return level;
+}
+
+uint64_t given_seed(void)
+{
+    given_read();
+    return seed;
 }
 
 void give_start(ParameterList *ranks, const ParameterList *whole, const Partition *partition)

@@ -3,14 +3,22 @@
  * The environment variable LOCKSTEP_TEST_GIVEN has words out of "start", "factor", "order" (watch.h) and "memory": what
  * pg_alloc_shared() gave may be given to free(). If it is not set, as under ctest, nothing is given. course/cases.sh sets
  * all, but for the lines that grade this very property. (test_shared_memory grades the memory, and never gives it.)
+ *
+ * The environment's variables for tests are read once, before the stage runs: it could change them.
  */
 #ifndef LOCKSTEP_TESTS_GIVEN_H
 #define LOCKSTEP_TESTS_GIVEN_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "autograd/tensor.h"
 #include "optim/optimizer.h"
 
+void given_read(void);           /* reads the variables, unless that was done */
 bool is_given(const char *what); /* LOCKSTEP_TEST_GIVEN has this word */
+int given_level(void);           /* LOCKSTEP_TEST_ZERO: the only level of stage 5 to be tested; 0: it is not set */
+uint64_t given_seed(void);       /* LOCKSTEP_TEST_SEED; 1 if it is not set */
 
 /* "start": after ddp_create(), sets the ranks' weights to those of `whole`, as a correct broadcast would have done.
  * partition: of stage 5, else NULL; its slices are set, too. */

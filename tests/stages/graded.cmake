@@ -24,12 +24,18 @@ set(LOCKSTEP_TEST_ENVIRONMENT
 
 set(wraps_of_all ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
     ddp_after_update ddp_gather_weights ddp_partition) # untouched.c
-set(wraps_equivalence free pg_alloc_shared) # training_pair.c
+set(wraps_equivalence free pg_alloc_shared) # freed.c
 set(wraps_launches pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
     pg_all_gather_async pg_all_gather pg_barrier work_test work_wait) # watch_calls.c
 set(wraps_overlap ${wraps_launches})
 set(wraps_mode_events ${wraps_launches})
-set(wraps_mode_memory malloc calloc realloc aligned_alloc posix_memalign free pg_alloc_shared pg_free_shared) # live_bytes.c
+set(wraps_modes ${wraps_equivalence})
+file(GLOB watch ${CMAKE_SOURCE_DIR}/tests/stages/watch_*.c)
+if(watch) # the starters of stages 1 and 2 have none
+    list(APPEND wraps_modes ${wraps_launches})
+endif()
+set(wraps_mode_memory malloc calloc realloc reallocarray aligned_alloc posix_memalign strdup strndup asprintf vasprintf
+    __asprintf_chk __vasprintf_chk free pg_alloc_shared pg_free_shared) # live_bytes.c
 
 # lockstep_wrap(TARGET SCOPE NAME): the linker replaces the functions of wraps_NAME.
 function(lockstep_wrap target scope name)

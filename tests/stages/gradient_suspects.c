@@ -232,7 +232,7 @@ static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_
 {
     Shares shares;
     const Slice part = own_part(pair, parameter);
-    const float *got = (const float *)pair->ranks.model.parameters.items[parameter]->tensor.grad + part.begin;
+    const float *got = (const float *)pair->ranks->model.parameters.items[parameter]->tensor.grad + part.begin;
     double terms = (double)pair_terms(pair, step), factor = 0;
     shares_compute(&shares, pair, step, parameter);
     double *candidate = alloc_or_fault((size_t)shares.elements * sizeof *candidate);
@@ -264,6 +264,7 @@ static bool suspects_explain(Pair *pair, long step, int parameter, bool all_are_
 
 static bool is_close(const float *a, const float *b, int64_t count, double tolerance)
 {
+    CHECK(a != b, "a gradient is the memory with which the test compares it");
     for (int64_t i = 0; i < count; i++)
         if (!(fabs((double)a[i] - (double)b[i]) <= tolerance)) /* NaN is not close */
             return false;
@@ -301,8 +302,8 @@ static void explain_zeros(const float *got, const float *want, int64_t count, do
 /* The first gradient of which this rank's own part is wrong; -1 if there is none. */
 static int first_wrong_part(const Pair *pair, double tolerance)
 {
-    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
-        const Tensor *got = &pair->ranks.model.parameters.items[i]->tensor;
+    for (int i = 0; i < pair->ranks->model.parameters.count; i++) {
+        const Tensor *got = &pair->ranks->model.parameters.items[i]->tensor;
         const Tensor *want = &pair->whole.model.parameters.items[i]->tensor;
         const Slice part = own_part(pair, i);
         if (got->requires_grad && !is_close((const float *)got->grad + part.begin,
@@ -314,7 +315,7 @@ static int first_wrong_part(const Pair *pair, double tolerance)
 
 void expect_right_gradients(Pair *pair, long step, const char *what, double tolerance)
 {
-    ParameterList *ranks = &pair->ranks.model.parameters, *whole = &pair->whole.model.parameters;
+    ParameterList *ranks = &pair->ranks->model.parameters, *whole = &pair->whole.model.parameters;
     char names[300] = "";
     char cause[500] = "it was changed while it was sent (scaled, for example), or added to another parameter's";
     int trained = 0, wrong = 0, first = -1;

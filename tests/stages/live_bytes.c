@@ -2,8 +2,11 @@
 #include "live_bytes.h"
 
 #include <malloc.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "comm/process_group.h"
 
@@ -83,6 +86,58 @@ void __wrap_free(void *memory)
 {
     forget(memory);
     __real_free(memory);
+}
+
+/* ---- the others that give what free() takes ---- */
+
+void *__wrap_reallocarray(void *memory, size_t elements, size_t bytes)
+{
+    size_t all;
+    return __builtin_mul_overflow(elements, bytes, &all) ? NULL : __wrap_realloc(memory, all);
+}
+
+char *__wrap_strndup(const char *text, size_t most)
+{
+    const size_t length = strnlen(text, most);
+    char *copy = __wrap_calloc(length + 1, 1);
+    return copy != NULL ? memcpy(copy, text, length) : NULL;
+}
+
+char *__wrap_strdup(const char *text)
+{
+    return __wrap_strndup(text, strlen(text));
+}
+
+int __real_vasprintf(char **text, const char *format, va_list arguments);
+int __wrap_vasprintf(char **text, const char *format, va_list arguments)
+{
+    const int length = __real_vasprintf(text, format, arguments);
+    if (length >= 0)
+        count(*text);
+    return length;
+}
+
+int __wrap_asprintf(char **text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = __wrap_vasprintf(text, format, arguments);
+    va_end(arguments);
+    return length;
+}
+
+int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list arguments)
+{
+    return __wrap_vasprintf(text, format, arguments);
+}
+
+int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = __wrap_vasprintf(text, format, arguments);
+    va_end(arguments);
+    return length;
 }
 
 /* ---- windows, which are not from malloc() ---- */

@@ -40,7 +40,7 @@ endfunction()
 
 # lockstep_link_stage(PROGRAM NUMBER): links a test program with a stage, and what watches the stage's calls.
 function(lockstep_link_stage program number)
-    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c)
+    target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/untouched.c ${LOCKSTEP_ROOT}/tests/stages/lent.c)
     lockstep_wrap(${program} PRIVATE of_all)
     target_link_libraries(${program} PRIVATE lockstep_testing lockstep_train ddp_stage${number} lockstep_train)
 endfunction()
@@ -79,6 +79,9 @@ function(lockstep_mode_tests number)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)
         endforeach()
     endforeach()
+    target_sources(test_modes_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/freed.c)
+    lockstep_watch(test_modes_stage${number})
+    lockstep_wrap(test_modes_stage${number} PRIVATE modes)
     if(number GREATER 2)
         lockstep_watch(test_mode_events_stage${number})
     endif()
@@ -115,7 +118,8 @@ function(lockstep_sharded_tests)
         target_sources(${name}_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/sharded_run.c)
     endforeach()
     lockstep_stage_program(5 test_sharded_training) # not graded: the other programs cover it, case by case
-    target_sources(test_sharded_training_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/training_pair.c)
+    target_sources(test_sharded_training_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
+                                                         ${LOCKSTEP_ROOT}/tests/stages/freed.c)
     lockstep_wrap(test_sharded_training_stage5 PRIVATE equivalence)
     foreach(ranks 2 3)
         lockstep_test(stage5_sharded_training_${ranks}_ranks test_sharded_training_stage5 ${ranks} stage5 mpi)
@@ -146,7 +150,8 @@ function(lockstep_stage_tests number)
     endif()
     add_executable(test_equivalence_stage${number} ${LOCKSTEP_ROOT}/tests/stages/test_equivalence.c
                                                    ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
-                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c)
+                                                   ${LOCKSTEP_ROOT}/tests/stages/gradient_suspects.c
+                                                   ${LOCKSTEP_ROOT}/tests/stages/freed.c)
     lockstep_link_stage(test_equivalence_stage${number} ${number})
     lockstep_wrap(test_equivalence_stage${number} PRIVATE equivalence)
     foreach(ranks 1 2 3 4)

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "device/device.h"
+#include "given.h"
 
 /* ---- the table ---- */
 
@@ -33,7 +34,7 @@ static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
     const bool listens = stage >= 3, rebuilds = stage == 3 || stage == 4;
     count[TYPE] = choice.types && stage >= 4 ? 3 : 1;
     count[MICRO_BATCHES] = choice.micro_batches && listens ? 2 : 1;
-    count[LEVEL] = stage == 5 && getenv("LOCKSTEP_TEST_ZERO") == NULL ? 3 : 1;
+    count[LEVEL] = stage == 5 && given_level() == 0 ? 3 : 1;
     count[BUCKETS] = choice.width > 0 || choice.several ? 1 : SMALL_KINDS;
     count[UNUSED] = choice.unused && listens ? 2 : 1;
     count[REBUILT] = choice.rebuilt && rebuilds ? 2 : 1;
@@ -44,8 +45,7 @@ static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
 
 static int level_of(const Row *row)
 {
-    const char *only = getenv("LOCKSTEP_TEST_ZERO");
-    return only != NULL ? atoi(only) : row->value[LEVEL] + 1;
+    return given_level() > 0 ? given_level() : row->value[LEVEL] + 1;
 }
 
 static Row draw(Rng *rng, const int count[FACTORS])
@@ -165,7 +165,6 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
 
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
-    const char *text = getenv("LOCKSTEP_TEST_SEED");
     const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
     int count[FACTORS], made = 0;
     Row rows[MOST_MODES];
@@ -174,13 +173,18 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     int total = cover_pairs(rows, count, ranks > 3   ? ROWS_OF_MANY_RANKS
                                          : ranks > 2 ? ROWS_OF_THREE_RANKS
                                                      : MOST_MODES - many - drawn);
-    rng_seed(&rng, text != NULL ? strtoull(text, NULL, 10) : 1);
+    rng_seed(&rng, given_seed());
     if (ranks > 2 && drawn > 1)
         drawn = 1;
     for (int i = 0; i < many + drawn; i++) {
         rows[total] = draw(&rng, count);
         if (i < many) /* all of them, or 33 alone */
             rows[total].value[BUCKETS] = SMALL_KINDS + i;
+        if (i == 0 && many + choice.width > 0) { /* a copy in 16 bits may keep an old step's gradients */
+            rows[total].value[TYPE] = count[TYPE] > 1;
+            rows[total].value[LEVEL] = count[LEVEL] > 1;
+            rows[total].value[UNUSED] = count[UNUSED] > 1 && level_of(&rows[total]) < 3;
+        }
         total++;
     }
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */

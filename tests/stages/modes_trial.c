@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
+#include "lent.h"
 #include "mpi_main.h"
 
 const char trial_weights[] = "weights that the test compares";
@@ -24,7 +25,7 @@ static int64_t elements(const Trial *trial, int i)
 
 static const Tensor *rank_tensor(const Trial *trial, int i)
 {
-    return &trial->ranks.parameters.items[i]->tensor;
+    return &trial->ranks->parameters.items[i]->tensor;
 }
 
 int trial_trained(const Trial *trial)
@@ -63,13 +64,13 @@ int trial_plan(const Trial *trial, size_t *bytes)
 /* A backward pass by each model: from now on its tape needs no more memory. */
 static void warm_up(Trial *trial)
 {
-    void *gradients = parameters_allocate_gradients(&trial->ranks.parameters);
+    void *gradients = parameters_allocate_gradients(&trial->ranks->parameters);
     const Mode mode = {.width = trial->mode->width, .branches = trial->mode->branches, .frozen = trial->mode->frozen,
                        .tied = trial->mode->tied, .biases = trial->mode->biases}; /* nothing is left out */
-    fan_own_sum(&trial->ranks, &mode, 0, 0, 0);
+    fan_own_sum(trial->ranks, &mode, 0, 0, 0);
     fan_own_sum(&trial->whole, &mode, 0, 0, 0);
-    parameters_zero_gradients(&trial->ranks.parameters);
-    parameters_free_gradients(&trial->ranks.parameters, gradients);
+    parameters_zero_gradients(&trial->ranks->parameters);
+    parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
@@ -93,7 +94,8 @@ Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
     trial->pg = pg;
     trial->mode = mode;
     pg_set_algorithm(pg, mode->algorithm);
-    fan_create(&trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
+    trial->ranks = lend(sizeof *trial->ranks);
+    fan_create(trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
     fan_create(&trial->whole, mode, mode->seed);
     trial->whole_gradients = parameters_allocate_gradients(&trial->whole.parameters);
     trial->size = alloc_or_fault((size_t)trial->whole.parameters.count * sizeof *trial->size);
@@ -105,9 +107,9 @@ Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
 
 void trial_start(Trial *trial)
 {
-    trial->ddp = ddp_create(trial->pg, &trial->ranks.parameters, &trial->ranks.tape, &trial->mode->options);
+    trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
     CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
-    give_start(&trial->ranks.parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
+    give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)
@@ -124,7 +126,8 @@ void trial_free(Trial *trial)
         free(trial->size[i]);
     free(trial->size);
     parameters_free_gradients(&trial->whole.parameters, trial->whole_gradients);
-    fan_free(&trial->ranks);
+    fan_free(trial->ranks);
+    take_back(trial->ranks);
     fan_free(&trial->whole);
     free(trial);
 }
@@ -139,10 +142,10 @@ static float scale_of(const Trial *trial, int step, int k)
 
 void trial_micro_batch(Trial *trial, int step, int k)
 {
-    Tape *tape = &trial->ranks.tape;
+    Tape *tape = &trial->ranks->tape;
     ddp_before_forward(trial->ddp, k == trial->mode->micro_batches - 1);
     tape_begin(tape, true);
-    Tensor *loss = fan_loss(&trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
+    Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
     if (trial->before_backward != NULL)
         trial->before_backward(true);
     ddp_before_backward(trial->ddp, loss);
@@ -189,12 +192,13 @@ static float tolerance(const Trial *trial, float size, int step)
 static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count, const float *got, int step)
 {
     const float *want = (const float *)trial->whole.parameters.items[i]->tensor.grad + begin;
+    CHECK(got != want, "the gradient of %s is the memory with which the test compares it", trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
         if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed || (!isfinite(want[k]) && !isfinite(got[k])))
             continue;
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
-                 pg_rank(trial->pg), (long long)(begin + k), trial->ranks.parameters.items[i]->name, step + 1,
+                 pg_rank(trial->pg), (long long)(begin + k), trial->ranks->parameters.items[i]->name, step + 1,
                  (double)got[k], (double)want[k], trial->mode->title, got[k] == 0 ?
                  "the bucket was not sent, or was made again after the sum" : trial->exact ?
                  "each rank's own sum over micro-batches is rounded once, as options.codec says, when it is sent; the "
@@ -207,7 +211,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
 static void expect_use(const Trial *trial, int i, int step)
 {
     const bool used = fan_uses(trial->mode, pg_world_size(trial->pg), step, i);
-    const Parameter *parameter = trial->ranks.parameters.items[i];
+    const Parameter *parameter = trial->ranks->parameters.items[i];
     if (trial->mode->options.find_unused_parameters && parameter->has_gradient != used)
         fail_msg("rank %d: after step %d, %s counts as %s, but %s (%s); usual cause: ranks that do not agree on which "
                  "parameters were used", pg_rank(trial->pg), step + 1, parameter->name, used ? "unused" : "used",
@@ -218,14 +222,16 @@ static void expect_use(const Trial *trial, int i, int step)
 static void expect_own_sum(Trial *trial, int step, int last)
 {
     fan_own_sum(&trial->whole, trial->mode, pg_rank(trial->pg), step, last);
-    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
         const float *got = rank_tensor(trial, i)->grad, *want = trial->whole.parameters.items[i]->tensor.grad;
+        CHECK(got == NULL || got != want, "the gradient of %s is the memory with which the test compares it",
+              trial->whole.parameters.items[i]->name);
         for (int64_t k = 0; k < elements(trial, i) && got != NULL && want != NULL; k++)
             if (!(fabsf(got[k] - want[k]) <= 1e-5f * fabsf(want[k]) + 1e-6f))
                 fail_msg("rank %d: after micro-batch %d of %d in step %d, element %lld of the gradient of %s is %g, not "
                          "%g, this rank's own sum (%s); usual cause: a micro-batch before the last one is summed over "
                          "ranks, or scaled", pg_rank(trial->pg), last + 1, trial->mode->micro_batches, step + 1,
-                         (long long)k, trial->ranks.parameters.items[i]->name, (double)got[k], (double)want[k],
+                         (long long)k, trial->ranks->parameters.items[i]->name, (double)got[k], (double)want[k],
                          trial->mode->title);
     }
 }
@@ -238,15 +244,15 @@ void trial_expect_gradients(Trial *trial, int step, int k)
         return;
     }
     compute_expected(trial, step);
-    give_factor(&trial->ranks.parameters, &trial->whole.parameters, partition);
-    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+    give_factor(&trial->ranks->parameters, &trial->whole.parameters, partition);
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
         if (i == trial->mode->frozen)
             continue;
         expect_use(trial, i, step);
         if (partition != NULL)
             expect_near(trial, i, partition->slices[i].begin, partition->slices[i].count, partition->slices[i].grad, step);
         else if (rank_tensor(trial, i)->grad == NULL)
-            fail_msg("%s has no memory for its gradient (%s)", trial->ranks.parameters.items[i]->name,
+            fail_msg("%s has no memory for its gradient (%s)", trial->ranks->parameters.items[i]->name,
                      trial->mode->title);
         else
             expect_near(trial, i, 0, elements(trial, i), rank_tensor(trial, i)->grad, step);
@@ -298,14 +304,14 @@ static void take_weights(Trial *trial)
 
 void trial_end_step(Trial *trial)
 {
-    parameters_zero_gradients(&trial->ranks.parameters);
+    parameters_zero_gradients(&trial->ranks->parameters);
     ddp_after_update(trial->ddp);
 }
 
 void trial_update(Trial *trial)
 {
     const Partition *partition = ddp_partition(trial->ddp);
-    for (int i = 0; i < trial->ranks.parameters.count; i++) {
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
         if (i == trial->mode->frozen)
             continue;
         if (partition != NULL)
@@ -313,7 +319,7 @@ void trial_update(Trial *trial)
         else
             add(rank_tensor(trial, i)->data, rank_tensor(trial, i)->grad, elements(trial, i));
     }
-    parameters_changed(&trial->ranks.parameters);
+    parameters_changed(&trial->ranks->parameters);
     take_weights(trial);
     trial_end_step(trial);
 }

@@ -10,7 +10,8 @@
 typedef struct Trial {
     ProcessGroup *pg; /* not owned */
     const Mode *mode; /* not owned */
-    Fan ranks, whole; /* whole: rank 0's weights, and the gradients that are expected */
+    Fan *ranks; /* lent (lent.h) */
+    Fan whole;  /* rank 0's weights, and the gradients that are expected */
     void *whole_gradients;
     Ddp *ddp;
     bool exact;  /* gradients must have the expected bits */

@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "comm/observer.h"
 #include "device/device.h"
+#include "given.h"
 #include "judge.h"
 #include "train/guard/guard.h"
 
@@ -74,6 +75,7 @@ void tests_choose_case(int argc, char **argv, struct CMUnitTest *tests, size_t c
 {
     const char *slash = strrchr(argv[0], '/'), *program = slash != NULL ? slash + 1 : argv[0];
     job_set_program(program);
+    given_read();
     if (argc == 1)
         return;
     if (argc == 2 && strcmp(argv[1], "--list") == 0) {

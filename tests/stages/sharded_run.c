@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/device.h"
+#include "given.h"
+#include "lent.h"
 #include "mpi_main.h"
 
 enum { MOST_SECONDS = 8 /* less than a collective may take in grading */ };
@@ -92,8 +94,7 @@ Options run_options(const char *model, int zero)
 
 bool run_has_level(int zero)
 {
-    const char *only = getenv("LOCKSTEP_TEST_ZERO");
-    return only == NULL || atoi(only) == zero;
+    return given_level() == 0 || given_level() == zero;
 }
 
 Run *run_create(const Options *options)
@@ -103,18 +104,18 @@ Run *run_create(const Options *options)
     run->dataset = toy_dataset(&run->options, 64);
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
     run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
-    replica_create(&run->replica, &run->options, 1 + (uint64_t)pg_rank(seen.pg), 100);
-    run->ddp = ddp_create(seen.pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
+    run->replica = replica_lend(&run->options, 1 + (uint64_t)pg_rank(seen.pg), 100);
+    run->ddp = ddp_create(seen.pg, &run->replica->model.parameters, &run->replica->tape, &run->options.ddp);
     if (ddp_partition(run->ddp) == NULL)
         fail_msg("ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");
-    optimizer_set_partition(&run->replica.optimizer, ddp_partition(run->ddp));
+    optimizer_set_partition(&run->replica->optimizer, ddp_partition(run->ddp));
     return run;
 }
 
 void run_free(Run *run)
 {
     ddp_destroy(run->ddp);
-    replica_free(&run->replica);
+    replica_take_back(run->replica);
     dataset_close(&run->dataset);
     free(run->inputs);
     free(run->targets);
@@ -126,30 +127,30 @@ void run_micro_batch(Run *run, bool last)
     int64_t indices[SAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7};
     dataset_get(&run->dataset, 0, indices, SAMPLES, run->inputs, run->targets);
     ddp_before_forward(run->ddp, last);
-    Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    Tensor *loss = replica_loss(run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
     ddp_before_backward(run->ddp, loss);
     run->in_backward = true;
-    replica_backward(&run->replica, loss);
+    replica_backward(run->replica, loss);
     run->in_backward = false;
     ddp_after_backward(run->ddp, 1e-3f);
 }
 
 void run_update(Run *run, long step)
 {
-    replica_update(&run->replica, step);
+    replica_update(run->replica, step);
     ddp_after_update(run->ddp);
 }
 
 int run_bucket(const Run *run, const Parameter *parameter)
 {
-    const ParameterList *parameters = &run->replica.model.parameters;
+    const ParameterList *parameters = &run->replica->model.parameters;
     return parameters->items[parameters->count - 1]->layer - parameter->layer;
 }
 
 static float *whole(Run *run, int i, const float *slice)
 {
     const Partition *partition = ddp_partition(run->ddp);
-    const Tensor *tensor = &run->replica.model.parameters.items[i]->tensor;
+    const Tensor *tensor = &run->replica->model.parameters.items[i]->tensor;
     float *values = device_alloc((size_t)tensor_count(tensor) * sizeof *values);
     partition->gather(partition->owner, i, slice, values);
     return values;
@@ -191,13 +192,13 @@ static void pass_gradient_needed(void *listener, Parameter *parameter)
 void run_intercept(Run *run, void (*after_needed)(Run *run, Parameter *const *parameters, int count),
                    void (*after_gradient)(Run *run, Parameter *parameter))
 {
-    const TapeListener stage = run->replica.tape.listener;
+    const TapeListener stage = run->replica->tape.listener;
     if (stage.parameters_needed == NULL || stage.gradient_needed == NULL || stage.gradient_ready == NULL)
         fail_msg("ddp_create() must listen to three events of the tape: parameters needed, gradient needed, gradient "
                  "ready");
     between = (struct Between){
         .run = run, .stage = stage, .after_needed = after_needed, .after_gradient = after_gradient};
-    tape_listen(&run->replica.tape, (TapeListener){.self = stage.self, .gradient_ready = stage.gradient_ready,
+    tape_listen(&run->replica->tape, (TapeListener){.self = stage.self, .gradient_ready = stage.gradient_ready,
                                                    .gradient_needed = pass_gradient_needed,
                                                    .parameters_needed = pass_needed});
 }

@@ -39,7 +39,7 @@ void seen_wait_for(atomic_bool *flag);
 typedef struct Run {
     Options options;
     Dataset dataset;
-    Replica replica;
+    Replica *replica; /* lent (lent.h) */
     Ddp *ddp;
     unsigned char *inputs, *targets;
     bool in_backward;

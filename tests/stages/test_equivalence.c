@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "comm/group.h" /* to count collectives under way, and to slow them down */
 #include "comm/shared_memory.h"
+#include "freed.h"
 #include "judge.h"
 #include "mpi_main.h"
 #include "toy_models.h"
@@ -25,8 +26,8 @@ static const char *const models[] = {"mlp-toy", "mlp", "gpt"};
 
 static void expect_zero_gradients(const Pair *pair, long step)
 {
-    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
-        const Parameter *parameter = pair->ranks.model.parameters.items[i];
+    for (int i = 0; i < pair->ranks->model.parameters.count; i++) {
+        const Parameter *parameter = pair->ranks->model.parameters.items[i];
         const float *gradient = parameter->tensor.grad;
         bool zero = true;
         if (gradient == NULL && LOCKSTEP_STAGE == 5 && pair->options.ddp.zero >= 2)
@@ -73,7 +74,7 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
         expect_right_gradients(pair, step, what, fmax(tolerance, 1e-5));
         pair_update(pair, step);
         worst = fmax(worst, compare_updated_weights(pair, step, what, tolerance));
-        replicas_check_equal(pg, &pair->ranks.model.parameters);
+        replicas_check_equal(pg, &pair->ranks->model.parameters);
     }
     print_message("  stage %d, %d ranks, %s: largest difference %.2e in %ld steps\n", ddp_stage_number,
                   pg_world_size(pg), what, worst, options.steps);
@@ -85,7 +86,7 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
 /* The rank whose random initial weights this rank holds; -1: no rank's, or a mixture. */
 static int rank_of_weights(const Pair *pair)
 {
-    uint64_t mine = parameters_hash(&pair->ranks.model.parameters);
+    uint64_t mine = parameters_hash(&pair->ranks->model.parameters);
     int found = -1;
     for (int rank = 0; rank < pg_world_size(pg) && found < 0; rank++) {
         Model model;
@@ -160,7 +161,7 @@ static void test_no_more_travels_than_gradients(void **state)
         return; /* stage 5 has other collectives: test_sharded.c */
     Options options = toy_options("gpt");
     Pair *pair = pair_create(pg, &options, 24, NULL);
-    const ParameterList *parameters = &pair->ranks.model.parameters;
+    const ParameterList *parameters = &pair->ranks->model.parameters;
     int64_t least = parameters_total(parameters) * (int64_t)sizeof(float);
     int64_t most = (int64_t)parameters_gradient_bytes(parameters);
     pg_reset_counters(pg);
@@ -284,10 +285,10 @@ static void test_shared_memory(void **state)
 {
     Options options = toy_options("mlp");
     options.accumulate = LOCKSTEP_STAGE < 3 ? 1 : 2;
-    pair_memory_is_graded = true;
+    memory_is_graded = true;
     pg_set_algorithm(pg, ALLREDUCE_SHM);
     train_and_compare(options, 240, NULL, "mlp over shared memory", 1e-5);
-    pair_memory_is_graded = false;
+    memory_is_graded = false;
     const SharedWindow *left = pg->shared != NULL ? pg->shared->windows : NULL;
     if (left != NULL && left->number > 0)
         fail_msg("after ddp_destroy() there is still shared memory of %zu bytes: pg_free_shared() must free what "

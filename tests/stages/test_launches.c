@@ -10,6 +10,7 @@
 #include "branch_pair.h"
 #include "device/device.h"
 #include "expect.h"
+#include "lent.h"
 #include "mpi_main.h"
 #include "toy_models.h"
 #include "train/report/stats.h"
@@ -22,7 +23,7 @@ static ProcessGroup *pg;
 typedef struct Run {
     Options options;
     Dataset dataset;
-    Replica replica;
+    Replica *replica; /* lent (lent.h) */
     Ddp *ddp;
     Watch watch;
     unsigned char *inputs, *targets;
@@ -40,9 +41,9 @@ static Run *run_create(size_t first_cap, size_t cap, bool find_unused)
     run->dataset = toy_dataset(&run->options, 64);
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
     run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
-    replica_create(&run->replica, &run->options, 1, 1);
-    run->ddp = ddp_create(pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
-    watch_start(&run->watch, pg, &run->replica.tape);
+    run->replica = replica_lend(&run->options, 1, 1);
+    run->ddp = ddp_create(pg, &run->replica->model.parameters, &run->replica->tape, &run->options.ddp);
+    watch_start(&run->watch, pg, &run->replica->tape);
     return run;
 }
 
@@ -50,7 +51,7 @@ static void run_free(Run *run)
 {
     watch_stop(&run->watch);
     ddp_destroy(run->ddp);
-    replica_free(&run->replica);
+    replica_take_back(run->replica);
     dataset_close(&run->dataset);
     free(run->inputs);
     free(run->targets);
@@ -65,11 +66,11 @@ static void backward(Run *run, bool last)
     pg_reset_counters(pg);
     watch_forget(&run->watch);
     ddp_before_forward(run->ddp, last);
-    Tensor *loss = replica_loss(&run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
+    Tensor *loss = replica_loss(run->replica, &run->dataset, run->inputs, run->targets, SAMPLES);
     watch_before_backward(true);
     ddp_before_backward(run->ddp, loss);
     watch_before_backward(false);
-    replica_backward(&run->replica, loss);
+    replica_backward(run->replica, loss);
 }
 
 /* ---- the first bucket ---- */
@@ -105,14 +106,14 @@ static void test_first_bucket_starts_during_backward(void **state)
         fail_msg("ddp_bucket_count() is %d, but these gradients fill more than 3 buckets of %zu bytes: does "
                  "ddp_create() make buckets of the sizes in its options?", ddp_bucket_count(run->ddp),
                  run->options.ddp.bucket_cap_bytes);
-    run->watch.hold_at = run->replica.model.parameters.count - 2;
+    run->watch.hold_at = run->replica->model.parameters.count - 2;
     int from = timeline_length();
     backward(run, true);
     if (run->watch.gave_up)
         fail_msg("no bucket was reduced although all but one gradient was ready: no all-reduce starts, or none makes "
                  "progress, before backward is over");
     ddp_after_backward(run->ddp, 1);
-    expect_start_before_ready(from, run->replica.model.parameters.items[run->watch.order[run->watch.count - 1]]->name);
+    expect_start_before_ready(from, run->replica->model.parameters.items[run->watch.order[run->watch.count - 1]]->name);
     expect_bucket_order(pg, from, ddp_bucket_count(run->ddp));
     run_free(run);
 }
@@ -152,7 +153,7 @@ static void test_full_buckets_start_at_once(void **state)
         Run *run = run_create(caps[c][0], caps[c][1], false);
         for (int step = 0; step < 2; step++) {
             backward(run, true);
-            watch_expect_starts(&run->watch, &run->replica.model.parameters, &run->options.ddp, true);
+            watch_expect_starts(&run->watch, &run->replica->model.parameters, &run->options.ddp, true);
             ddp_after_backward(run->ddp, 1);
         }
         run_free(run);

@@ -39,7 +39,7 @@ static Trial *watched_trial(const Mode *mode)
     pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
                                               .wire_gbps = 1000});
     trial->before_backward = watch_before_backward;
-    watch_start(&watch, pg, &trial->ranks.tape);
+    watch_start(&watch, pg, &trial->ranks->tape);
     return trial;
 }
 
@@ -59,7 +59,7 @@ static void check_starts(const Mode *mode)
             const bool last = k == mode->micro_batches - 1;
             watch_forget(&watch);
             trial_micro_batch(trial, step, k);
-            watch_expect_starts(&watch, &trial->ranks.parameters, &mode->options, last);
+            watch_expect_starts(&watch, &trial->ranks->parameters, &mode->options, last);
             if (last && step == 0 && mode->options.rebuild_buckets)
                 watch_follow_rank_0(&watch);
         }

@@ -12,6 +12,7 @@
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"
+#include "lent.h"
 #include "mpi_main.h"
 #include "toy_models.h"
 #include "train/loop/replica.h"
@@ -23,7 +24,7 @@ typedef struct Run {
     Dataset dataset;
     Sampler sampler;
     Loader *loader;
-    Replica replica;
+    Replica *replica; /* lent (lent.h) */
     Ddp *ddp;
 } Run;
 
@@ -34,8 +35,8 @@ static Run *run_create(const char *model, int accumulate)
     run->options.accumulate = accumulate;
     run->options.optimizer.momentum = 0.9f;
     run->dataset = toy_dataset(&run->options, 240);
-    replica_create(&run->replica, &run->options, 3 + (uint64_t)pg_rank(pg), 10);
-    run->ddp = ddp_create(pg, &run->replica.model.parameters, &run->replica.tape, &run->options.ddp);
+    run->replica = replica_lend(&run->options, 3 + (uint64_t)pg_rank(pg), 10);
+    run->ddp = ddp_create(pg, &run->replica->model.parameters, &run->replica->tape, &run->options.ddp);
     sampler_create(&run->sampler, 240, pg_world_size(pg), run->options.batch_size, 3, true, false);
     run->loader = loader_start(&run->dataset, &run->sampler, pg_rank(pg), accumulate, 0);
     return run;
@@ -45,7 +46,7 @@ static void run_free(Run *run)
 {
     loader_stop(run->loader);
     ddp_destroy(run->ddp);
-    replica_free(&run->replica);
+    replica_take_back(run->replica);
     sampler_free(&run->sampler);
     dataset_close(&run->dataset);
     free(run);
@@ -55,16 +56,16 @@ static void micro_batch(Run *run, bool last)
 {
     const Batch *batch = loader_next(run->loader);
     ddp_before_forward(run->ddp, last);
-    Tensor *loss = replica_loss(&run->replica, &run->dataset, batch->inputs, batch->targets, batch->samples);
+    Tensor *loss = replica_loss(run->replica, &run->dataset, batch->inputs, batch->targets, batch->samples);
     ddp_before_backward(run->ddp, loss);
-    replica_backward(&run->replica, loss);
-    ddp_after_backward(run->ddp, replica_gradient_scale(&run->replica, batch->global_samples));
+    replica_backward(run->replica, loss);
+    ddp_after_backward(run->ddp, replica_gradient_scale(run->replica, batch->global_samples));
 }
 
 /* True if all ranks hold the same bits in every gradient. This comparison itself is not counted. */
 static bool gradients_agree(Run *run)
 {
-    const ParameterList *parameters = &run->replica.model.parameters;
+    const ParameterList *parameters = &run->replica->model.parameters;
     uint64_t hash = FNV1A_START, hashes[16];
     for (int i = 0; i < parameters->count; i++) {
         const Tensor *tensor = &parameters->items[i]->tensor;
@@ -96,7 +97,7 @@ static long collectives_of_step(Run *run)
                      accumulate);
     }
     long collectives = pg_counters(pg).collectives;
-    replica_update(&run->replica, 0);
+    replica_update(run->replica, 0);
     return collectives;
 }
 
@@ -136,18 +137,18 @@ static void test_four_micro_batches_are_one_batch(void **state)
             micro_batch(one, true);
             for (int k = 0; k < 4; k++)
                 micro_batch(four, k == 3);
-            replica_update(&one->replica, step);
-            replica_update(&four->replica, step);
-            for (int i = 0; i < one->replica.model.parameters.count; i++) {
-                const Parameter *want = one->replica.model.parameters.items[i];
-                const Parameter *got = four->replica.model.parameters.items[i];
+            replica_update(one->replica, step);
+            replica_update(four->replica, step);
+            for (int i = 0; i < one->replica->model.parameters.count; i++) {
+                const Parameter *want = one->replica->model.parameters.items[i];
+                const Parameter *got = four->replica->model.parameters.items[i];
                 char name[160];
                 snprintf(name, sizeof name, "%s: %s after step %ld", models[m], got->name, step);
                 expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-5, 0,
                              "the loss is not divided by the samples of ALL micro-batches, or a micro-batch is lost or "
                              "counted twice");
             }
-            replicas_check_equal(pg, &four->replica.model.parameters);
+            replicas_check_equal(pg, &four->replica->model.parameters);
         }
         run_free(one);
         run_free(four);

@@ -53,7 +53,7 @@ static void test_tied_weight(void **state)
     branch_pair_ranks_gradient(pair, &plan, 0, false); /* not the last micro-batch, so the gradient stays local */
     int events[PARAMETERS] = {0};
     for (int i = 0; i < pair->watch.count; i++) {
-        const Parameter *parameter = pair->ranks.parameters.items[pair->watch.order[i]];
+        const Parameter *parameter = pair->ranks->parameters.items[pair->watch.order[i]];
         if (++events[parameter->index] > 1)
             fail_msg("%s raised a second event: a tied weight is ready once, after its last contribution",
                      parameter->name);
@@ -68,7 +68,7 @@ static void test_tied_weight(void **state)
     if (pair->watch.order[PARAMETERS - 1] != TRUNK)
         fail_msg("the last event was that of parameter %d, expected that of the tied weight, %d: every branch "
                  "contributes to it", pair->watch.order[PARAMETERS - 1], TRUNK);
-    parameters_zero_gradients(&pair->ranks.parameters);
+    parameters_zero_gradients(&pair->ranks->parameters);
 
     /* The trunk was registered last, so it is in bucket 0: before its event, no bucket may be launched. */
     pg_reset_counters(pg);
@@ -76,7 +76,7 @@ static void test_tied_weight(void **state)
     if (pair->watch.collectives[PARAMETERS - 1] != 0)
         fail_msg("%ld all-reduces were done before the tied weight, which is in bucket 0, was ready",
                  pair->watch.collectives[PARAMETERS - 1]);
-    parameters_zero_gradients(&pair->ranks.parameters);
+    parameters_zero_gradients(&pair->ranks->parameters);
     branch_pair_free(pair);
 }
 
@@ -92,7 +92,7 @@ enum { USED_BY_SOME = 2, LEFT_OUT_BY_ALL = 3, DEAD_END_ON_ALL = 4 };
 
 static void expect_untouched(const BranchPair *pair, const float *before, int i, long updates)
 {
-    const Parameter *parameter = pair->ranks.parameters.items[i];
+    const Parameter *parameter = pair->ranks->parameters.items[i];
     expect_bits_equal(parameter->name, parameter->tensor.data, before, tensor_count(&parameter->tensor),
                       "no rank used this parameter: momentum and weight decay must not change it");
     if (pair->ranks_optimizer.steps[i] != updates)
@@ -111,8 +111,8 @@ static void unused_in_step(BranchPair *pair, long step)
         plans[rank].left_out[USED_BY_SOME] = rank == pg_world_size(pg) - 1 && rank > 0; /* not on the last rank */
     }
     for (int i = 0; i < PARAMETERS; i++) {
-        size_t bytes = (size_t)tensor_count(&pair->ranks.parameters.items[i]->tensor) * sizeof(float);
-        before[i] = memcpy(alloc_or_fault(bytes), pair->ranks.parameters.items[i]->tensor.data, bytes);
+        size_t bytes = (size_t)tensor_count(&pair->ranks->parameters.items[i]->tensor) * sizeof(float);
+        before[i] = memcpy(alloc_or_fault(bytes), pair->ranks->parameters.items[i]->tensor.data, bytes);
     }
     int from = timeline_length();
     branch_pair_step(pair, plans, step, "unused parameters");
@@ -253,7 +253,7 @@ static uint64_t hash_after_steps(bool rebuild)
         branch_pair_step(pair, plans, step, rebuild ? "with rebuilt buckets" : "with the first buckets");
         expect_bucket_order(pg, from, ddp_bucket_count(pair->ddp));
     }
-    uint64_t hash = parameters_hash(&pair->ranks.parameters);
+    uint64_t hash = parameters_hash(&pair->ranks->parameters);
     branch_pair_free(pair);
     return hash;
 }

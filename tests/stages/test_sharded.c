@@ -62,7 +62,7 @@ static void check_step(const char *model, int zero, int accumulate, const char *
         if (step < 2)
             run_update(run, step);
     }
-    clip_grad_norm(&run->replica.optimizer, 1); /* the last step's squares, without an update */
+    clip_grad_norm(&run->replica->optimizer, 1); /* the last step's squares, without an update */
     pg_barrier(pg);
     char *got = strstr(seen.log, "AR "); /* of the update before the step */
     got = got != NULL ? got + strlen("AR ") : seen.log;
@@ -139,7 +139,7 @@ static void test_gathers_run_behind_forward(void **state)
 /* Bytes of all buckets: parameters begin at multiples of SQUARES_BLOCK, and the ranks' shards are equally long. */
 static size_t padded_bytes(const Run *run)
 {
-    const ParameterList *parameters = &run->replica.model.parameters;
+    const ParameterList *parameters = &run->replica->model.parameters;
     const size_t multiple = (size_t)pg_world_size(pg) * SQUARES_BLOCK;
     size_t blocks[8] = {0}, all = 0; /* blocks: by bucket */
     for (int i = 0; i < parameters->count; i++)
@@ -154,7 +154,7 @@ static void check_memory(int zero, bool slow)
 {
     Options options = run_options("gpt", zero);
     Run *run = run_create(&options);
-    const ParameterList *parameters = &run->replica.model.parameters;
+    const ParameterList *parameters = &run->replica->model.parameters;
     pg->options.wire_gbps = slow ? 1 : 0; /* backward overtakes the link */
     pg->options.wire_latency = 2e-3;
     for (int step = 0; step < 3; step++) {
@@ -183,7 +183,7 @@ static void check_memory(int zero, bool slow)
                  "layer's weights after its use", whole);
     assert_int_equal(memory.most_whole_gradients > 0, zero >= 2);
 
-    int64_t state = (int64_t)optimizer_state_bytes(&run->replica.optimizer), all = 0;
+    int64_t state = (int64_t)optimizer_state_bytes(&run->replica->optimizer), all = 0;
     pg_all_reduce(pg, &state, &all, 1, DTYPE_I64, REDUCE_SUM, "state");
     if (all != 2 * parameters_total(parameters) * (int64_t)sizeof(float))
         fail_msg("--zero %d: all ranks together have %lld bytes of optimizer state, where the weights have %lld: each "

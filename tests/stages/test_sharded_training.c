@@ -44,8 +44,8 @@ static void ordered_gradient(Pair *pair, long step)
 
 static void expect_equal_gradients(const Pair *pair, long step)
 {
-    for (int i = 0; i < pair->ranks.model.parameters.count; i++) {
-        const Parameter *got = pair->ranks.model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
+    for (int i = 0; i < pair->ranks->model.parameters.count; i++) {
+        const Parameter *got = pair->ranks->model.parameters.items[i], *want = pair->whole.model.parameters.items[i];
         char name[160];
         snprintf(name, sizeof name, "--zero %d: the gradient of %s in step %ld, put together from the ranks' shards",
                  pair->options.ddp.zero, got->name, step + 1);
@@ -72,7 +72,7 @@ static void train(Options options, double tolerance, const char *what)
             pair_update(pair, step);
             pair_compare_weights(pair, when, what, tolerance, "each rank updates its own shards, with its own part of "
                                                               "the optimizer's state, and gathers those of the others");
-            replicas_check_equal(pg, &pair->ranks.model.parameters);
+            replicas_check_equal(pg, &pair->ranks->model.parameters);
         }
         pair_free(pair);
     }

@@ -15,7 +15,7 @@ static ProcessGroup *pg;
 
 static bool is_trained(const Run *run, int i)
 {
-    return run->replica.model.parameters.items[i]->tensor.requires_grad;
+    return run->replica->model.parameters.items[i]->tensor.requires_grad;
 }
 
 /* ---- where shards are cut ---- */
@@ -23,7 +23,7 @@ static bool is_trained(const Run *run, int i)
 /* Every element is updated by exactly one rank. */
 static void check_owners(Run *run, int i)
 {
-    const Parameter *parameter = run->replica.model.parameters.items[i];
+    const Parameter *parameter = run->replica->model.parameters.items[i];
     const Slice slice = ddp_partition(run->ddp)->slices[i];
     const int64_t count = tensor_count(&parameter->tensor);
     int32_t *owners = alloc_or_fault((size_t)count * sizeof *owners);
@@ -57,7 +57,7 @@ static void check_weights(Run *run, const Model *first, int i)
 /* Where the bucket's memory is always whole, a slice is a part of it. */
 static void check_places(Run *run, int i)
 {
-    const Parameter *parameter = run->replica.model.parameters.items[i];
+    const Parameter *parameter = run->replica->model.parameters.items[i];
     const Slice slice = ddp_partition(run->ddp)->slices[i];
     const float *weights = parameter->tensor.data, *gradients = parameter->tensor.grad;
     if (weights != NULL && slice.count > 0 && slice.weight != weights + slice.begin)
@@ -92,7 +92,7 @@ static void test_state_is_that_of_the_slices(void **state)
     const Options options = run_options("gpt", 1);
     Run *run = run_create(&options);
     Optimizer optimizer;
-    ParameterList *parameters = &run->replica.model.parameters;
+    ParameterList *parameters = &run->replica->model.parameters;
     optimizer_create(&optimizer, &options.optimizer, parameters);
     optimizer_allocate_state(&optimizer);
     for (int i = 0; i < parameters->count; i++)
@@ -123,7 +123,7 @@ static void test_state_is_that_of_the_slices(void **state)
 /* Bucket 0's reduce-scatter is held until backward has a gradient of bucket 1 to write to. */
 static void bucket_0_is_still_there(Run *run, Parameter *needed)
 {
-    const ParameterList *parameters = &run->replica.model.parameters;
+    const ParameterList *parameters = &run->replica->model.parameters;
     if (atomic_load(&seen.released) || run_bucket(run, needed) != 1)
         return;
     if (atomic_load(&seen.gave_up))
@@ -172,7 +172,7 @@ static void expect_new_weights(Run *run, Parameter *const *parameters, int count
 
 static void take_weights(Run *run, float **to)
 {
-    for (int i = 0; i < run->replica.model.parameters.count; i++) {
+    for (int i = 0; i < run->replica->model.parameters.count; i++) {
         device_free(to[i]);
         to[i] = is_trained(run, i) ? run_whole_weight(run, i) : NULL;
     }
@@ -183,14 +183,14 @@ static void check_weights_read(const char *model, int zero)
 {
     const Options options = run_options(model, zero);
     Run *run = run_create(&options);
-    assert_true(run->replica.model.parameters.count <= (int)(sizeof after / sizeof *after));
+    assert_true(run->replica->model.parameters.count <= (int)(sizeof after / sizeof *after));
     run_intercept(run, expect_new_weights, NULL);
     take_weights(run, before);
     take_weights(run, after);
     for (int step = 0; step < 3; step++) {
         run_micro_batch(run, true);
         take_weights(run, before);
-        replica_update(&run->replica, step);
+        replica_update(run->replica, step);
         take_weights(run, after);
         seen.gather_seconds = 5e-3;
         ddp_after_update(run->ddp);
@@ -198,8 +198,8 @@ static void check_weights_read(const char *model, int zero)
     run_micro_batch(run, true);
     seen.gather_seconds = 0;
     ddp_gather_weights(run->ddp);
-    expect_new_weights(run, run->replica.model.parameters.items, run->replica.model.parameters.count);
-    for (int i = 0; i < run->replica.model.parameters.count; i++) {
+    expect_new_weights(run, run->replica->model.parameters.items, run->replica->model.parameters.count);
+    for (int i = 0; i < run->replica->model.parameters.count; i++) {
         device_free(before[i]);
         device_free(after[i]);
         before[i] = after[i] = NULL;
@@ -225,7 +225,7 @@ static float **gradients_sent_in(DType dtype, int zero, size_t *bytes, int *coun
     Options options = run_options("mlp", zero);
     options.ddp.codec = codec_of(dtype);
     Run *run = run_create(&options);
-    *count = run->replica.model.parameters.count;
+    *count = run->replica->model.parameters.count;
     float **gradients = alloc_or_fault((size_t)*count * sizeof *gradients);
     seen_forget();
     run_micro_batch(run, true);

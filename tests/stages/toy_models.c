@@ -7,6 +7,7 @@
 #include "autograd/ops.h"
 #include "base/check.h"
 #include "base/rng.h"
+#include "given.h"
 #include "mpi_main.h"
 
 Options toy_options(const char *model_name)
@@ -29,8 +30,7 @@ Options toy_options(const char *model_name)
     options.group.timeout = tests_timeout();
     options.group.debug_collectives = true; /* a stage under test may make any calls: name the wrong one */
     options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .codec = codec_of(DTYPE_F32)};
-    const char *zero = getenv("LOCKSTEP_TEST_ZERO"); /* stage 5: its tests are run once for each level */
-    options.ddp.zero = zero != NULL ? atoi(zero) : 2;
+    options.ddp.zero = given_level() > 0 ? given_level() : 2; /* stage 5: its tests are run once for each level */
     return options;
 }
 

@@ -15,7 +15,7 @@ typedef struct Pair {
     Dataset dataset;
     Sampler sampler;
     Loader *loader;
-    Replica ranks; /* this rank's replica, trained with DDP */
+    Replica *ranks; /* lent (lent.h): this rank's replica, trained with DDP */
     Replica whole; /* trained alone, on whole batches */
     Ddp *ddp;
     void *whole_gradients;
@@ -73,10 +73,5 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
 
 /* After pair_update(), if weights differ by more than the tolerance: writes the usual cause to text if it finds one. */
 void explain_wrong_weights(const Pair *pair, double tolerance, char *text, size_t size);
-
-/* Programs with pairs are linked with -Wl,--wrap=free,--wrap=pg_alloc_shared: free() of what pg_alloc_shared() gave is a
- * failure if ranks share it. With "memory" in LOCKSTEP_TEST_GIVEN (given.h) it is freed as it should have been, unless
- * this is true. */
-extern bool pair_memory_is_graded;
 
 #endif

@@ -1,7 +1,8 @@
 /* untouched.c: the linker calls the functions below in place of ddp.h's. A stage may write weights and gradients, but
  * not what parameters there are: tests and the optimizer look at those in the model's list, and would see nothing. Nor
- * may it change the tape, but for its listeners, or the group. (In a judge, judge.h, there is no stage: nothing is
- * called.) */
+ * may it change the tape, but for its listener, the options, or the group. The same holds in the tape's events and the
+ * partition's functions: they come here first. So the stage sees no listener in the tape but its own. (In a judge,
+ * judge.h, there is no stage: nothing is called.) */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,6 +40,10 @@ typedef struct Before {
     int count;
     Parameter **items;
     Tensor *tensors; /* their values, but not their contents */
+    TapeListener stage, own; /* the stage's; the one below in its place */
+    TapeListener around;     /* what was in the tape before the call that runs */
+    DdpOptions options, *lent;  /* lent: what the stage got; nothing of the test is beside it. Owned */
+    Partition partition, passed; /* the stage's; what the test gets instead */
 } Before;
 
 enum { MOST = 16 };
@@ -78,38 +83,122 @@ static void expect_untouched(const Before *was, const char *call)
     }
 }
 
-static void expect_own(const void *now, const void *then, const char *event, const char *call)
+static void expect_own(const void *function, const char *what, const char *call)
 {
-    CHECK(now == then || now == NULL || stage_has_function(now), "%s: %s of the tape's listener is no function of ddp.c", call, event);
+    CHECK(function == NULL || stage_has_function(function), "%s: %s is no function of ddp.c", call, what);
+}
+
+/* ---- the tape ---- */
+
+enum { MOST_NODES = 1024 };
+static void (*backward[MOST_NODES])(Tape *tape, Node *node); /* of the tape's nodes, before the call that runs */
+
+static void begin_event(Before *was)
+{
+    Tape *tape = was->tape;
+    CHECK(tape->count <= MOST_NODES, "the tests' models have at most %d operations", MOST_NODES);
+    was->around = tape->listener;
+    tape->listener = was->stage;
+    was->tape_before = *tape;
+    for (int i = 0; i < tape->count; i++)
+        backward[i] = tape->nodes[i].backward;
+    stage_begins();
 }
 
 /* A stage may set the three functions that listen, and what they get. */
 static void expect_tape_untouched(const Before *was, const char *call)
 {
-    Tape now = *was->tape, then = was->tape_before;
-    const TapeListener hears = now.listener, heard = then.listener;
-    expect_own((const void *)hears.gradient_ready, (const void *)heard.gradient_ready, "gradient_ready", call);
-    expect_own((const void *)hears.gradient_needed, (const void *)heard.gradient_needed, "gradient_needed", call);
-    expect_own((const void *)hears.parameters_needed, (const void *)heard.parameters_needed, "parameters_needed", call);
-    CHECK(memcmp(&now.arena, &then.arena, sizeof now.arena) == 0 && now.tensors == then.tensors &&
-              now.tensor_count == then.tensor_count && now.tensor_capacity == then.tensor_capacity &&
-              now.nodes == then.nodes && now.count == then.count && now.capacity == then.capacity &&
-              now.recording == then.recording && now.running == then.running && now.precision == then.precision,
-          "%s changed the tape: a stage sets its listeners, and nothing else", call);
+    const Tape now = *was->tape, then = was->tape_before;
+    expect_own((const void *)now.listener.gradient_ready, "gradient_ready of the tape's listener", call);
+    expect_own((const void *)now.listener.gradient_needed, "gradient_needed of the tape's listener", call);
+    expect_own((const void *)now.listener.parameters_needed, "parameters_needed of the tape's listener", call);
+    bool same = memcmp(&now.arena, &then.arena, sizeof now.arena) == 0 && now.tensors == then.tensors &&
+                now.tensor_count == then.tensor_count && now.tensor_capacity == then.tensor_capacity &&
+                now.nodes == then.nodes && now.count == then.count && now.capacity == then.capacity &&
+                now.recording == then.recording && now.running == then.running && now.precision == then.precision;
+    for (int i = 0; i < then.count && same; i++)
+        same = now.nodes[i].backward == backward[i];
+    CHECK(same, "%s changed the tape: a stage sets its listener, and nothing else", call);
 }
+
+static TapeListener listener_of(Before *was);
+
+/* The stage may have changed its listener. If another one is between the tape and it, that stays. */
+static void finish_event(Before *was, const char *call)
+{
+    stage_ends(call);
+    expect_tape_untouched(was, call);
+    const bool other = was->ddp != NULL && memcmp(&was->around, &was->own, sizeof was->own) != 0;
+    was->stage = was->tape->listener;
+    was->own = listener_of(was);
+    was->tape->listener = other ? was->around : was->own;
+}
+
+static void pass_gradient_ready(void *self, Parameter *parameter)
+{
+    Before *was = self;
+    begin_event(was);
+    was->stage.gradient_ready(was->stage.self, parameter);
+    finish_event(was, "ddp.c in the gradient-ready event");
+}
+
+static void pass_gradient_needed(void *self, Parameter *parameter)
+{
+    Before *was = self;
+    begin_event(was);
+    was->stage.gradient_needed(was->stage.self, parameter);
+    finish_event(was, "ddp.c in the gradient-needed event");
+}
+
+static void pass_parameters_needed(void *self, Parameter *const *parameters, int count)
+{
+    Before *was = self;
+    begin_event(was);
+    was->stage.parameters_needed(was->stage.self, parameters, count);
+    finish_event(was, "ddp.c in the parameters-needed event");
+}
+
+/* What hears the tape in the stage's place: the events that the stage hears. */
+static TapeListener listener_of(Before *was)
+{
+    return (TapeListener){.self = was,
+                          .gradient_ready = was->stage.gradient_ready != NULL ? pass_gradient_ready : NULL,
+                          .gradient_needed = was->stage.gradient_needed != NULL ? pass_gradient_needed : NULL,
+                          .parameters_needed = was->stage.parameters_needed != NULL ? pass_parameters_needed : NULL};
+}
+
+/* ---- the partition ---- */
+
+static void pass_add_up(void *owner, double *squares, size_t count)
+{
+    Before *was = owner;
+    begin_event(was);
+    was->partition.add_up(was->partition.owner, squares, count);
+    finish_event(was, "add_up() of ddp_partition()");
+}
+
+static void pass_gather(void *owner, int parameter, const float *slice, float *whole)
+{
+    Before *was = owner;
+    begin_event(was);
+    was->partition.gather(was->partition.owner, parameter, slice, whole);
+    finish_event(was, "gather() of ddp_partition()");
+}
+
+/* ---- ddp.h ---- */
 
 static void begin(Before *was)
 {
     expect_untouched(was, "the stage");
-    was->tape_before = *was->tape;
-    stage_begins();
+    begin_event(was);
 }
 
-static void finish(const Before *was, const char *call)
+static void finish(Before *was, const char *call)
 {
-    stage_ends(call);
+    finish_event(was, call);
     expect_untouched(was, call);
-    expect_tape_untouched(was, call);
+    CHECK(memcmp(was->lent, &was->options, sizeof was->options) == 0, "%s changed the options that ddp_create() got",
+          call);
 }
 
 Ddp *__real_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
@@ -130,9 +219,13 @@ Ddp *__wrap_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, 
     Before *place = before(NULL);
     *place = look_at(parameters);
     place->tape = tape;
+    place->stage = tape->listener;
+    place->lent = alloc_or_fault(sizeof *options);
+    memcpy(place->lent, options, sizeof *options); /* with what is between its members: memcmp() sees that, too */
+    memcpy(&place->options, options, sizeof *options);
     pg = stage_handle(pg);
     begin(place);
-    Ddp *ddp = __real_ddp_create(pg, parameters, tape, options);
+    Ddp *ddp = __real_ddp_create(pg, parameters, tape, place->lent);
     finish(place, "ddp_create()");
     place->ddp = ddp;
     return ddp;
@@ -148,12 +241,14 @@ void __wrap_ddp_destroy(Ddp *ddp)
     begin(was);
     __real_ddp_destroy(ddp);
     stage_ends("ddp_destroy()");
+    expect_tape_untouched(was, "ddp_destroy()");
     const TapeListener left = was->tape->listener;
     CHECK(left.gradient_ready == NULL && left.gradient_needed == NULL && left.parameters_needed == NULL,
           "after ddp_destroy() the tape still raises its events, to a listener whose memory is freed: end it with "
           "tape_listen(tape, (TapeListener){0})");
     free(was->items);
     free(was->tensors);
+    free(was->lent);
     *was = (Before){0};
 }
 
@@ -164,12 +259,19 @@ int __wrap_ddp_bucket_count(const Ddp *ddp)
 
 const Partition *__wrap_ddp_partition(Ddp *ddp)
 {
-    const Partition *partition = in_judge() ? NULL : __real_ddp_partition(ddp);
-    if (partition != NULL) {
-        expect_own((const void *)partition->add_up, NULL, "add_up", "ddp_partition()");
-        expect_own((const void *)partition->gather, NULL, "gather", "ddp_partition()");
-    }
-    return partition;
+    if (in_judge())
+        return NULL;
+    Before *was = before(ddp);
+    begin_event(was);
+    const Partition *partition = __real_ddp_partition(ddp);
+    finish_event(was, "ddp_partition()");
+    if (partition == NULL)
+        return NULL;
+    was->partition = *partition;
+    expect_own((const void *)was->partition.add_up, "add_up", "ddp_partition()");
+    expect_own((const void *)was->partition.gather, "gather", "ddp_partition()");
+    was->passed = (Partition){was->partition.slices, pass_add_up, pass_gather, was};
+    return &was->passed;
 }
 
 void __wrap_ddp_before_forward(Ddp *ddp, bool which)

@@ -1,4 +1,4 @@
-/* watch_calls.h: inside watch.c only: the stage's calls of the process group in this backward pass. */
+/* watch_calls.h: the stage's calls of the process group in this backward pass. */
 #ifndef LOCKSTEP_TESTS_WATCH_CALLS_H
 #define LOCKSTEP_TESTS_WATCH_CALLS_H
 

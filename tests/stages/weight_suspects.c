@@ -12,7 +12,7 @@ typedef struct Wrong {
 
 static Wrong count_wrong(const Pair *pair, int parameter, const float *before, double tolerance)
 {
-    const Tensor *tensor = &pair->ranks.model.parameters.items[parameter]->tensor;
+    const Tensor *tensor = &pair->ranks->model.parameters.items[parameter]->tensor;
     const float *got = tensor->data, *want = pair->whole.model.parameters.items[parameter]->tensor.data;
     const Slice slice = ddp_partition(pair->ddp)->slices[parameter];
     Wrong wrong = {0};
@@ -29,7 +29,7 @@ static Wrong count_wrong(const Pair *pair, int parameter, const float *before, d
 
 static void explain_slices(const Pair *pair, double tolerance, char *text, size_t size)
 {
-    const ParameterList *parameters = &pair->ranks.model.parameters;
+    const ParameterList *parameters = &pair->ranks->model.parameters;
     const float *before = pair->weights_before;
     Wrong sum = {0};
     for (int i = 0; i < parameters->count; i++) {
@@ -53,7 +53,7 @@ static void explain_slices(const Pair *pair, double tolerance, char *text, size_
 
 void explain_wrong_weights(const Pair *pair, double tolerance, char *text, size_t size)
 {
-    const double norm = pair->ranks.optimizer.norm, right = pair->whole.optimizer.norm;
+    const double norm = pair->ranks->optimizer.norm, right = pair->whole.optimizer.norm;
     if (fabs(norm / right - 1) > 1e-2)
         snprintf(text, size, "the gradients were right, but their norm is %.4g here and %.4g in one process: a rank "
                  "knows the squares of its own slices only, so they must be added up over the ranks", norm, right);
