@@ -57,7 +57,9 @@ set(checked_calls -mindirect-branch=thunk-extern -mindirect-branch-register -fcf
 if(NOT LOCKSTEP_SANITIZE) # the C library calls functions that sanitizers add, and these return there
     list(APPEND checked_calls -mfunction-return=thunk-extern -fno-ipa-ra)
 endif()
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY) # it cannot be linked without stage_calls.c
 check_c_compiler_flag("${checked_calls}" LOCKSTEP_CHECKED_CALLS) # gcc on x86-64
+unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
 if(LOCKSTEP_CHECKED_CALLS)
     target_compile_options(ddp PRIVATE ${checked_calls})
     target_compile_definitions(calls PRIVATE LOCKSTEP_CALLS_ARE_CHECKED)
