@@ -63,8 +63,9 @@ unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
 if(LOCKSTEP_CHECKED_CALLS)
     target_compile_options(ddp PRIVATE ${checked_calls})
     target_compile_definitions(calls PRIVATE LOCKSTEP_CALLS_ARE_CHECKED)
-    add_compile_options(-fno-optimize-sibling-calls) # for the targets below
-    target_compile_options(common PRIVATE -fno-optimize-sibling-calls) # so functions of ddp return where they were called
+    set(around_checked_calls -fno-optimize-sibling-calls) # so that functions of ddp return to where they were called
+    add_compile_options(${around_checked_calls}) # for the targets below
+    target_compile_options(common PRIVATE ${around_checked_calls})
 endif()
 foreach(part "" .unlikely .hot .startup .exit)
     list(APPEND one_section --rename-section .text${part}=ddp_text)
