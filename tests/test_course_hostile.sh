@@ -364,9 +364,9 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     sed 's/die("ddp_create() is not written yet");/ddp_x();/; s/^struct Ddp {/void ddp_x(void);\n&/' \
         "$scratch"/starter/stage1_*/ddp.c >"$base_file"
     hostile reads_the_pipe any 'no secret here' "$headers
-        #include <sys/stat.h>
-        void ddp_x(void) { struct stat s; char line[33] = {0}; for (int fd = 3; fd < 64; fd++)
-            if (fstat(fd, &s) == 0 && S_ISFIFO(s.st_mode) && read(fd, line, 32) == 32)
+        #include <sys/ioctl.h>
+        void ddp_x(void) { sleep(1); char line[33] = {0}; for (int fd = 3, n; fd < 64; fd++)
+            if (ioctl(fd, FIONREAD, &n) == 0 && n > 32 && read(fd, line, 32) == 32)
                 dprintf(1, \"\\npassed: test_same_start %s\\n\", line);
             die(\"no secret here\"); }"
     hostile starts_a_program any 'no program here' "$headers
