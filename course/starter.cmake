@@ -66,6 +66,7 @@ if(LOCKSTEP_CHECKED_CALLS)
     set(around_checked_calls -fno-optimize-sibling-calls) # so that functions of ddp return to where they were called
     add_compile_options(${around_checked_calls}) # for the targets below
     target_compile_options(common PRIVATE ${around_checked_calls})
+    target_compile_options(calls PRIVATE ${around_checked_calls})
 endif()
 foreach(part "" .unlikely .hot .startup .exit)
     list(APPEND one_section --rename-section .text${part}=ddp_text)
