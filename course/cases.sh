@@ -14,9 +14,9 @@
 # Some of the modes that test_modes.c tries are drawn by this number, another one for each grading.
 export LOCKSTEP_TEST_SEED=${LOCKSTEP_TEST_SEED-$RANDOM}
 
-# Removes control characters, which could change the terminal, and cuts long lines.
+# Removes control characters, which could change the terminal, and all but ASCII; cuts long lines.
 plain() {
-    tr -d '\000-\010\013-\037\177' | cut -c 1-600
+    tr -d '\000-\010\013-\037\177-\377' | cut -c 1-600
 }
 
 # explain STATUS LOG: why a case failed.
@@ -41,7 +41,7 @@ explain() {
 # PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
 # start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build sanitizer='' given="start factor order memory"
+    local program=$1 ranks=$2 log=$3 programs=$build executable sanitizer='' given="start factor order memory"
     shift 3
     while [[ $program = *:* ]]; do
         case ${program%%:*} in
@@ -51,12 +51,14 @@ run_cases() {
         esac
         program=${program#*:}
     done
+    executable=$programs/$stage/test_${program}_stage$number
+    [ -e "$executable" ] || executable=$programs/$stage/${program}_stage$number # bits
     if [ "$1" = - ]; then # nothing is given
         sanitizer=$sanitizer limited "$log" "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
             -R "^stage${number}_$program(_${ranks}_ranks)?\$"
     else
         sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" \
-            mpiexec "${mpiexec_options[@]}" -n "$ranks" "$programs/$stage/test_${program}_stage$number" --judge "$@"
+            mpiexec "${mpiexec_options[@]}" -n "$ranks" "$executable" --judge "$@"
     fi
 }
 

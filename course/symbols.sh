@@ -60,7 +60,7 @@ names() {
             "describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
         $2 == "U" && $1 ~ /^__[a-z]+([hsdt]i|[bhsdxt]f|[hsdxt]c)([bhsdxt]f)?[234]$/ { next } # __divti3, __muldc3
         $2 == "U" && $1 ~ /^__(fix|fixuns|float|floatun)[bhsdxt][if][bhsdxt][if]$/ { next }
-        $2 == "U" && $1 ~ /^__x86_indirect_thunk_[a-z0-9]+$/ { next } # calls through a pointer, checked
+        $2 == "U" && $1 ~ /^__x86_(return|indirect)_thunk(_[a-z0-9]+)?$/ { next } # returns, and calls through a pointer: checked
         $2 == "U" && $1 ~ /^__atomic_[a-z_]+(_[0-9]+)?$/ { next }
         $2 ~ /^[Uwv]$/ {
             plain = $1
@@ -87,13 +87,19 @@ sections() {
     objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
 }
 
-# Where a call through a pointer is checked at run time (starter.cmake), no function may turn this off by an attribute.
+# Where a call through a pointer or a return is checked at run time (starter.cmake), no function may turn this off by an
+# attribute.
 calls() {
-    [[ $(compile_command) = *-mindirect-branch=thunk-extern* ]] || return 0
-    objdump -d --no-show-raw-insn "$object" | awk '
+    local command
+    command=$(compile_command)
+    [[ $command = *-mindirect-branch=thunk-extern* ]] || return 0
+    objdump -d --no-show-raw-insn "$object" | awk -v returns="$([[ $command != *-mfunction-return=* ]] || echo checked)" '
         /^[0-9a-f]+ <.*>:$/ { name = $2 }
         /[[:space:]](notrack |bnd )?l?(call|jmp)q? +\*/ {
             print "ddp.c has a call that is not checked, in " name " an attribute?"
+        }
+        returns && /[[:space:]](bnd |repz? )?l?i?ret[qwlf]?([[:space:]]|$)/ {
+            print "ddp.c has a return that is not checked, in " name " an attribute?"
         }'
 }
 
@@ -116,7 +122,7 @@ strings_are_harmless() {
     text=$(cat)
     ! grep -q -E '\b(u8|[uUL])?R"' <<<"$text" || return 1
     text=$(without_strings <<<"$text" | sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g')
-    ! grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}=]*"!"|\b(asm|__asm|__asm__)\b' <<<"$text"
+    ! grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}=]*"!"|\b(asm|__asm|__asm__)\b|no_sanitize|no_address_safety|sanitizer_instr' <<<"$text"
 }
 
 compile_command() { # of ddp.c, to assembler on standard output
@@ -145,7 +151,7 @@ private_headers() {
 }
 
 # The compiler marks what came from asm in its output. It does not mark what is in the strings of asm names and of
-# attributes: so these must be harmless.
+# attributes: so these must be harmless. Nor may an attribute (or a pragma) turn a sanitizer off.
 assembler() {
     local command text
     command=$(compile_command)
@@ -153,9 +159,9 @@ assembler() {
         echo "symbols.sh: cannot tell how ddp.c was compiled"
     elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
         echo "ddp.c has assembler (asm)$needless"
-    elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^#' | tr '\n' ' ' |
+    elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^# [0-9]' | tr '\n' ' ' |
         strings_are_harmless; then
-        echo "ddp.c has assembler (asm, a raw string, or one with \\ ; # | in an attribute)$needless"
+        echo "ddp.c has assembler (asm, a raw string, or one with \\ ; # | in an attribute), or turns a sanitizer off$needless"
     fi
 }
 

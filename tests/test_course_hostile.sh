@@ -104,12 +104,19 @@ if "${CC:-cc}" $checked_calls -xc -fsyntax-only - 2>/dev/null <<<'int ddp_x;'; t
     accepted "$pointer int ddp_after_update(void) { return ddp_x() + 1; }" $checked_calls
     rejected 'a call that is not checked' "$pointer $attribute int ddp_after_update(void) { return ddp_x() + 1; }" \
         $checked_calls
+    checked_calls+=' -mfunction-return=thunk-extern -fno-ipa-ra'
+    accepted "$pointer int ddp_after_update(void) { return ddp_x() + 1; }" $checked_calls
+    rejected 'a return that is not checked' \
+        '__attribute__((function_return("keep"))) int ddp_after_update(int i) { return i; }' $checked_calls
 fi
+for attribute in 'no_sanitize("address")' __no_sanitize_address__ no_address_safety_analysis; do
+    rejected 'turns a sanitizer off' "__attribute__(($attribute)) void ddp_after_update(int *p) { p[9] = 1; }"
+done
 accepted '#include <pthread.h>
     #include <string.h>
     #include <stdio.h>
     void ddp_after_update(void) {
-        __attribute__((unused)) const char *lines = "\n;";
+        __attribute__((unused)) const char *lines = "\n; no_sanitize";
         fprintf(stderr, "no asm here, \"%s\": %c", lines, (char)34);
     }' -D_FORTIFY_SOURCE=2
 
@@ -130,6 +137,10 @@ if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2
         $sanitized
     rejected "defines '__asan_report_load4'" 'void __asan_report_load4(void *p) { (void)p; }' $sanitized
 fi
+
+# What a submission prints cannot change the terminal.
+# shellcheck source-path=SCRIPTDIR/..
+(source "$root/course/cases.sh" && [ "$(printf 'a\033[1m\2331mb\n' | plain)" = 'a[1m1mb' ]) || fail "plain() lets pass what is not plain"
 
 # ---- the sandbox ----
 
@@ -320,7 +331,13 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
         while (more(in) >= 0) { fwrite(in->_IO_read_ptr, 1, (size_t)(in->_IO_read_end - in->_IO_read_ptr), stdout);
             in->_IO_read_ptr = in->_IO_read_end; }
         die(\"read\"); }"
+    hostile makes_a_group check 'uses a process group that it did not get' \
+        "$x static long own[999]; pg_barrier((ProcessGroup *)own); }"
     if [[ $(uname -m) = x86_64 && $("${CC:-cc}" --version) != *clang* ]]; then
+        hostile returns_elsewhere check 'returns to where it was not called' "#include <sched.h>
+            __attribute__((noipa)) static void ddp_y(void) {
+                ((void *volatile *)__builtin_frame_address(0))[1] = (void *)sched_yield; }
+            $x ddp_y(); }"
         hostile calls_an_address check 'calls through a pointer that leads to no function of its own' \
             "$x void (*volatile other)(void *) = free; other(NULL); }"
     fi
@@ -352,6 +369,17 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
         void ddp_x(void) { $forged }"
     cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
     hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged _exit(0);")"
+    sed 's/die("ddp_create() is not written yet");/ddp_x();/; s/^struct Ddp {/void ddp_x(void);\n&/' \
+        "$scratch"/starter/stage1_*/ddp.c >"$base_file"
+    hostile reads_the_pipe any 'no secret here' "$headers
+        #include <sys/ioctl.h>
+        void ddp_x(void) { sleep(1); char line[33] = {0}; for (int fd = 3, n; fd < 64; fd++)
+            if (ioctl(fd, FIONREAD, &n) == 0 && n > 32 && read(fd, line, 32) == 32)
+                dprintf(1, \"\\npassed: test_same_start %s\\n\", line);
+            die(\"no secret here\"); }"
+    hostile starts_a_program any 'no program here' "$headers
+        void ddp_x(void) { if (system(\"exit 7\") >> 8 != 7) die(\"no program here\"); exit(0); }"
+    cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
     hostile stays any '' "$headers $(at_start '
         if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
         exit(0);')"

@@ -12,12 +12,14 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "comm/group.h"
 #include "comm/shared_memory.h"
+#include "confine.h"
 
 bool judge_runs_cases;
 static int channel = -1; /* to the other process; -1: there is none */
@@ -206,8 +208,14 @@ static bool is_rank_0(void)
     return true;
 }
 
+/* mpiexec may start a rank with another descriptor of what its stdin is. */
 static void no_stdin(void)
 {
+    struct stat in, other;
+    if (fstat(STDIN_FILENO, &in) == 0)
+        for (int fd = STDERR_FILENO + 1; fd < 1024; fd++)
+            if (fstat(fd, &other) == 0 && other.st_dev == in.st_dev && other.st_ino == in.st_ino)
+                close(fd);
     const int nothing = open("/dev/null", O_RDONLY);
     CHECK(nothing >= 0 && dup2(nothing, STDIN_FILENO) == STDIN_FILENO, "/dev/null: %s", strerror(errno));
     close(nothing);
@@ -217,7 +225,6 @@ static void no_stdin(void)
 static void become_judge(void)
 {
     const int nothing = open("/dev/null", O_WRONLY);
-    prctl(PR_SET_DUMPABLE, 0); /* the child, of the same user, cannot look into this process */
     secrets_to = dup(STDOUT_FILENO);
     complaint = memfd_create("complaint", 0);
     CHECK(nothing >= 0 && secrets_to >= 0 && complaint >= 0, "no descriptor: %s", strerror(errno));
@@ -234,9 +241,11 @@ void judge_start(void)
     const pid_t parent = getpid();
     if (!is_rank_0()) {
         no_stdin();
+        confine();
         return;
     }
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no socket: %s", strerror(errno));
+    prctl(PR_SET_DUMPABLE, 0); /* the child, of the same user, cannot look into this process */
     child = fork();
     CHECK(child >= 0, "fork: %s", strerror(errno));
     channel = ends[child > 0];
@@ -246,7 +255,9 @@ void judge_start(void)
         return;
     }
     no_stdin();
+    prctl(PR_SET_DUMPABLE, 1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
         _exit(1);
+    confine();
 }

@@ -62,9 +62,11 @@ void stage_ends(const char *call)
 
 static ProcessGroup *behind(const ProcessGroup *pg)
 {
-    if (pg != handle)
-        return (ProcessGroup *)pg;
-    CHECK(group != NULL, "ddp.c uses a process group that it did not get");
+    if (group == NULL && pg != handle)
+        return (ProcessGroup *)pg; /* no stage has been called yet */
+    CHECK(group != NULL && (pg == handle || pg == group), "ddp.c uses a process group that it did not get");
+    if (pg == group)
+        return group;
     expect_untouched("a call of the process group's");
     return group;
 }
@@ -192,6 +194,30 @@ CommCounters stage_pg_counters(ProcessGroup *pg)
     return pg_counters(behind(pg));
 }
 
+/* ---- the environment: texts that the stage may write over ---- */
+
+typedef struct Copy {
+    struct Copy *next;
+    char text[];
+} Copy;
+
+char *stage_getenv(const char *name)
+{
+    static Copy *copies;
+    const char *text = getenv(name);
+    Copy *copy = copies;
+    while (copy != NULL && text != NULL && strcmp(copy->text, text) != 0)
+        copy = copy->next;
+    if (copy == NULL && text != NULL) {
+        copy = malloc(sizeof *copy + strlen(text) + 1);
+        CHECK(copy != NULL, "no memory for a copy of %s", name);
+        copy->next = copies;
+        strcpy(copy->text, text);
+        copies = copy;
+    }
+    return text != NULL ? copy->text : NULL;
+}
+
 /* ---- the end, and functions that are called back ---- */
 
 _Noreturn void stage_exit(int status)
@@ -221,22 +247,44 @@ static void check_own(const void *function, const char *caller)
     CHECK(stage_has_function(function), "%s: ddp.c has given it a function that is not its own", caller);
 }
 
+typedef struct Comparison {
+    Compare compare;
+    CompareWith compare_with;
+    void *argument;
+} Comparison;
+
+/* The C library calls this, not a function of ddp.c: that one must return to this program. */
+static int by_comparison(const void *a, const void *b, void *comparison)
+{
+    const Comparison *c = comparison;
+    return c->compare != NULL ? c->compare(a, b) : c->compare_with(a, b, c->argument);
+}
+
 void stage_qsort(void *base, size_t count, size_t size, Compare compare)
 {
     check_own((const void *)compare, "qsort()");
-    qsort(base, count, size, compare);
+    qsort_r(base, count, size, by_comparison, &(Comparison){.compare = compare});
 }
 
 void stage_qsort_r(void *base, size_t count, size_t size, CompareWith compare, void *argument)
 {
     check_own((const void *)compare, "qsort_r()");
-    qsort_r(base, count, size, compare, argument);
+    qsort_r(base, count, size, by_comparison, &(Comparison){.compare_with = compare, .argument = argument});
 }
 
 void *stage_bsearch(const void *key, const void *base, size_t count, size_t size, Compare compare)
 {
     check_own((const void *)compare, "bsearch()");
-    return bsearch(key, base, count, size, compare);
+    for (size_t low = 0, high = count; low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        const char *at = (const char *)base + middle * size;
+        const int order = compare(key, at);
+        if (order == 0)
+            return (void *)at;
+        low = order > 0 ? middle + 1 : low;
+        high = order > 0 ? high : middle;
+    }
+    return NULL;
 }
 
 /* ---- calls through a pointer ---- */
@@ -261,6 +309,33 @@ __asm__(".text\nstage_refuse_jump: and $-16, %rsp\ncall stage_refuse_call\n"
         CHECKED_JUMP("rax", "r11") CHECKED_JUMP("rbx", "r11") CHECKED_JUMP("rcx", "r11") CHECKED_JUMP("rdx", "r11")
         CHECKED_JUMP("rsi", "r11") CHECKED_JUMP("rdi", "r11") CHECKED_JUMP("rbp", "r11") CHECKED_JUMP("r8", "r11")
         CHECKED_JUMP("r9", "r11") CHECKED_JUMP("r10", "r11") CHECKED_JUMP("r11", "r10") CHECKED_JUMP("r12", "r11")
-        CHECKED_JUMP("r13", "r11") CHECKED_JUMP("r14", "r11") CHECKED_JUMP("r15", "r11"));
+        CHECKED_JUMP("r13", "r11") CHECKED_JUMP("r14", "r11") CHECKED_JUMP("r15", "r11")
+        "stage_end_of_jumps:\n");
+
+/* ---- returns ---- */
+
+_Noreturn void stage_refuse_return(void);
+_Noreturn void stage_refuse_return(void)
+{
+    FAULT("ddp.c returns to where it was not called: it has written over a return address on the stack");
+}
+
+/* A jump if the register's value does not lie between two labels. */
+#define UNLESS_BETWEEN(start, end, register, to)                                                                       \
+    "lea " start "(%rip), %rcx\ncmp %rcx, %" register "\njb " to "\nlea " end "(%rip), %rcx\ncmp %rcx, %" register       \
+    "\nja " to "\n"
+/* A jump to label 9 if a call through a pointer stands there: FF, and 2 in the middle of the next byte. */
+#define IF_CALL_OF(bytes) "movzwl -" bytes "(%r11), %ecx\nand $0x38ff, %ecx\ncmp $0x10ff, %ecx\nje 9f\n"
+
+/* gcc (-mfunction-return=thunk-extern) makes each return of ddp.c a jump to here. It returns if a call stands before the
+ * place: one in libddp.a; or, in the rest of the program, a call of a function of libddp.a, or one through a pointer. */
+__asm__(".text\n.globl __x86_return_thunk\n__x86_return_thunk:\nmov (%rsp), %r11\n"
+        UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r11", "1f") "jmp 2f\n"
+        "1: " UNLESS_BETWEEN("__executable_start", "etext", "r11", "8f")
+        "2: cmpb $0xe8, -5(%r11)\njne 3f\nmovslq -4(%r11), %r10\nadd %r11, %r10\n"
+        UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r10", "4f") "ret\n"
+        "4: " UNLESS_BETWEEN("stage_refuse_jump", "stage_end_of_jumps", "r10", "3f") "ret\n"
+        "3: " IF_CALL_OF("2") IF_CALL_OF("3") IF_CALL_OF("4") IF_CALL_OF("6") IF_CALL_OF("7")
+        "8: and $-16, %rsp\ncall stage_refuse_return\n9: ret\n");
 
 #endif
