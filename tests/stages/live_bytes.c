@@ -128,11 +128,13 @@ int __wrap_asprintf(char **text, const char *format, ...)
 
 int __wrap___vasprintf_chk(char **text, int flag, const char *format, va_list arguments)
 {
+    (void)flag;
     return __wrap_vasprintf(text, format, arguments);
 }
 
 int __wrap___asprintf_chk(char **text, int flag, const char *format, ...)
 {
+    (void)flag;
     va_list arguments;
     va_start(arguments, format);
     const int length = __wrap_vasprintf(text, format, arguments);
