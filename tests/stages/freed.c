@@ -38,6 +38,8 @@ static bool take_from_the_group(const void *memory)
 void __real_free(void *memory);
 void __wrap_free(void *memory)
 {
+    if (memory == group)
+        group = NULL; /* the job ends */
     const bool shared = group != NULL && group->shared != NULL &&
                         shared_window_of(group->shared, pg_rank(group), memory, 1) != NULL;
     if (take_from_the_group(memory))
