@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "device/device.h"
 
 /* Trained parameters in reverse order of registration; returns how many. */
 static int reverse_order(const ParameterList *parameters, int *order)
@@ -76,11 +75,10 @@ void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameter
     free(sizes);
 }
 
-/* Each begins on a boundary of the largest alignment that kernels want. */
+/* Each buffer begins at a multiple of 16 bytes. */
 static size_t codec_bytes(const GradientCodec *codec, const Bucket *bucket, int world_size)
 {
-    const size_t bytes = codec->buffer_bytes(codec, bucket->elements, world_size), alignment = device_alignment();
-    return (bytes + alignment - 1) / alignment * alignment;
+    return (codec->buffer_bytes(codec, bucket->elements, world_size) + 15) / 16 * 16;
 }
 
 void buckets_add_codec_buffers(Buckets *buckets, const GradientCodec *codec)
