@@ -11,9 +11,8 @@
 #include "device/device.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
-#if LOCKSTEP_STAGE >= 3
-#include "watch_calls.h"
-#endif
+
+void calls_forget(void); /* before each backward pass; from stage 3 on, as in the header of the watched calls */
 
 static ProcessGroup *pg;
 
