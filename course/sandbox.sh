@@ -73,7 +73,6 @@ limited() {
         cd "$run" || exit 1
         if [ "$sandbox" = bwrap ]; then
             run=/tmp
-            export LOCKSTEP_SANDBOX=bwrap
             inside+=(--ro-bind "$tree" "$tree" "$bind" "$build" "$build" "$bind" "$checked" "$checked")
             [ "$bind" = --bind ] || inside+=(--perms 1777 --tmpfs "$build/Testing") # ctest writes there
         fi
