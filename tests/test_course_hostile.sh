@@ -377,8 +377,6 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
             if (ioctl(fd, FIONREAD, &n) == 0 && n > 32 && read(fd, line, 32) == 32)
                 dprintf(1, \"\\npassed: test_same_start %s\\n\", line);
             die(\"no secret here\"); }"
-    hostile starts_a_program any 'no program here' "$headers
-        void ddp_x(void) { if (system(\"exit 7\") >> 8 != 7) die(\"no program here\"); exit(0); }"
     cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
     hostile stays any '' "$headers $(at_start '
         if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
