@@ -24,7 +24,7 @@ typedef struct Row {
 /* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 24 of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
 enum { IN_MEMORY = 1 }; /* ALGORITHM */
-enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 2 };
+enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
 static const int branches_of[] = {8, 14, 1, 32, 64, 129, 23};
 
 /* How many values each factor has for this stage and choice. */
@@ -187,6 +187,9 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
         }
         total++;
     }
+    for (int i = 0, windows = 0; i < total && ranks > 2; i++) /* a window takes 50 to 150 ms if cores are fewer than ranks */
+        if (rows[i].value[ALGORITHM] == IN_MEMORY && windows++ >= (ranks == 3))
+            rows[i].value[ALGORITHM] = 0;
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */
         for (int i = 0; i < total; i++) {
             if (choice.accumulates)
@@ -215,7 +218,7 @@ static void add_parameter(Fan *fan, const char *kind, int branch, int ndim, cons
         snprintf(name, sizeof name, "branch%d.%s", branch, kind);
     Parameter *parameter = parameters_add(&fan->parameters, name, ndim, (int64_t[]){mode->width, mode->width});
     parameter->tensor.requires_grad = parameter->index != mode->frozen;
-    init_normal(parameter, rng, 1 / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
+    init_uniform(parameter, rng, sqrtf(3) / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
 }
 
 void fan_create(Fan *fan, const Mode *mode, uint64_t seed)

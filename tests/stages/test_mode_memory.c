@@ -57,7 +57,7 @@ static void check_memory(const Mode *mode)
     for (int step = 0; step < 2; step++) {
         /* In one step a message takes far longer than the backward pass of its bucket, so that what does not wait piles
          * up. Earlier micro-batches leave whole gradients anyhow. */
-        trial_set_link(pg, mode, step > 0 && mode->micro_batches == 1 ? 1e-3 : 0);
+        trial_set_link(pg, mode, step > 0 && mode->micro_batches == 1 ? 4e-4 : 0);
         for (int k = 0; k < mode->micro_batches; k++) {
             live_bytes_restart();
             trial_micro_batch(trial, step, k);
