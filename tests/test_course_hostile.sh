@@ -45,7 +45,8 @@ mkdir -p "$scratch/tests/stages"
 cp "$root/course/symbols.sh" "$root"/tests/stages/*.h "$scratch/tests/stages"
 cp -r "$root/common" "$root/train" "$scratch"
 mkdir -p "$place/CMakeFiles/common.dir/common/data" "$place/CMakeFiles/ddp.dir/stage1"
-echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observe(void) { } void timeline_add(void) { }' |
+echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observe(void) { } void timeline_add(void) { }
+    void tape_backward(void) { } void tape_record(void) { } void op_add(void) { } void optimizer_create(void) { }' |
     "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
 echo 'void dataset_open(void) { }' | "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/data/dataset.c.o" -
 
@@ -59,7 +60,7 @@ accepted '#include <assert.h>
     void ddp_after_update(char *p, float *x) { assert(p); memset(p, 1, 9); *x = fabsf(sqrtf(*x)); }'
 for function in _exit quick_exit write read open fopen fdopen dprintf fork kill raise signal sigaction system execve \
     syscall ptrace mmap mprotect dlsym socket atexit on_exit setenv MPI_Allreduce MPI_Finalize fgets fscanf setjmp longjmp \
-    pthread_create pthread_once job_abort dataset_open pg_observe timeline_add stage_begins judge_case_is_over _fail \
+    pthread_create pthread_once tape_backward tape_record op_add optimizer_create job_abort dataset_open pg_observe timeline_add stage_begins judge_case_is_over _fail \
     __printf __libc_system; do
     rejected "uses '$function'" "long $function(); long ddp_after_update(void) { return $function(0, 0); }"
 done
@@ -93,6 +94,8 @@ rejected 'assembler' '__attribute__((section(R"(.text
     syscall
     .section .text)"))) void ddp_after_update(void) { }'
 accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
+rejected 'of static variables' 'static char hidden[1 << 20]; char *ddp_x(int i); char *ddp_x(int i) { return &hidden[i]; }'
+accepted 'static char small[1 << 17]; char *ddp_x(int i); char *ddp_x(int i) { return &small[i]; }'
 for header in common/comm/group.h common/ddp/../comm/./observer.h tests/stages/judge.h train/guard/parts.h; do
     rejected "includes $(realpath -m "/$header" | cut -c 2-)" "#include \"$scratch/$header\"" "-I $scratch/common"
 done
