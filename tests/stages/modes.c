@@ -39,7 +39,7 @@ static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
     count[UNUSED] = choice.unused && listens ? 2 : 1;
     count[REBUILT] = choice.rebuilt && rebuilds ? 2 : 1;
     count[FROZEN] = count[TIED] = choice.width > 0 ? 1 : 2;
-    count[SHUFFLED] = rebuilds && ranks > 1 && choice.width == 0 ? 2 : 1;
+    count[SHUFFLED] = listens && ranks > 1 && choice.width == 0 ? 2 : 1;
     count[ALGORITHM] = choice.width > 0 ? 1 : choice.ordered ? 2 : 3;
 }
 
@@ -54,7 +54,7 @@ static Row draw(Rng *rng, const int count[FACTORS])
     for (int f = 0; f < FACTORS; f++)
         row.value[f] = (int)rng_below(rng, (uint64_t)count[f]);
     if (LOCKSTEP_STAGE == 5 && level_of(&row) == 3)
-        row.value[UNUSED] = 0; /* level 3 refuses the option */
+        row.value[UNUSED] = row.value[SHUFFLED] = 0; /* level 3 refuses both */
     return row;
 }
 

@@ -22,7 +22,7 @@ typedef struct Mode {
     int micro_batches;
     int frozen;    /* index of a parameter that is not trained; -1: none */
     bool tied;     /* one branch also uses the next one's weight */
-    bool shuffled; /* each rank records its branches in an order of its own; stages 3 and 4 */
+    bool shuffled; /* each rank records its branches in an order of its own; not at level 3 */
     bool unused;   /* some branches are left out by some ranks, by all, or in one micro-batch only */
     AllReduceAlgorithm algorithm;
     uint64_t seed; /* of weights, samples, and the branches left out */
