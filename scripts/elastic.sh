@@ -1,0 +1,177 @@
+#!/usr/bin/env bash
+# elastic.sh: trains to the end although ranks, hosts or the launcher die: starts `train` again from its last checkpoint,
+# on the hosts that are left. (What torchrun's --max-restarts and --nnodes MIN:MAX do.)
+#
+# usage: scripts/elastic.sh [--ranks MIN:MAX] [--hosts NAME:N,...] [--max-restarts N] TRAIN FLAGS...
+#   TRAIN FLAGS...    as after `mpiexec -n N`. --save FILE and --save-every K are needed. If FILE exists, the run goes on
+#                     from it, also at the first start.
+#   --ranks MIN:MAX   so many ranks, as the hosts have room (2:2; with --hosts 1 to all). Fewer than MIN: it waits.
+#   --hosts NAME:N,.. hosts, and how many ranks each has room for (this host; under Slurm: those of the allocation)
+#   --max-restarts N  gives up after so many starts in a row that did not reach a new checkpoint (3)
+#   MPIEXEC_FLAGS     more options of mpiexec, MPICH's or Open MPI's
+# Exit status: that of the last run: 0, or 2 (a mistake in the flags), or that of a run that was asked to end; else 1.
+set -u
+export LC_ALL=C
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source-path=SCRIPTDIR source=mpi.sh
+source "$here/mpi.sh"
+asked_to_end=75 # train's status after SIGTERM or SIGUSR1
+
+stop() { # STATUS MESSAGE
+    echo "elastic: error: $2" >&2
+    exit "$1"
+}
+
+say() {
+    echo "elastic: $(date +%T) $*" >&2
+}
+
+# ---- the command line ----
+
+range='' hosts='' most_failures=3
+while [[ ${1-} = --* ]]; do
+    [ $# -ge 2 ] || stop 2 "$1: needs a value"
+    case $1 in
+    --ranks) range=$2 ;;
+    --hosts) hosts=$2 ;;
+    --max-restarts) most_failures=$2 ;;
+    *) stop 2 "$1: no such flag; those of train come after the program" ;;
+    esac
+    shift 2
+done
+[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2; }
+[ -x "$1" ] || stop 2 "$1 is no program: give that of a stage, such as build/stage3_overlap/train"
+[[ $most_failures =~ ^[0-9]+$ ]] || stop 2 "--max-restarts: '$most_failures' is no number"
+train=$1 flags=() checkpoint='' first='' every=''
+shift
+while [ $# -gt 0 ]; do # --resume is given by this script
+    word=$1 value=${2-} both=()
+    [[ $word = --*=* ]] && value=${word#*=} || both=("${@:2:1}")
+    case ${word%%=*} in
+    --save) checkpoint=$value ;;
+    --save-every) every=$value ;;
+    --resume) first=$value && shift $((1 + ${#both[@]})) && continue ;;
+    *) both=() ;;
+    esac
+    flags+=("$word" "${both[@]}")
+    shift $((1 + ${#both[@]}))
+done
+{ [ -n "$checkpoint" ] && [ -n "$every" ]; } ||
+    stop 2 "without --save FILE and --save-every K there is no checkpoint to go on from; give both to train"
+for tool in jq mpiexec timeout od; do
+    command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
+done
+
+# ---- hosts ----
+
+if [ -z "$hosts" ] && [ -n "${SLURM_JOB_NODELIST-}" ]; then
+    each=${SLURM_NTASKS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}} each=${each%%(*}
+    hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed "s/\$/:$each/" | paste -sd ,)
+fi
+room=0
+for host in ${hosts//,/ }; do
+    [[ $host =~ ^[^:]+:[1-9][0-9]*$ ]] || stop 2 "--hosts: '$host' is not NAME:N"
+    room=$((room + ${host##*:}))
+done
+[ -n "$range" ] || { [ $room -gt 0 ] && range=1:$room || range=2:2; }
+[[ $range =~ ^[1-9][0-9]*:[1-9][0-9]*$ && ${range%:*} -le ${range#*:} ]] || stop 2 "--ranks: '$range' is not MIN:MAX"
+least=${range%:*} most=${range#*:}
+host_flag=-hosts
+[ ${#mpiexec_options[@]} -eq 0 ] || host_flag=--host # Open MPI
+read -r -a more_options <<<"${MPIEXEC_FLAGS-}"
+
+# A host is there if the launcher can start something on it.
+is_there() {
+    timeout -k 1 10 mpiexec "${mpiexec_options[@]}" "${more_options[@]}" "$host_flag" "$1" -n 1 true >/dev/null 2>&1 </dev/null
+}
+
+# Sets places to the hosts that are there, as NAME:N,..., and ranks to how many ranks they are to take.
+look_for_hosts() {
+    local host
+    places='' ranks=$most
+    [ -n "$hosts" ] || return
+    ranks=0
+    for host in ${hosts//,/ }; do
+        if [ $ranks -ge "$most" ] || ! is_there "$host"; then continue; fi
+        places+=${places:+,}$host
+        ranks=$((ranks + ${host##*:}))
+    done
+    ranks=$((ranks < most ? ranks : most))
+}
+
+# ---- one start ----
+
+# The step at which the checkpoint goes on; -1: there is none. (safetensors: 8 bytes of length, then JSON.)
+checkpoint_step() {
+    local length
+    [ -s "$checkpoint" ] || { echo -1 && return; }
+    length=$(od -A n -t u8 -N 8 "$checkpoint" | tr -d ' ')
+    tail -c +9 "$checkpoint" | head -c "$length" | jq -r '.__metadata__.step // -1' 2>/dev/null || echo -1
+}
+
+# Processes of an earlier start on this host, which must not write any more. A launcher that is killed leaves ranks that
+# end a moment later.
+end_leftovers() {
+    local left end=$((SECONDS + 10))
+    while left=$(grep -l -a -s "LOCKSTEP_ELASTIC=$mark" /proc/[0-9]*/environ | cut -d / -f 3) && [ -n "$left" ]; do
+        # shellcheck disable=SC2086 # a list of numbers
+        [ $SECONDS -lt $end ] || kill -KILL $left 2>/dev/null
+        sleep 0.05
+    done
+}
+
+# Ends the launcher if a host it uses is no longer there: it would wait for this host for ever.
+watch_hosts() { # PROCESS
+    local host
+    while sleep 5 && [ -n "$places" ]; do
+        for host in ${places//,/ }; do
+            is_there "$host" || is_there "$host" || { say "$host is gone" && kill -KILL "$1" && return; }
+        done
+    done
+}
+
+start() { # sets status
+    local resume=() watcher place=()
+    [ -z "$first" ] || resume=(--resume "$first")
+    [ "$before" -lt 0 ] || resume=(--resume "$checkpoint")
+    [ -z "$places" ] || place=("$host_flag" "$places")
+    LOCKSTEP_ELASTIC=$mark mpiexec "${mpiexec_options[@]}" "${more_options[@]}" "${place[@]}" -n "$ranks" "$train" \
+        "${flags[@]}" "${resume[@]}" </dev/null &
+    launcher=$!
+    watch_hosts $launcher &
+    watcher=$!
+    wait $launcher
+    status=$?
+    while kill -0 $launcher 2>/dev/null; do wait $launcher && status=0 || status=$?; done # a trap has interrupted wait
+    kill $watcher 2>/dev/null
+    launcher=''
+    end_leftovers
+}
+
+# ---- until it is done ----
+
+mark=$$-$RANDOM launcher='' failures=0 starts=0 ending=''
+pass_on() { # the ranks save, and end
+    ending=yes
+    [ -z "$launcher" ] || kill -USR1 "$launcher"
+}
+trap pass_on TERM USR1 INT
+while :; do
+    look_for_hosts
+    until [ "$ranks" -ge "$least" ] || [ -n "$ending" ]; do
+        say "the hosts have room for $ranks rank(s), and --ranks wants at least $least: waiting"
+        sleep 10
+        look_for_hosts
+    done
+    before=$(checkpoint_step)
+    starts=$((starts + 1))
+    [ -z "$ending" ] || exit $asked_to_end
+    say "start $starts: $ranks rank(s)${places:+ on $places}, from $([ "$before" -lt 0 ] && echo "the beginning" || echo "step $before")"
+    start
+    [ $status -ne 0 ] || exit 0
+    [ $status -ne 2 ] || exit 2
+    [ $status -ne $asked_to_end ] || exit $asked_to_end
+    if [ "$(checkpoint_step)" -gt "$before" ]; then failures=0; else failures=$((failures + 1)); fi
+    say "ended with status $status; the last checkpoint is of step $(checkpoint_step)"
+    [ $failures -le "$most_failures" ] || stop 1 "$failures starts in a row did not reach a new checkpoint: given up"
+done
