@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# elastic_kills.sh TRAIN COMPARE_WEIGHTS [KILLS]: runs under scripts/elastic.sh, of which a rank, the launcher or a whole
+# host dies at a random moment (default: 30 kills, in turns). Each run must finish. With as many ranks as before its
+# weights are those of the undisturbed run to the bit; with fewer, to 1e-5. No process may be left. The hosts are two
+# network namespaces: needs root and iproute2 (without them: no hosts), and MPICH's launcher. SEED: of the moments (1).
+# Prints how long it took from each death to a new checkpoint, which is written in every step.
+set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
+export LC_ALL=C
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../stages/processes.sh"
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../../scripts/mpi.sh"
+train=$(realpath "$1") compare=$(realpath "$2") kills=${3:-30}
+elastic=$(realpath "$(dirname "$0")/../../scripts/elastic.sh")
+steps=200
+flags=(--model gpt --layers 2 --width 64 --context 32 --steps $steps --optimizer sgd --eval-samples 8 --seed "$$")
+RANDOM=${SEED:-1}
+tag=le$$
+cd "$scratch" || exit 1
+
+# ---- two hosts ----
+
+take_down() {
+    for side in a b; do
+        ip netns pids $tag$side 2>/dev/null | xargs -r kill -9 2>/dev/null
+        ip netns del $tag$side 2>/dev/null
+    done
+    rm -rf "$scratch"
+}
+
+kinds=(rank launcher)
+if [ "$(id -u)" -eq 0 ] && command -v ip >/dev/null && ip netns add ${tag}a 2>/dev/null; then
+    trap take_down EXIT
+    ip netns add ${tag}b && ip link add eth0 netns ${tag}a type veth peer name eth0 netns ${tag}b || exit 1
+    for side in a b; do
+        ip netns exec $tag$side ip addr add "10.77.1.$([ $side = a ] && echo 1 || echo 2)/24" dev eth0
+        ip -n $tag$side link set lo up
+        ip -n $tag$side link set eth0 up
+    done
+    # In place of ssh: options, HOST, a command line. A host that is down does not answer.
+    cat >launch <<END
+#!/bin/sh
+while :; do case "\$1" in -*) shift ;; *) break ;; esac; done
+case "\$1" in 10.77.1.1) namespace=${tag}a ;; *) namespace=${tag}b; [ ! -e $scratch/down ] || exit 255 ;; esac
+shift
+exec ip netns exec \$namespace sh -c "\$*"
+END
+    chmod +x launch
+    kinds+=(host)
+fi
+
+# ---- one run ----
+
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+
+checkpoint_step() {
+    local length
+    [ -s "$1" ] || { echo -1 && return; }
+    length=$(od -A n -t u8 -N 8 "$1" | tr -d ' ')
+    tail -c +9 "$1" | head -c "$length" | jq -r '.__metadata__.step // -1'
+}
+
+# begin KIND: starts the run in the background; process is that of elastic.sh
+begin() {
+    rm -f ck.st down
+    if [ "$1" = host ]; then
+        MPIEXEC_FLAGS="-launcher ssh -launcher-exec $scratch/launch -localhost 10.77.1.1" UCX_TLS=tcp,self \
+            UCX_NET_DEVICES=eth0 ip netns exec ${tag}a "$elastic" --hosts 10.77.1.1:2,10.77.1.2:2 --ranks 1:4 "$train" \
+            "${flags[@]}" --save ck.st --save-every 1 --timeout 30 >out 2>err &
+    else
+        "$elastic" --ranks 4:4 "$train" "${flags[@]}" --save ck.st --save-every 1 >out 2>err &
+    fi
+    process=$!
+}
+
+# die KIND: what a process or host does that dies
+die() {
+    local ranks launchers
+    case $1 in
+    rank)
+        mapfile -t ranks < <(processes "$train" "$$")
+        [ ${#ranks[@]} -eq 0 ] || kill -9 "${ranks[RANDOM % ${#ranks[@]}]}"
+        ;;
+    launcher)
+        mapfile -t launchers < <(processes mpiexec "$$")
+        [ ${#launchers[@]} -eq 0 ] || kill -9 "${launchers[@]}"
+        ;;
+    host)
+        touch down
+        ip -n ${tag}b link set eth0 down
+        ip netns pids ${tag}b | xargs -r kill -9
+        ;;
+    esac 2>/dev/null
+}
+
+run_ranks 4 "$train" "${flags[@]}" --save whole.st >out 2>err || fail "the undisturbed run"
+began=$(milliseconds)
+begin rank
+wait $process || fail "nothing was killed, and it failed"
+length=$(($(milliseconds) - began))
+[ ${#kinds[@]} -eq 3 ] || echo "no network namespaces here: no host dies"
+runs=0
+while [ $runs -lt "$kills" ]; do
+    kind=${kinds[runs % ${#kinds[@]}]} moment=$((RANDOM % length))
+    runs=$((runs + 1))
+    begin "$kind"
+    sleep "$((moment / 1000)).$(printf %03d $((moment % 1000)))"
+    die "$kind"
+    died=$(milliseconds) before=$(checkpoint_step ck.st)
+    while kill -0 $process 2>/dev/null && [ "$(checkpoint_step ck.st)" -le "$before" ]; do sleep 0.01; done
+    again=$(($(milliseconds) - died))
+    timeout 300 tail --pid=$process -f /dev/null || { fail "$kind killed after $moment ms: it has not ended after 300 s" && kill -9 $process; }
+    wait $process || fail "$kind killed after $moment ms: status $?"
+    tolerance=0
+    [ "$kind" != host ] || tolerance=1e-5
+    "$compare" whole.st ck.st $tolerance >differ || fail "$kind killed after $moment ms: $(cat differ)"
+    left=$(left_running "$train" "$$")
+    [ -z "$left" ] || fail "$kind killed after $moment ms: left running: $left"
+    echo "$runs $kind $moment ms (step $before): $(grep -c 'elastic:.*start' err) start(s), $again ms to the next checkpoint"
+    [ "$kind" != host ] || ip -n ${tag}b link set eth0 up
+done
+finish
