@@ -6,16 +6,18 @@
 #ifndef LOCKSTEP_NN_MODEL_H
 #define LOCKSTEP_NN_MODEL_H
 
-#include "autograd/tape.h"
+#include "autograd/batch_norm.h"
 
 typedef enum ModelKind { MODEL_MLP, MODEL_GPT } ModelKind;
 typedef enum LossKind { LOSS_CROSS_ENTROPY, LOSS_MSE } LossKind;
 typedef enum Activation { ACTIVATION_GELU, ACTIVATION_RELU } Activation;
+typedef enum Norm { NORM_NONE, NORM_BATCH, NORM_SYNC_BATCH } Norm;
 
 typedef struct MlpSizes {
     int inputs, hidden1, hidden2, outputs;
     bool last_bias;        /* does fc3 have a bias? */
     Activation activation; /* between the layers; see mlp.c */
+    Norm norm;             /* before each activation */
 } MlpSizes;
 
 typedef struct GptSizes {
@@ -43,6 +45,8 @@ typedef struct Model {
     ModelSpec spec;
     ParameterList parameters;
     Parameter *fc_weight[3], *fc_bias[3];                   /* MLP */
+    BatchNorm norms[2];                                     /* MLP, if it has any */
+    const RankGather *norm_ranks; /* whose samples their statistics are of; NULL: this process's. Not owned */
     Parameter *wte, *wpe, *ln_f_weight, *ln_f_bias;         /* GPT; the output layer is wte again (tied) */
     GptBlock blocks[GPT_MAX_LAYERS];
 } Model;
