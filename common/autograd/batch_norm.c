@@ -24,10 +24,10 @@ static Parameter *add(ParameterList *parameters, const char *name, const char *p
 BatchNorm batch_norm_create(ParameterList *parameters, const char *name, int64_t C)
 {
     BatchNorm norm = {.weight = add(parameters, name, "weight", C, 1), .bias = add(parameters, name, "bias", C, 0),
-                      .running_mean = add(parameters, name, "running_mean", C, 0),
-                      .running_var = add(parameters, name, "running_var", C, 1)};
-    parameter_make_buffer(norm.running_mean);
-    parameter_make_buffer(norm.running_var);
+                      .running = {.mean = add(parameters, name, "running_mean", C, 0),
+                                  .var = add(parameters, name, "running_var", C, 1)}};
+    parameter_make_buffer(norm.running.mean);
+    parameter_make_buffer(norm.running.var);
     return norm;
 }
 
@@ -85,27 +85,27 @@ static double *statistics(const float *x, int64_t rows, int64_t C, const RankGat
 }
 
 /* The running variance takes the unbiased one, divided by one row less, as in PyTorch. */
-static void move_running(const BatchNorm *norm, const double *total, int64_t C)
+static void move_running(const RunningStatistics *running, const double *total, int64_t C)
 {
-    float *mean = norm->running_mean->tensor.data, *var = norm->running_var->tensor.data;
+    float *mean = running->mean->tensor.data, *var = running->var->tensor.data;
     for (int64_t c = 0; c < C; c++) {
         mean[c] = (float)((1 - MOMENTUM) * (double)mean[c] + MOMENTUM * total[1 + c]);
         var[c] = (float)((1 - MOMENTUM) * (double)var[c] + MOMENTUM * total[1 + C + c] / (total[0] - 1));
     }
-    parameter_changed(norm->running_mean);
-    parameter_changed(norm->running_var);
+    parameter_changed(running->mean);
+    parameter_changed(running->var);
 }
 
 /* ---- the operation. saved[0]: C means, C times 1 / sqrt(variance + eps), and the number of rows; saved[1]: ranks ---- */
 
 /* Of this rank's rows: C sums of dout, C sums of dout * h, with h = (x - mean) * rstd. */
-static void own_sums(double *own, const float *dout, const float *x, const float *mean, int64_t rows, int64_t C)
+static void own_sums(double *own, const float *dout, const float *x, const double *mean, int64_t rows, int64_t C)
 {
-    const float *rstd = mean + C;
+    const double *rstd = mean + C;
     for (int64_t row = 0; row < rows; row++, dout += C, x += C)
         for (int64_t c = 0; c < C; c++) {
             own[c] += (double)dout[c];
-            own[C + c] += (double)dout[c] * (double)((x[c] - mean[c]) * rstd[c]);
+            own[C + c] += (double)dout[c] * ((double)x[c] - mean[c]) * rstd[c];
         }
 }
 
@@ -126,16 +126,15 @@ static double *sum_over_ranks(const double *own, int64_t count, const RankGather
     return sums;
 }
 
-static void contribute_input(Gradient dx, const float *dout, const float *x, const float *mean, const float *weight,
+static void contribute_input(Gradient dx, const float *dout, const float *x, const double *mean, const float *weight,
                              const double *sums, int64_t rows, int64_t C)
 {
-    const float *rstd = mean + C;
-    const double n = (double)mean[2 * C];
+    const double *rstd = mean + C, n = mean[2 * C];
     for (int64_t i = 0; dx.values != NULL && i < rows * C; i += C)
         for (int64_t c = 0; c < C; c++) {
-            const double h = (double)((x[i + c] - mean[c]) * rstd[c]);
+            const double h = ((double)x[i + c] - mean[c]) * rstd[c];
             const double centred = (double)dout[i + c] - (sums[c] + h * sums[C + c]) / n;
-            const float value = (float)(centred * (double)rstd[c] * (double)weight[c]);
+            const float value = (float)(centred * rstd[c] * (double)weight[c]);
             dx.values[i + c] = dx.add ? dx.values[i + c] + value : value;
         }
 }
@@ -150,7 +149,8 @@ static void batch_norm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
     const int64_t rows = tensor_rows(x), C = tensor_last(x);
-    const float *mean = node->saved[0], *dout = node->output->grad;
+    const double *mean = node->saved[0];
+    const float *dout = node->output->grad;
     double *own = alloc_or_fault(2 * (size_t)C * sizeof *own);
     own_sums(own, dout, x->data, mean, rows, C);
     double *sums = sum_over_ranks(own, 2 * C, node->saved[1]);
@@ -159,47 +159,52 @@ static void batch_norm_backward(Tape *tape, Node *node)
         own_floats[i] = (float)own[i];
     tape_needs(tape, weight, NULL, NULL);
     contribute_input(tape_gradient(tape, x), dout, x->data, mean, weight->data, sums, rows, C);
-    device_contribute(tape_gradient(tape, weight), own_floats + C, C);
-    device_contribute(tape_gradient(tape, bias), own_floats, C);
+    const Gradient dweight = tape_gradient(tape, weight), dbias = tape_gradient(tape, bias);
+    if (dweight.values != NULL)
+        device_contribute(dweight, own_floats + C, C);
+    if (dbias.values != NULL)
+        device_contribute(dbias, own_floats, C);
     free(own);
     free(sums);
 }
 
 /* Means and 1 / sqrt(variance + eps) into `saved`, from the rows of this pass or, in evaluation, the running ones. */
-static void choose_statistics(const Tape *tape, const Tensor *x, const BatchNorm *norm, const RankGather *ranks,
-                              float *saved)
+static void choose_statistics(const Tape *tape, const Tensor *x, const RunningStatistics *running,
+                              const RankGather *ranks, double *saved)
 {
     const int64_t rows = tensor_rows(x), C = tensor_last(x);
-    const float *running_mean = norm->running_mean->tensor.data, *running_var = norm->running_var->tensor.data;
+    const float *running_mean = running->mean->tensor.data, *running_var = running->var->tensor.data;
     double *total = tape->recording ? statistics(x->data, rows, C, ranks) : NULL;
     CHECK(total == NULL || total[0] != 1, "batch normalization of a single sample, which has no variance: take "
           "a --batch-size that leaves no rank a single one (or --drop-last), or --norm sync-batch");
     for (int64_t c = 0; c < C; c++) {
         const bool of_rows = total != NULL && total[0] > 0;
         const double var = of_rows ? total[1 + C + c] / total[0] : (double)running_var[c];
-        saved[c] = of_rows ? (float)total[1 + c] : running_mean[c];
-        saved[C + c] = (float)(1 / sqrt(var + EPS));
+        saved[c] = of_rows ? total[1 + c] : (double)running_mean[c];
+        saved[C + c] = 1 / sqrt(var + EPS);
     }
-    saved[2 * C] = total != NULL ? (float)total[0] : 0;
+    saved[2 * C] = total != NULL ? total[0] : 0;
     if (total != NULL && total[0] > 0)
-        move_running(norm, total, C);
+        move_running(running, total, C);
     free(total);
 }
 
-Tensor *op_batch_norm(Tape *tape, Tensor *x, const BatchNorm *norm, const RankGather *ranks)
+Tensor *op_batch_norm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const RunningStatistics *running,
+                      const RankGather *ranks)
 {
-    Tensor *weight = &norm->weight->tensor, *bias = &norm->bias->tensor;
     const int64_t rows = tensor_rows(x), C = tensor_last(x);
     CHECK(tensor_count(weight) == C && x->dtype == DTYPE_F32, "batch norm: x must be float32 of %lld columns",
           (long long)tensor_count(weight));
     Tensor *out = tape_tensor(tape, x->ndim, x->shape, x->requires_grad || weight->requires_grad || bias->requires_grad);
-    float *saved = tape_floats(tape, 2 * C + 1), *values = x->data, *result = out->data;
-    choose_statistics(tape, x, norm, ranks, saved);
+    double *saved = (double *)tape_floats(tape, 2 * (2 * C + 1)); /* the arena aligns for any type */
+    const float *values = x->data;
+    float *result = out->data;
+    choose_statistics(tape, x, running, ranks, saved);
     tape_needs(tape, weight, bias, NULL);
     const float *w = weight->data, *b = bias->data;
     for (int64_t i = 0; i < rows * C; i += C)
         for (int64_t c = 0; c < C; c++)
-            result[i + c] = (values[i + c] - saved[c]) * saved[C + c] * w[c] + b[c];
+            result[i + c] = (float)(((double)values[i + c] - saved[c]) * saved[C + c] * (double)w[c] + (double)b[c]);
     Node *node = tape_record(tape, "batch-norm", batch_norm_backward, out, x, weight, bias);
     if (node != NULL) {
         node->saved[0] = saved;

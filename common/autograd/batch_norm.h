@@ -15,20 +15,27 @@ typedef struct RankGather {
     void *owner; /* its first argument */
 } RankGather;
 
+/* Moving averages of a layer's statistics, for evaluation: buffers of C elements. */
+typedef struct RunningStatistics {
+    Parameter *mean, *var;
+} RunningStatistics;
+
 typedef struct BatchNorm {
-    Parameter *weight, *bias;               /* (C), trained */
-    Parameter *running_mean, *running_var; /* (C), buffers: moving averages, for evaluation */
+    Parameter *weight, *bias; /* (C) */
+    RunningStatistics running;
 } BatchNorm;
 
 /* Registers NAME.weight (ones), NAME.bias (zeros), NAME.running_mean (zeros) and NAME.running_var (ones), of C elements
  * each. The list owns them. */
 BatchNorm batch_norm_create(ParameterList *parameters, const char *name, int64_t C);
 
-/* x (rows, C) -> (rows, C) = (x - mean) / sqrt(variance + eps) * weight + bias, for each of the C columns.
+/* x (rows, C) -> (rows, C) = (x - mean) / sqrt(variance + eps) * weight + bias, for each of the C columns; weight and
+ * bias (C).
  * While the tape records, mean and variance are those of the rows of all ranks together (`ranks` NULL: of this process's
  * own), and the running ones move towards them: one collective here, one in backward, also on a rank without rows.
- * Otherwise they are the running ones. `norm` and `ranks` must stay valid until backward has run. Faults if the
- * statistics are of a single row, which has no variance. */
-Tensor *op_batch_norm(Tape *tape, Tensor *x, const BatchNorm *norm, const RankGather *ranks);
+ * Otherwise they are the running ones. `ranks` must stay valid until backward has run. Faults if the statistics are of
+ * a single row, which has no variance. */
+Tensor *op_batch_norm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const RunningStatistics *running,
+                      const RankGather *ranks);
 
 #endif

@@ -30,7 +30,7 @@ static void add_linear(Model *model, int layer, int inputs, int outputs, bool bi
 void mlp_create(Model *model, Rng *rng)
 {
     const MlpSizes *sizes = &model->spec.mlp;
-    const bool has_norms = sizes->norm != NORM_NONE; /* which would subtract a bias before them again */
+    const bool has_norms = model->spec.norm != NORM_NONE; /* which would subtract a bias before them again */
     add_linear(model, 0, sizes->inputs, sizes->hidden1, !has_norms, rng);
     if (has_norms)
         model->norms[0] = batch_norm_create(&model->parameters, "bn1", sizes->hidden1);
@@ -58,6 +58,14 @@ static Tensor *activate(Tape *tape, Tensor *x, Activation activation)
     FAULT("there is no activation number %d", (int)activation);
 }
 
+static Tensor *normalize(Model *model, Tape *tape, Tensor *x, int layer)
+{
+    const BatchNorm *norm = &model->norms[layer];
+    if (model->spec.norm == NORM_NONE)
+        return x;
+    return op_batch_norm(tape, x, &norm->weight->tensor, &norm->bias->tensor, &norm->running, model->norm_ranks);
+}
+
 Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
 {
     Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
@@ -65,10 +73,8 @@ Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
         Parameter *bias = model->fc_bias[layer];
         device_range_begin("fc%d", layer + 1);
         x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
-        if (layer < 2 && model->spec.mlp.norm != NORM_NONE)
-            x = op_batch_norm(tape, x, &model->norms[layer], model->norm_ranks);
         if (layer < 2)
-            x = activate(tape, x, model->spec.mlp.activation);
+            x = activate(tape, normalize(model, tape, x, layer), model->spec.mlp.activation);
         device_range_end();
     }
     return x;

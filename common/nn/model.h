@@ -17,7 +17,6 @@ typedef struct MlpSizes {
     int inputs, hidden1, hidden2, outputs;
     bool last_bias;        /* does fc3 have a bias? */
     Activation activation; /* between the layers; see mlp.c */
-    Norm norm;             /* before each activation */
 } MlpSizes;
 
 typedef struct GptSizes {
@@ -30,6 +29,7 @@ typedef struct ModelSpec {
     char name[16]; /* "mlp", "mlp-toy", "gpt", "gpt2" */
     ModelKind kind;
     LossKind loss;
+    Norm norm; /* of the MLP, before each activation; the GPTs have layer norms */
     MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
 } ModelSpec;

@@ -82,7 +82,7 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     ddp_before_forward(trainer->ddp, last);
     count_terms(trainer, batch, last);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    if (trainer->norm_group != NULL && trainer->options->model.mlp.norm == NORM_BATCH) /* a rank's own samples moved them */
+    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* a rank's own samples moved them */
         buffers_broadcast(trainer->norm_group, &trainer->replica.model.parameters);
     double loss_value = read_loss(trainer, loss, batch, phases);
     ddp_before_backward(trainer->ddp, loss);
@@ -331,7 +331,7 @@ static void set_up(Trainer *trainer, const Options *options, const Resolved *res
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     create_replica(trainer, options, resolved);
-    join_norm_group(trainer, options->model.mlp.norm);
+    join_norm_group(trainer, options->model.norm);
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);

@@ -105,7 +105,7 @@ static void whole_gradient(Reference *reference, int64_t step)
 {
     const Options *options = reference->replica.options;
     const Sampler *sampler = &reference->sampler;
-    if (options->model.mlp.norm == NORM_NONE) {
+    if (options->model.norm == NORM_NONE) {
         add_gradient(reference, sampler_whole_batch(sampler, step, reference->indices));
         return;
     }
