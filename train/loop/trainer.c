@@ -377,6 +377,8 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     pg_reset_counters(pg);
     run_steps(&trainer);
+    if (trainer.norm_group != NULL)
+        record->norm_collectives = pg_counters(trainer.norm_group).collectives;
     pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
     if (options->save != NULL)
