@@ -71,6 +71,12 @@ Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const
     return parameter;
 }
 
+void parameter_make_buffer(Parameter *parameter)
+{
+    parameter->is_buffer = true;
+    parameter->tensor.requires_grad = false;
+}
+
 void parameters_free(ParameterList *list)
 {
     for (int i = 0; i < list->count; i++) {

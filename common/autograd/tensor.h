@@ -49,6 +49,7 @@ typedef struct Parameter {
     int index;     /* place in the list */
     int layer;     /* the part of the model that it belongs to: parameters that are needed together (stage 5) */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
+    bool is_buffer;    /* not trained, but written by forward: a batch norm's running statistics */
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
     long version;      /* how often the value has changed */
@@ -66,6 +67,8 @@ typedef struct ParameterList {
 /* Registers a float32 parameter of the given shape, zero-filled. The list owns it. */
 Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const int64_t *shape);
 void parameters_free(ParameterList *list);
+/* From now on it is a buffer, which no optimizer updates; it is compared, saved and hashed like any other. */
+void parameter_make_buffer(Parameter *parameter);
 
 int64_t parameters_total(const ParameterList *list); /* elements in all */
 

@@ -1,4 +1,4 @@
-/* mlp.c: three linear layers with a GELU (or a ReLU) between them.
+/* mlp.c: three linear layers with a GELU (or a ReLU) between them, and perhaps a batch norm before it.
  *
  * note: kink
  * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. If two runs differ
@@ -30,8 +30,13 @@ static void add_linear(Model *model, int layer, int inputs, int outputs, bool bi
 void mlp_create(Model *model, Rng *rng)
 {
     const MlpSizes *sizes = &model->spec.mlp;
-    add_linear(model, 0, sizes->inputs, sizes->hidden1, true, rng);
-    add_linear(model, 1, sizes->hidden1, sizes->hidden2, true, rng);
+    const bool has_norms = model->spec.norm != NORM_NONE; /* which would subtract a bias before them again */
+    add_linear(model, 0, sizes->inputs, sizes->hidden1, !has_norms, rng);
+    if (has_norms)
+        model->norms[0] = batch_norm_create(&model->parameters, "bn1", sizes->hidden1);
+    add_linear(model, 1, sizes->hidden1, sizes->hidden2, !has_norms, rng);
+    if (has_norms)
+        model->norms[1] = batch_norm_create(&model->parameters, "bn2", sizes->hidden2);
     add_linear(model, 2, sizes->hidden2, sizes->outputs, sizes->last_bias, rng);
 }
 
@@ -53,6 +58,14 @@ static Tensor *activate(Tape *tape, Tensor *x, Activation activation)
     FAULT("there is no activation number %d", (int)activation);
 }
 
+static Tensor *normalize(Model *model, Tape *tape, Tensor *x, int layer)
+{
+    const BatchNorm *norm = &model->norms[layer];
+    if (model->spec.norm == NORM_NONE)
+        return x;
+    return op_batch_norm(tape, x, &norm->weight->tensor, &norm->bias->tensor, &norm->running, model->norm_ranks);
+}
+
 Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
 {
     Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
@@ -61,7 +74,7 @@ Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
         device_range_begin("fc%d", layer + 1);
         x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
         if (layer < 2)
-            x = activate(tape, x, model->spec.mlp.activation);
+            x = activate(tape, normalize(model, tape, x, layer), model->spec.mlp.activation);
         device_range_end();
     }
     return x;

@@ -6,11 +6,12 @@
 #ifndef LOCKSTEP_NN_MODEL_H
 #define LOCKSTEP_NN_MODEL_H
 
-#include "autograd/tape.h"
+#include "autograd/batch_norm.h"
 
 typedef enum ModelKind { MODEL_MLP, MODEL_GPT } ModelKind;
 typedef enum LossKind { LOSS_CROSS_ENTROPY, LOSS_MSE } LossKind;
 typedef enum Activation { ACTIVATION_GELU, ACTIVATION_RELU } Activation;
+typedef enum Norm { NORM_NONE, NORM_BATCH, NORM_SYNC_BATCH } Norm;
 
 typedef struct MlpSizes {
     int inputs, hidden1, hidden2, outputs;
@@ -28,6 +29,7 @@ typedef struct ModelSpec {
     char name[16]; /* "mlp", "mlp-toy", "gpt", "gpt2" */
     ModelKind kind;
     LossKind loss;
+    Norm norm; /* of the MLP, before each activation; the GPTs have layer norms */
     MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
 } ModelSpec;
@@ -43,6 +45,8 @@ typedef struct Model {
     ModelSpec spec;
     ParameterList parameters;
     Parameter *fc_weight[3], *fc_bias[3];                   /* MLP */
+    BatchNorm norms[2];                                     /* MLP, if it has any */
+    const RankGather *norm_ranks; /* whose samples their statistics are of; NULL: this process's. Not owned */
     Parameter *wte, *wpe, *ln_f_weight, *ln_f_bias;         /* GPT; the output layer is wte again (tied) */
     GptBlock blocks[GPT_MAX_LAYERS];
 } Model;

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "autograd/batch_norm.h"
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
@@ -207,6 +208,56 @@ static void test_layernorm(void **state)
     check_layernorm(4, 48, 1, 1000);
 }
 
+/* ---- batch norm: the same, per column ---- */
+
+static void batch_norm_reference(const Problem *problem, double *out, double *const *operand)
+{
+    const int64_t rows = problem->shape[0][0], C = problem->shape[0][1];
+    for (int64_t c = 0; c < C; c++) {
+        const double *x = operand[0] + c;
+        double mean = 0, variance = 0;
+        for (int64_t r = 0; r < rows; r++)
+            mean += x[r * C] / (double)rows;
+        for (int64_t r = 0; r < rows; r++)
+            variance += (x[r * C] - mean) * (x[r * C] - mean) / (double)rows;
+        for (int64_t r = 0; r < rows; r++)
+            out[r * C + c] = (x[r * C] - mean) / sqrt(variance + 1e-5) * operand[1][c] + operand[2][c];
+    }
+}
+
+static BatchNorm norm; /* only its running statistics, which no result here depends on */
+
+static Tensor *batch_norm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
+{
+    return op_batch_norm(tape, operand[0], operand[1], operand[2], &norm.running, NULL);
+}
+
+static void check_batch_norm(int64_t rows, int64_t C, float scale, float offset)
+{
+    ParameterList parameters = {0};
+    norm = batch_norm_create(&parameters, "bn", C);
+    check_problem(&(Problem){.name = offset != 0 ? "batch norm far from 0" : "batch norm",
+                             .operands = 3,
+                             .scale = scale,
+                             .offset = offset,
+                             .shape = {{rows, C, -1}, {C, -1, -1}, {C, -1, -1}},
+                             .outputs = rows * C,
+                             .reference = batch_norm_reference,
+                             .apply = batch_norm_apply,
+                             .chain = (double)rows + 20 + 4 * fabs((double)(offset / scale)),
+                             .hint = "operand 0 is x: the columns' means and variances depend on it, too"});
+    parameters_free(&parameters);
+}
+
+static void test_batch_norm(void **state)
+{
+    check_batch_norm(8, 3, 1, 0);
+    check_batch_norm(5, 17, 1, 0);
+    check_batch_norm(37, 31, 3, 0);
+    check_batch_norm(0, 8, 1, 0);
+    check_batch_norm(48, 4, 1, 1000);
+}
+
 /* ---- embedding: operand 0 is the token table, 1 the position table ---- */
 
 static void embedding_reference(const Problem *problem, double *out, double *const *operand)
@@ -372,7 +423,7 @@ int main(void)
     device_init(0, 1);
     return run_cases("ops", cmocka_unit_test(test_linear), cmocka_unit_test(test_relu),
                      cmocka_unit_test(test_relu_at_zero), cmocka_unit_test(test_gelu), cmocka_unit_test(test_add),
-                     cmocka_unit_test(test_layernorm), cmocka_unit_test(test_embedding),
+                     cmocka_unit_test(test_layernorm), cmocka_unit_test(test_batch_norm), cmocka_unit_test(test_embedding),
                      cmocka_unit_test(test_attention), cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
                      cmocka_unit_test(test_a_summand_takes_over_the_gradient));
 }

@@ -30,6 +30,11 @@ function(lockstep_program_tests number)
     endif()
     lockstep_script(stage${number}_join "stage${number};mpi" 2 train/test_join.sh $<TARGET_FILE:train_stage${number}>
                     ${MPIEXEC_EXECUTABLE})
+    lockstep_script(stage${number}_norm "stage${number};mpi" 2 train/test_norm.sh $<TARGET_FILE:train_stage${number}>
+                    ${MPIEXEC_EXECUTABLE})
+    if(NOT number EQUAL 1 AND NOT number EQUAL 5)
+        set_property(TEST stage${number}_norm APPEND PROPERTY LABELS slow)
+    endif()
     if(number EQUAL 5) # sharded_runs has one such run
         set_property(TEST stage5_join APPEND PROPERTY LABELS slow)
     endif()

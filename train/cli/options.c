@@ -205,6 +205,7 @@ static void fill_model(Options *options)
         options->model.mlp.hidden2 = (int)hidden[1];
     }
     options->model.mlp.activation = (Activation)choice(options, FLAG_ACTIVATION)->value;
+    options->model.norm = (Norm)choice(options, FLAG_NORM)->value;
     if (options->given[FLAG_LAYERS])
         options->model.gpt.layers = (int)whole_number(options, FLAG_LAYERS);
     if (options->given[FLAG_HEADS])

@@ -30,6 +30,8 @@ static void check_model(const Options *options)
     if (options->model.kind == MODEL_GPT) {
         if (options->given[FLAG_HIDDEN])
             die("--hidden: model %s has none; --model mlp and mlp-toy do (%s has --width)", model, model);
+        if (options->given[FLAG_NORM])
+            die("--norm: not for model %s, which has layer norms; --model mlp and mlp-toy have it", model);
         if (options->given[FLAG_ACTIVATION])
             die("--activation: not for model %s, which is built with GELU; --model mlp and mlp-toy have it", model);
         if (options->model.gpt.width % options->model.gpt.heads != 0)
@@ -74,6 +76,8 @@ static void check_device(const Options *options)
     const bool cuda = device_kind() == DEVICE_CUDA, nccl = options_backend(options) == BACKEND_NCCL;
     if (options->share_gpu && !cuda)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
+    if (options->model.norm != NORM_NONE && cuda)
+        die("--norm: train_cuda has no batch norm; train has it");
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)
@@ -202,6 +206,12 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
         check_rank_samples(options, world_size);
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.codec->rounds)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
+    if (options->verify != VERIFY_NONE && options->model.norm == NORM_BATCH && world_size > 1)
+        die("--verify: with --norm batch each rank normalizes over its own samples, so the weights depend on the number "
+            "of ranks, and there is nothing to compare; --norm sync-batch does not");
+    if (options->verify == VERIFY_EXACT && options->model.norm != NORM_NONE && world_size > 1)
+        die("--verify: exact computes one rank's share after the other, but --norm sync-batch needs those of all at once; "
+            "give --verify without it");
     if (options->verify == VERIFY_EXACT && !resolved->rank_order)
         die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
             world_size, resolved->backend == BACKEND_NCCL ? ", with --backend mpi" : "");

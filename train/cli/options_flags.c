@@ -24,6 +24,7 @@ const ModelDefault model_defaults[MODEL_DEFAULT_COUNT] = {
 
 static const Choice models[] = {{"mlp", 0}, {"mlp-toy", 1}, {"gpt", 2}, {"gpt2", 3}, {NULL, 0}};
 static const Choice activations[] = {{"gelu", ACTIVATION_GELU}, {"relu", ACTIVATION_RELU}, {NULL, 0}};
+static const Choice norms[] = {{"none", NORM_NONE}, {"batch", NORM_BATCH}, {"sync-batch", NORM_SYNC_BATCH}, {NULL, 0}};
 static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
@@ -48,6 +49,9 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
     [FLAG_ACTIVATION] = {"activation", NULL, activations, "gelu", 0, 0, 1, NULL,
                          "mlp, mlp-toy: between the layers; with relu, rounding may grow (notes/equality.md)"},
+    [FLAG_NORM] = {"norm", NULL, norms, "none", 0, 0, 1, NULL,
+                   "mlp, mlp-toy: before each activation; batch: over a rank's own samples, sync-batch: over all ranks'",
+                   .bits = true},
     [FLAG_LAYERS] = {"layers", "N", NULL, NULL, 1, GPT_MAX_LAYERS, 1, NULL, "gpt, gpt2: number of blocks"},
     [FLAG_HEADS] = {"heads", "N", NULL, NULL, 1, 256, 1, NULL, "gpt, gpt2: attention heads; must divide the width"},
     [FLAG_WIDTH] = {"width", "N", NULL, NULL, 1, 16384, 1, NULL, "gpt, gpt2: channels"},

@@ -157,6 +157,7 @@ static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, 
     summary_add_number(summary, "steps", steps);
     summary_add_number(summary, "steps_skipped", (double)replica->scaler.skipped);
     summary_add_number(summary, "collectives_per_step", (double)sent->collectives / steps);
+    summary_add_number(summary, "norm_collectives_per_step", (double)record->norm_collectives / steps); /* of --norm */
     summary_add_number(summary, "bytes_per_step", (double)sent->bytes / steps);
     summary_add_number(summary, "wire_bytes_per_step", (double)sent->wire_bytes / steps); /* by a rank, in a ring */
     summary_add_number(summary, "first_loss", record->first_loss);

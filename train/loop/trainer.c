@@ -11,6 +11,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "ddp/replicas.h"
+#include "ddp/sync_batch_norm.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/not_finite.h"
 #include "train/report/output.h"
@@ -33,6 +34,8 @@ typedef struct Trainer {
     Ddp *ddp;
     int64_t own_terms; /* of this rank's loss, in this step so far */
     Work *counting;    /* with --mask-tokens: the all-reduce of own_terms */
+    ProcessGroup *norm_group; /* with --norm: for statistics and buffers; NULL: this process is alone */
+    RankGather norm_ranks;    /* --norm sync-batch: what the model hears of that group */
     Progress progress;
     RunRecord record;
     float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
@@ -79,6 +82,8 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     ddp_before_forward(trainer->ddp, last);
     count_terms(trainer, batch, last);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
+    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* a rank's own samples moved them */
+        buffers_broadcast(trainer->norm_group, &trainer->replica.model.parameters);
     double loss_value = read_loss(trainer, loss, batch, phases);
     ddp_before_backward(trainer->ddp, loss);
     phase_end(phases, PART_FORWARD);
@@ -301,6 +306,16 @@ static void create_replica(Trainer *trainer, const Options *options, const Resol
             options->resume, trainer->record.first_step);
 }
 
+static void join_norm_group(Trainer *trainer, Norm norm)
+{
+    if (norm == NORM_NONE || pg_world_size(trainer->pg) == 1)
+        return;
+    trainer->norm_group = pg_split(trainer->pg, 0);
+    trainer->norm_ranks = sync_batch_norm_ranks(trainer->norm_group);
+    if (norm == NORM_SYNC_BATCH)
+        trainer->replica.model.norm_ranks = &trainer->norm_ranks;
+}
+
 static void set_up(Trainer *trainer, const Options *options, const Resolved *resolved)
 {
     const int world_size = pg_world_size(trainer->pg);
@@ -316,6 +331,7 @@ static void set_up(Trainer *trainer, const Options *options, const Resolved *res
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     create_replica(trainer, options, resolved);
+    join_norm_group(trainer, options->model.norm);
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
@@ -338,6 +354,8 @@ static void tear_down(Trainer *trainer)
 {
     loader_stop(trainer->loader);
     ddp_destroy(trainer->ddp);
+    if (trainer->norm_group != NULL)
+        pg_destroy(trainer->norm_group);
     replica_free(&trainer->replica);
     sampler_free(&trainer->sampler);
     dataset_close(&trainer->train_set);
@@ -359,6 +377,8 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
                    options->model.kind == MODEL_GPT ? "tokens" : "samples");
     pg_reset_counters(pg);
     run_steps(&trainer);
+    if (trainer.norm_group != NULL)
+        record->norm_collectives = pg_counters(trainer.norm_group).collectives;
     pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
     if (options->save != NULL)

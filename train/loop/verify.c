@@ -99,6 +99,24 @@ static void sharded_gradient(Reference *reference, int64_t step)
         codec->round_sum(codec, reference->gradients, reference->elements);
 }
 
+/* Adds the gradient of all ranks' samples: at once; or, because a batch norm's statistics are of the samples of one
+ * micro-batch of all ranks, micro-batch by micro-batch, in rank order. */
+static void whole_gradient(Reference *reference, int64_t step)
+{
+    const Options *options = reference->replica.options;
+    const Sampler *sampler = &reference->sampler;
+    if (options->model.norm == NORM_NONE) {
+        add_gradient(reference, sampler_whole_batch(sampler, step, reference->indices));
+        return;
+    }
+    for (int k = 0; k < options->accumulate; k++) {
+        int64_t count = 0;
+        for (int rank = 0; rank < sampler->world_size; rank++)
+            count += sampler_indices(sampler, step, rank, k, options->accumulate, reference->indices + count);
+        add_gradient(reference, count);
+    }
+}
+
 static void reference_step(Reference *reference, long step)
 {
     Sampler *sampler = &reference->sampler;
@@ -108,7 +126,7 @@ static void reference_step(Reference *reference, long step)
     if (reference->replica.options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
     else
-        add_gradient(reference, sampler_whole_batch(sampler, step_of_epoch, reference->indices));
+        whole_gradient(reference, step_of_epoch);
     float scale = replica_gradient_scale(&reference->replica, sampler_global_count(sampler, step_of_epoch));
     device_scale(reference->gradients, scale, reference->elements);
     replica_update(&reference->replica, step);

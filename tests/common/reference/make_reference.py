@@ -3,8 +3,8 @@
 
     python3 tests/common/reference/make_reference.py          needs PyTorch 1.13 or newer; the files are kept in git
 
-Three tiny models, built from PyTorch's own layers: a GPT-2 (gpt.txt), an MLP classifier with GELU (mlp.txt) and an MLP
-for regression with ReLU (mlp-toy.txt). Weights and inputs are float32 numbers; everything computed from them is computed in
+Four tiny models, built from PyTorch's own layers: a GPT-2 (gpt.txt), an MLP classifier with GELU (mlp.txt), the same
+with batch norm (mlp-norm.txt), and an MLP for regression with ReLU (mlp-toy.txt). Weights and inputs are float32 numbers; everything computed from them is computed in
 float64. So the reference has no rounding errors worth mentioning, and the tolerances of the test need to cover only
 lockstep's own float32.
 
@@ -18,10 +18,11 @@ Records of a file:
     sizes                   the numbers the model is built from (see the calls at the end)
     inputs, targets         one batch; token numbers and classes are written as numbers, too
     weight/NAME, grad/NAME  initial weight, and the gradient of the MEAN loss, of every parameter, in order
-    logits, loss            of that batch with the initial weights; loss is the mean
+    logits, loss            of that batch with the initial weights; loss is the mean. (Logits: in evaluation)
     grad_norm               L2 norm of all gradients together
     RUN/options             kind (0 SGD, 1 AdamW), lr, momentum, beta1, beta2, eps, weight_decay, max_norm (0: no clip)
-    RUN/losses              loss before each of 10 steps on the same batch, and after the last: 11 numbers
+    RUN/losses              loss before each of 10 steps on the same batch (with batch norm 50), and after the last
+    RUN/NAME                a buffer after these steps
 """
 import copy
 import math
@@ -30,8 +31,6 @@ import os
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-STEPS = 10
 
 
 class Attention(nn.Module):
@@ -94,9 +93,10 @@ class Gpt(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, inputs, hidden1, hidden2, outputs, last_bias, relu, loss):
+    def __init__(self, inputs, hidden1, hidden2, outputs, last_bias, relu, loss, norm=False):
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(inputs, hidden1), nn.Linear(hidden1, hidden2)
+        self.fc1, self.fc2 = nn.Linear(inputs, hidden1, bias=not norm), nn.Linear(hidden1, hidden2, bias=not norm)
+        self.bn1, self.bn2 = (nn.BatchNorm1d(n) if norm else nn.Identity() for n in (hidden1, hidden2))
         self.fc3 = nn.Linear(hidden2, outputs, bias=last_bias)
         self.relu, self.loss = relu, loss
 
@@ -104,14 +104,14 @@ class Mlp(nn.Module):
         return F.relu(x) if self.relu else F.gelu(x, approximate="tanh")
 
     def forward(self, x):
-        return self.fc3(self.activate(self.fc2(self.activate(self.fc1(x)))))
+        return self.fc3(self.activate(self.bn2(self.fc2(self.activate(self.bn1(self.fc1(x)))))))
 
 
 def draw_weights(model):
     """Large random numbers, biases and norms included: near GPT-2's own initial weights (0.02, 0 and 1) the
     attention is all but uniform, and a wrong bias would not show."""
     for name, parameter in model.named_parameters():
-        centre = 1.0 if "ln_" in name and name.endswith("weight") else 0.0
+        centre = 1.0 if ("ln_" in name or "bn" in name) and name.endswith("weight") else 0.0
         spread = 0.4 if parameter.dim() == 2 else 0.2
         parameter.data = (centre + spread * torch.randn(parameter.shape, dtype=torch.float32)).double()
 
@@ -129,22 +129,26 @@ def make_optimizer(model, kind, lr, momentum, beta1, beta2, eps, weight_decay):
     return torch.optim.AdamW(groups, lr=lr, betas=(beta1, beta2), eps=eps)
 
 
-def train(model, inputs, targets, run):
-    """The losses of STEPS steps on one batch; the model given is left as it was."""
+def buffers(model):
+    return [(name, buffer) for name, buffer in model.named_buffers() if "num_batches" not in name]
+
+
+def train(model, inputs, targets, run, steps):
+    """The losses of some steps on one batch, and the trained model; the model given is left as it was."""
     model = copy.deepcopy(model)
     *settings, max_norm = run
     optimizer = make_optimizer(model, *settings)
     losses = []
-    for step in range(STEPS + 1):
+    for step in range(steps + 1):
         loss = model.loss(model(inputs), targets)
         losses.append(loss.item())
         optimizer.zero_grad()
         loss.backward()
         if max_norm > 0:
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        if step < STEPS:
+        if step < steps:
             optimizer.step()
-    return losses
+    return losses, model
 
 
 def hexadecimal(value):
@@ -165,8 +169,9 @@ def write_record(file, name, values, single=True):
 def write_reference(path, model, sizes, inputs, targets):
     draw_weights(model)
     model.double()
-    logits = model(inputs)
-    loss = model.loss(logits, targets)
+    untouched = copy.deepcopy(model)  # its buffers: a forward pass changes them
+    logits = copy.deepcopy(model).eval()(inputs)
+    loss = model.loss(model(inputs), targets)
     loss.backward()
     norm = math.sqrt(sum(float((p.grad ** 2).sum()) for p in model.parameters()))
     runs = {"sgd": options(0, 0.1),
@@ -180,6 +185,8 @@ def write_reference(path, model, sizes, inputs, targets):
         write_record(file, "targets", targets)
         for name, parameter in model.named_parameters():
             write_record(file, "weight/" + name, parameter.detach())
+        for name, buffer in buffers(untouched):
+            write_record(file, "weight/" + name, buffer)
         write_record(file, "logits", logits.detach())
         write_record(file, "loss", loss.detach().reshape(1), single=False)
         for name, parameter in model.named_parameters():
@@ -190,8 +197,10 @@ def write_reference(path, model, sizes, inputs, targets):
             run = [float(torch.tensor(v, dtype=torch.float32)) for v in run]
             run[0] = int(run[0])
             write_record(file, name + "/options", run)
-            losses = train(model, inputs, targets, run)
+            losses, trained = train(untouched, inputs, targets, run, 50 if buffers(model) else 10)
             write_record(file, name + "/losses", torch.tensor(losses, dtype=torch.float64), single=False)
+            for buffer_name, buffer in buffers(trained):
+                write_record(file, name + "/" + buffer_name, buffer)
             print("%-12s %-14s loss %.6f -> %.6f" % (os.path.basename(path), name, losses[0], losses[-1]))
 
 
@@ -212,6 +221,8 @@ def main():
     inputs, targets = torch.randn(8, 10).double(), torch.randn(8, 5).double()
     write_reference(os.path.join(folder, "mlp-toy.txt"), Mlp(10, 20, 20, 5, False, True, F.mse_loss),
                     [10, 20, 20, 5, 0, 1], inputs, targets)
+    write_reference(os.path.join(folder, "mlp-norm.txt"), Mlp(7, 11, 6, 5, True, False, F.cross_entropy, True),
+                    [7, 11, 6, 5, 1, 0], torch.randn(10, 7).double(), torch.randint(5, (10,)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# test_norm.sh TRAIN [MPIEXEC]: --norm. Over the samples of all ranks (sync-batch), the weights and the running statistics
+# are those of one process: with uneven batches, micro-batches, ranks without samples, resumed. Over a rank's own (batch),
+# all ranks have rank 0's running statistics.
+set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
+train=$1 mpiexec=${2:-mpiexec}
+stage=$("$train" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
+accumulate=() levels=("")
+[ "$stage" -lt 3 ] || accumulate=(--accumulate 2)
+[ "$stage" -lt 5 ] || levels=("--zero 1" "--zero 2" "--zero 3")
+
+about() { echo "$ranks ranks: "; }
+
+# run ARGUMENTS...: trains the toy model; sets status, and hash of the weights.
+run() {
+    : >"$scratch/json"
+    # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
+    timeout -k 2 60 "$mpiexec" ${MPIEXEC_FLAGS:-} -n "$ranks" "$train" --model mlp-toy --timeout 20 "$@" \
+        --json "$scratch/json" >"$scratch/out" 2>"$scratch/err"
+    status=$?
+    hash=$(jq -r .weights_hash "$scratch/json" 2>/dev/null)
+}
+
+trained() {
+    run "$@"
+    [ "$status" -eq 0 ] || fail "$*: ended with status $status; usual cause: statistics that are not those of all ranks'" \
+        "samples, or a backward pass that lacks its collective"
+}
+
+# same HASH WHAT
+same() {
+    [ "$hash" = "$1" ] || fail "$2: other weights ($hash, not $1)"
+}
+
+refused() { # PATTERN ARGUMENTS...
+    run "${@:2}"
+    [ "$status" -ne 0 ] || fail "${*:2}: expected an error"
+    grep -Eq "^train: (error|fault): .*$1" "$scratch/err" || fail "${*:2}: no line matches: $1"
+}
+
+# An epoch of 1000 samples ends with a batch of 20, of which the ranks' shares are uneven.
+sync=(--norm sync-batch --batch-size 70 --lr 0.05)
+for ranks in 2 4; do
+    # shellcheck disable=SC2086 # a flag and its value
+    for level in "${levels[@]}"; do
+        trained "${sync[@]}" --steps 20 $level --allreduce ordered --verify
+        ordered=$hash
+        trained "${sync[@]}" --steps 20 $level --allreduce shm
+        same "$ordered" "--allreduce shm"
+    done
+    trained "${sync[@]}" --steps 20 "${accumulate[@]}" --momentum 0.9 --allreduce ordered --verify --check-every 1
+    whole=$hash
+    trained "${sync[@]}" --steps 9 "${accumulate[@]}" --momentum 0.9 --allreduce ordered --save "$scratch/checkpoint"
+    trained "${sync[@]}" --steps 20 "${accumulate[@]}" --momentum 0.9 --allreduce ordered --resume "$scratch/checkpoint" --verify
+    same "$whole" "resumed (running statistics are saved, too)"
+    trained --norm sync-batch --steps 5 --batch-size "$ranks" --verify # one sample on each rank
+    trained --norm batch --batch-size 70 --steps 20 --check-every 1    # all ranks have equal buffers
+done
+
+ranks=3
+trained --norm sync-batch --batch-size 30 --epochs 1 --rank-samples 100,37,0 --join --verify
+trained --norm batch --batch-size 30 --epochs 1 --rank-samples 100,37,0 --join --check-every 1
+refused "a single sample, which has no variance" --norm batch --batch-size 3 --steps 2
+refused "depend on the number of ranks" --norm batch --steps 2 --verify
+refused "needs those of all at once" --norm sync-batch --steps 2 --verify exact
+refused "not for model gpt" --model gpt --norm batch --steps 2
+ranks=1
+trained --norm batch --batch-size 70 --steps 20 "${accumulate[@]}" --verify exact
+
+finish
