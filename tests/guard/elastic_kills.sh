@@ -89,7 +89,7 @@ die() {
         ;;
     host)
         touch down
-        ip -n ${tag}b link set eth0 down
+        ip -n ${tag}b addr flush dev eth0 # nothing answers any more, also to what was sent before
         ip netns pids ${tag}b | xargs -r kill -9
         ;;
     esac 2>/dev/null
@@ -108,7 +108,9 @@ while [ $runs -lt "$kills" ]; do
     begin "$kind"
     sleep "$((moment / 1000)).$(printf %03d $((moment % 1000)))"
     die "$kind"
-    died=$(milliseconds) before=$(checkpoint_step ck.st)
+    died=$(milliseconds)
+    sleep 0.1 # a step that was under way may still be saved
+    before=$(checkpoint_step ck.st)
     while kill -0 $process 2>/dev/null && [ "$(checkpoint_step ck.st)" -le "$before" ]; do sleep 0.01; done
     again=$(($(milliseconds) - died))
     timeout 300 tail --pid=$process -f /dev/null || { fail "$kind killed after $moment ms: it has not ended after 300 s" && kill -9 $process; }
@@ -119,6 +121,6 @@ while [ $runs -lt "$kills" ]; do
     left=$(left_running "$train" "$$")
     [ -z "$left" ] || fail "$kind killed after $moment ms: left running: $left"
     echo "$runs $kind $moment ms (step $before): $(grep -c 'elastic:.*start' err) start(s), $again ms to the next checkpoint"
-    [ "$kind" != host ] || ip -n ${tag}b link set eth0 up
+    [ "$kind" != host ] || ip netns exec ${tag}b ip addr add 10.77.1.2/24 dev eth0
 done
 finish
