@@ -3,7 +3,7 @@
 #
 #   stage, number      stage1_naive, 1             points    the points file; course/README.md describes its columns
 #   build, checked     the builds: plain, and with the address sanitizer
-#   work               an empty directory          seconds, total_seconds   for one case, and on the clock SECONDS
+#   work               an empty directory          seconds, total_seconds   for one case, and for all: elapsed()
 #   at_once            cases that run at the same time
 #   mpiexec_options    an array: scripts/mpi.sh       not_run   why nothing is run; empty: everything is
 #   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin. Exit status: that of the
@@ -13,6 +13,12 @@
 
 # Some of the modes that test_modes.c tries are drawn by this number, another one for each grading.
 export LOCKSTEP_TEST_SEED=${LOCKSTEP_TEST_SEED-$RANDOM}
+
+# Seconds since the start, or since began was set again. (bash's SECONDS follows the clock of the day, which may be set.)
+began=$(cut -d . -f 1 /proc/uptime)
+elapsed() {
+    echo $(($(cut -d . -f 1 /proc/uptime) - began))
+}
 
 # Removes control characters, which could change the terminal, and all but ASCII; cuts long lines.
 plain() {
@@ -25,7 +31,7 @@ explain() {
     case $1 in
     124 | 137)
         message="still running after $seconds s: an endless loop, or a rank that waits for ever"
-        [ $SECONDS -lt "$total_seconds" ] || message="still running when the $total_seconds s for everything were over"
+        [ "$(elapsed)" -lt "$total_seconds" ] || message="still running when the $total_seconds s for everything were over"
         ;;
     153) message="wrote more than 64 MiB" ;;
     *)
@@ -72,7 +78,7 @@ judge_group() {
         log="$work/logs/$program $ranks $1"
         if [ -n "$not_run" ]; then
             message=$not_run
-        elif [ $SECONDS -ge "$total_seconds" ]; then
+        elif [ "$(elapsed)" -ge "$total_seconds" ]; then
             message="not run: the $total_seconds s for everything were over"
         else
             mapfile -t secrets < <(od -A n -N $((16 * $#)) -t x8 -w16 -v /dev/urandom | tr -d ' ')

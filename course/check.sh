@@ -80,7 +80,6 @@ report() { # GOT WORTH IDEA MESSAGE READ
 
 work=$build/check not_run=
 rm -rf "$work/results" "$work/logs"
-SECONDS=0
 run_lines <<<"$chosen"
 others=$(lines_of_points | awk '$3 ~ /^address:/ { printf " %s (%s points)", $1, $2 }')
 [ -n "$sanitize" ] || [ $# -gt 0 ] || printf 'Not run, as they need the other build:%s: ./check --sanitize\n' "$others"

@@ -161,7 +161,7 @@ if [ ! -e "$base/complete" ]; then
         ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
         ! build_all 900; then
         cat "$log" >&2
-        [ $SECONDS -lt "$total_seconds" ] || stop 1 "GRADE_TOTAL: the starter was not built within $total_seconds s"
+        [ "$(elapsed)" -lt "$total_seconds" ] || stop 1 "GRADE_TOTAL: the starter was not built within $total_seconds s"
         stop 1 "the starter with empty functions does not build"
     fi
     expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
@@ -176,7 +176,7 @@ if [ $status -ne 0 ]; then
     errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | awk '!seen[$0]++' |
         head -n 40)
     case $status in
-    124 | 137) errors="the compiler was still running when its time was over, after $SECONDS s" ;;
+    124 | 137) errors="the compiler was still running when its time was over, after $(elapsed) s" ;;
     153) errors="more than 64 MiB of text, with all that it includes" ;;
     esac
     [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
@@ -191,7 +191,7 @@ elif [ "${GRADE_SYMBOLS-check}" != any ]; then
         looks+=("$(printf '%q ' bash "$tree/tests/stages/symbols.sh" "$stage" "$place")")
     done
     if ! in_both 60 "${looks[@]}"; then
-        [ -s "$log" ] || echo "ddp.c could not be looked at before its time was over, after $SECONDS s" >"$log"
+        [ -s "$log" ] || echo "ddp.c could not be looked at before its time was over, after $(elapsed) s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
         errors=$(plain <"$log" | awk '!seen[$0]++' | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
@@ -213,7 +213,7 @@ if [ -n "$json" ]; then
     jq -R -s 'split("\u001e")[:-1] | map(split("\u001f") | {points: .[0] | tonumber, of: .[1] | tonumber, idea: .[2],
         passed: (.[3] == ""), message: .[3], read: .[4]})' "$work/items" >"$work/new" &&
         [ "$(jq length "$work/new")" = "$(chosen_lines | wc -l)" ] &&
-        jq --arg stage "$stage" --arg submission "$submission" --argjson seconds $SECONDS --arg sandbox "$sandbox" \
+        jq --arg stage "$stage" --arg submission "$submission" --argjson seconds "$(elapsed)" --arg sandbox "$sandbox" \
             --arg not_run "$not_run" --arg seed "$LOCKSTEP_TEST_SEED" --arg errors "$errors" --argjson first $((${line:-1} - 1)) \
             --slurpfile lists "$work/new" '$lists[0] as $new | .items[$first:$first + ($new | length)] = $new |
              {$stage, submission: (.submission // $submission), seconds: (.seconds // $seconds), $sandbox, $seed,

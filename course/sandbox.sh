@@ -2,7 +2,7 @@
 #
 #   enter_sandbox WISH   auto, require or none. Sets sandbox to bwrap or none. Fails if it is required and cannot run
 #   limited LOG SECONDS COMMAND...   runs it with all output in LOG, and the caller's stdin; then none of its processes
-#       is left. Status: the command's; 124: out of time, its own or that until the clock SECONDS shows total_seconds.
+#       is left. Status: the command's; 124: out of time, its own or when elapsed() (cases.sh) is total_seconds.
 #       may_write=yes before it: it may write to the builds
 #
 # The caller has set work, base, tree, build, checked, memory, total_seconds, no_leaks, and mpiexec_options.
@@ -64,7 +64,7 @@ kill_left() {
 }
 
 limited() {
-    local status log=$1 name run=$work/run bind=--ro-bind left=$((total_seconds - SECONDS))
+    local status log=$1 name run=$work/run bind=--ro-bind left=$((total_seconds - $(elapsed)))
     left=$((left < $2 ? left : $2))
     [ "${may_write-}" != yes ] || bind=--bind
     rm -rf "$run" "$log" && mkdir "$run" && : >"$log"

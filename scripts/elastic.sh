@@ -15,7 +15,7 @@ export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 source "$here/mpi.sh"
-asked_to_end=75 # train's status after SIGTERM or SIGUSR1
+asked_to_end=4 # train's status after SIGTERM or SIGUSR1
 
 stop() { # STATUS MESSAGE
     echo "elastic: error: $2" >&2
@@ -112,10 +112,10 @@ checkpoint_step() {
 # Processes of an earlier start on this host, which must not write any more. A launcher that is killed leaves ranks that
 # end a moment later.
 end_leftovers() {
-    local left end=$((SECONDS + 10))
+    local left tries=200
     while left=$(grep -l -a -s "LOCKSTEP_ELASTIC=$mark" /proc/[0-9]*/environ | cut -d / -f 3) && [ -n "$left" ]; do
         # shellcheck disable=SC2086 # a list of numbers
-        [ $SECONDS -lt $end ] || kill -KILL $left 2>/dev/null
+        [ $((tries--)) -gt 0 ] || kill -KILL $left 2>/dev/null
         sleep 0.05
     done
 }

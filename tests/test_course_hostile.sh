@@ -164,6 +164,7 @@ echo untouched | tee "$tree/file" "$build/file" "$scratch/mine/file" >/dev/null
 # shellcheck source-path=SCRIPTDIR/..
 source "$root/scripts/mpi.sh"
 # shellcheck source-path=SCRIPTDIR/..
+source "$root/course/cases.sh"
 source "$root/course/sandbox.sh"
 
 start_listener() { # prints "reached" to a file if someone connects
@@ -208,8 +209,8 @@ if enter_sandbox auto && [ "$sandbox" = bwrap ]; then
     export SECRET_TOKEN=visible
     inside 'token:$' 0 'echo token:$SECRET_TOKEN'
     inside '^1000$' 0 'cat /proc/self/oom_score_adj' # the kernel ends it before the grader
-    limit=60 total_seconds=$((SECONDS + 1)) inside 'begins' 124 'echo begins; sleep 60'
-    total_seconds=$SECONDS inside '' 124 'echo not begun'
+    limit=60 total_seconds=$(($(elapsed) + 1)) inside 'begins' 124 'echo begins; sleep 60'
+    total_seconds=$(elapsed) inside '' 124 'echo not begun'
     [ ! -s "$work/log" ] || fail "was run when its time was over: $(cat "$work/log")"
     inside 'uid=[1-9].* gid=[1-9]' 0 id
     inside 'Permission denied' 1 'read -r same </proc/sys/kernel/core_uses_pid
