@@ -30,6 +30,8 @@ typedef struct ModelSpec {
     LossKind loss;
     MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
+    int skip_layer; /* the GPT's block, or the MLP's layer, that forward leaves out, counted from 1; 0: none. The shapes
+                     * around it must fit: of an MLP's layers only the second has as many inputs as outputs, perhaps */
 } ModelSpec;
 
 #define GPT_MAX_LAYERS 64
