@@ -38,6 +38,7 @@ typedef struct DdpOptions {
     size_t first_bucket_cap_bytes; /* from stage 2 on */
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
+    bool static_graph;             /* from stage 3 on: the first step finds them for all steps (ddp/readiness.h) */
     const GradientCodec *codec;    /* from stage 4 on: what travels of the gradients; others send them as they are */
     int zero;                      /* stage 5: divided are the optimizer's state (1), also gradients (2), weights (3) */
     bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */

@@ -201,6 +201,13 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
     CHECK_CUDA(cudaGetLastError());
 }
 
+/* ---- dropout: options_check.c refuses it on a GPU ---- */
+
+void device_dropout(Gradient, const float *, const DropoutMask *, int64_t, int64_t)
+{
+    FAULT("there is no dropout on a GPU");
+}
+
 /* ---- rounded numbers ---- */
 
 size_t device_rounded_bytes(DType precision, int64_t n)

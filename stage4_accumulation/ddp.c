@@ -53,7 +53,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
     create_buckets(ddp, NULL);
-    readiness_create(&ddp->readiness, parameters);
+    readiness_create(&ddp->readiness, parameters, options->static_graph);
     tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready});
     return ddp;
 }
@@ -153,7 +153,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
     if (ddp->options.find_unused_parameters)
-        readiness_agree_on_use(ddp->pg, ddp->parameters);
+        readiness_agree_on_use(&ddp->readiness, ddp->pg, ddp->parameters);
     if (ddp->options.rebuild_buckets) {
         readiness_agree_on_order(&ddp->readiness, ddp->pg);
         ddp->rebuild_due = true;

@@ -58,7 +58,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
     replicas_broadcast(pg, parameters);
     shards_create(&ddp->shards, pg, parameters, caps, options->zero);
     weights_create(&ddp->weights, &ddp->shards);
-    readiness_create(&ddp->readiness, parameters);
+    readiness_create(&ddp->readiness, parameters, options->static_graph);
     tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready, .gradient_needed = gradient_needed,
                                      .parameters_needed = parameters_needed});
     return ddp;
@@ -212,7 +212,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         device_scale(ddp->shards.buckets[b].gradient_shard, gradient_scale,
                      (int64_t)ddp->shards.buckets[b].shard_elements);
     if (ddp->options.find_unused_parameters)
-        readiness_agree_on_use(ddp->pg, ddp->parameters);
+        readiness_agree_on_use(&ddp->readiness, ddp->pg, ddp->parameters);
 }
 
 DdpMemory ddp_memory(const Ddp *ddp)

@@ -127,6 +127,35 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
     return out;
 }
 
+/* ---- dropout: out = x * mask / (1 - probability); the mask is drawn again in backward ---- */
+
+static void drop(Gradient to, const float *x, const Tape *tape, uint32_t layer, const Tensor *shape)
+{
+    DropoutMask mask = tape->dropout;
+    mask.layer = layer;
+    const int64_t samples = shape->shape[0];
+    device_dropout(to, x, &mask, samples, samples > 0 ? tensor_count(shape) / samples : 0);
+}
+
+static void dropout_backward(Tape *tape, Node *node)
+{
+    drop(tape_gradient(tape, node->inputs[0]), node->output->grad, tape, node->layer, node->output);
+}
+
+Tensor *op_dropout(Tape *tape, Tensor *x)
+{
+    if (!tape->recording || tape->dropout.probability <= 0)
+        return x;
+    CHECK(tape->dropout.places != NULL, "dropout: which samples are they? Set tape->dropout.places before forward");
+    Tensor *out = same_shape(tape, x, x->requires_grad);
+    drop((Gradient){.values = out->data}, floats_of(x, "dropout"), tape, tape->dropout.layer, x);
+    Node *node = tape_record(tape, "dropout", dropout_backward, out, x, NULL, NULL);
+    if (node != NULL)
+        node->layer = tape->dropout.layer;
+    tape->dropout.layer++;
+    return out;
+}
+
 /* ---- layernorm: out = (x - mean) * rstd * weight + bias, per row ----
  * saved[0]: mean (rows), saved[1]: rstd (rows). */
 

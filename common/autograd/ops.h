@@ -17,6 +17,11 @@ Tensor *op_relu(Tape *tape, Tensor *x);             /* max(x, 0) */
 Tensor *op_gelu(Tape *tape, Tensor *x);             /* GPT-2's tanh form (Hendrycks and Gimpel, 2016) */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);   /* same shapes: the residual connection */
 
+/* x (samples, ...) -> the same shape: drops elements by tape->dropout (device.h), and divides the others by the
+ * probability to stay. Returns x itself if nothing is to be dropped, or if the tape does not record (evaluation).
+ * Source: Srivastava et al., 2014. */
+Tensor *op_dropout(Tape *tape, Tensor *x);
+
 /* x (rows, C) -> (rows, C): normalizes each row, with eps 1e-5 and the biased variance, as torch.nn.LayerNorm.
  * weight (C), bias (C). Source: Ba et al., 2016. */
 Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);

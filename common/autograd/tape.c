@@ -17,6 +17,7 @@ void tape_begin(Tape *tape, bool recording)
     tape->tensor_count = 0;
     tape->count = 0;
     tape->recording = recording;
+    tape->dropout.layer = 0;
 }
 
 void tape_free(Tape *tape)

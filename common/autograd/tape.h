@@ -33,6 +33,7 @@ struct Node {
     const void *saved[3];   /* what forward keeps for backward; each operation says what */
     const int32_t *indices; /* tokens or targets, where the operation has them */
     int heads;              /* attention only */
+    uint32_t layer;         /* dropout only: of its mask */
 };
 
 /* Who hears the tape's events. NULL: the listener does not want to hear this one. */
@@ -53,6 +54,8 @@ struct Tape {
     bool recording;  /* false: evaluation, nothing is kept for backward */
     const Node *running; /* the node whose backward function runs; else NULL */
     DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
+    DropoutMask dropout; /* of op_dropout(), to be set before forward and kept until backward is over; but tape_begin()
+                          * sets the layer to 0, and op_dropout() counts it up */
     TapeListener listener; /* set it with tape_listen() */
 };
 

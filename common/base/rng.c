@@ -61,3 +61,22 @@ float rng_normal(Rng *rng)
     double v = (double)(rng_bits(rng) >> 11) * 0x1p-53;
     return (float)(sqrt(-2.0 * log(u)) * cos(two_pi * v));
 }
+
+void rng_philox(uint64_t key, const uint32_t counter[4], uint32_t numbers[4])
+{
+    uint32_t low_key = (uint32_t)key, high_key = (uint32_t)(key >> 32);
+    uint32_t a = counter[0], b = counter[1], c = counter[2], d = counter[3];
+    for (int round = 0; round < 10; round++) {
+        const uint64_t of_a = (uint64_t)a * 0xd2511f53u, of_c = (uint64_t)c * 0xcd9e8d57u;
+        a = (uint32_t)(of_c >> 32) ^ b ^ low_key;
+        b = (uint32_t)of_c;
+        c = (uint32_t)(of_a >> 32) ^ d ^ high_key;
+        d = (uint32_t)of_a;
+        low_key += 0x9e3779b9u;
+        high_key += 0xbb67ae85u;
+    }
+    numbers[0] = a;
+    numbers[1] = b;
+    numbers[2] = c;
+    numbers[3] = d;
+}

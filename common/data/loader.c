@@ -58,6 +58,8 @@ static void prepare(Loader *loader, long number)
                                      loader->accumulate, loader->indices);
     dataset_get(loader->dataset, batch->epoch, loader->indices, batch->samples, batch->inputs, batch->targets);
     batch->terms = dataset_terms(loader->dataset, batch->targets, batch->samples);
+    sampler_places(&loader->sampler, step_of_epoch, loader->rank, batch->micro_batch, loader->accumulate,
+                   batch->places);
 }
 
 static void *loader_thread(void *argument)
@@ -101,6 +103,7 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
     for (int b = 0; b < BUFFERS; b++) {
         loader->batches[b].inputs = alloc_or_fault(samples * dataset->input_bytes);
         loader->batches[b].targets = alloc_or_fault(samples * dataset->target_bytes);
+        loader->batches[b].places = alloc_or_fault(samples * sizeof *loader->batches[b].places);
     }
     int error = pthread_create(&loader->thread, NULL, loader_thread, loader);
     CHECK(error == 0, "cannot start the loader's thread: %s", strerror(error));
@@ -132,6 +135,7 @@ void loader_stop(Loader *loader)
     for (int b = 0; b < BUFFERS; b++) {
         free(loader->batches[b].inputs);
         free(loader->batches[b].targets);
+        free(loader->batches[b].places);
     }
     free(loader->indices);
     sampler_free(&loader->sampler);

@@ -247,19 +247,38 @@ int64_t sampler_global_count(const Sampler *sampler, int64_t step)
     return count;
 }
 
-int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices)
+/* Micro-batch k of the rank's share. The sizes of micro-batches differ by at most one sample. */
+static Share share_of_micro_batch(const Sampler *sampler, int64_t step, int rank, int k, int K)
 {
-    CHECK(sampler->epoch >= 0, "no epoch set");
     CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
     CHECK(k >= 0 && k < K, "micro-batch %d of %d", k, K);
     check_step(sampler, step);
     Share share = sampler->pieces == NULL ? share_dealt_out(sampler, step, rank) : share_of_own(sampler, step, rank);
-
-    /* Micro-batch k of the share. The sizes of micro-batches differ by at most one sample. */
     int64_t from = share.count * k / K, to = share.count * (k + 1) / K;
-    for (int64_t i = from; i < to; i++)
-        indices[i - from] = sampler->list[share.first + i * share.stride];
-    return to - from;
+    return (Share){share.first + from * share.stride, share.stride, to - from};
+}
+
+int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices)
+{
+    CHECK(sampler->epoch >= 0, "no epoch set");
+    const Share share = share_of_micro_batch(sampler, step, rank, k, K);
+    for (int64_t i = 0; i < share.count; i++)
+        indices[i] = sampler->list[share.first + i * share.stride];
+    return share.count;
+}
+
+int64_t sampler_places(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *places)
+{
+    const Share share = share_of_micro_batch(sampler, step, rank, k, K);
+    int64_t first = step * sampler->global_batch; /* the place in the list that is place 0 of the batch */
+    if (sampler->pieces != NULL) {
+        first = share_of_own(sampler, step, rank).first;
+        for (int before = 0; before < rank; before++)
+            first -= share_of_own(sampler, step, before).count;
+    }
+    for (int64_t i = 0; i < share.count; i++)
+        places[i] = share.first + i * share.stride - first;
+    return share.count;
 }
 
 int64_t sampler_whole_batch(const Sampler *sampler, int64_t step, int64_t *indices)

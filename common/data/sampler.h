@@ -81,6 +81,10 @@ int64_t sampler_global_count(const Sampler *sampler, int64_t step);
  * possibly 0. indices needs room for ceil(ceil(global_batch / world_size) / K) entries. K = 1, k = 0 gives the rank's
  * whole share. */
 int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices);
+/* Writes where each of these samples stands in the step's whole batch, in the order of sampler_whole_batch(): 0 to
+ * sampler_global_count() - 1. So it names a sample in the same way on whatever rank and in whatever micro-batch it is.
+ * Arguments and result as above. */
+int64_t sampler_places(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *places);
 /* Writes the whole global batch, for training in one process, to indices: in order of place, or in order of rank if
  * ranks have their own data. Returns their number. indices needs room for sampler_global_count() entries, at most
  * global_batch. */

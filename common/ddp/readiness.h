@@ -13,17 +13,27 @@ typedef struct Readiness {
     int count;   /* of order */
     Parameter **unused; /* the trained parameters that this forward pass did not use, by index; owned */
     int unused_count;
+    int32_t *used;     /* by parameter index: some rank has used it; owned */
+    bool static_graph; /* what the first pass and the first agreement find holds for the whole run */
+    bool recorded;     /* `unused` holds for the whole run */
+    bool agreed;       /* `used` does */
 } Readiness;
 
-/* Allocates room for all parameters. Free with readiness_free(). */
-void readiness_create(Readiness *readiness, const ParameterList *parameters);
+/* Allocates room for all parameters. Free with readiness_free().
+ *
+ * note: static-graph
+ * static_graph promises that each pass of this rank (every micro-batch of every step) uses the same parameters as its
+ * first one; other ranks may use others. Then only the first pass walks the tape, and only in the first step the ranks
+ * agree. Nothing is compared later: a broken promise shows in backward, by an event that should not come, or by one
+ * that is missing, and is a fault. It does not matter how often or in which order parameters are used. */
+void readiness_create(Readiness *readiness, const ParameterList *parameters, bool static_graph);
 void readiness_free(Readiness *readiness);
 
 /* Call before each backward pass: no gradient is ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
 /* Call between forward and backward: sets `unused` to the trained parameters that the loss does not depend on. Backward
- * raises no event for them. */
+ * raises no event for them. static_graph: only the first call looks for them. */
 void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss);
 
 /* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it was ready before, because its
@@ -31,12 +41,12 @@ void readiness_find_unused(Readiness *readiness, const ParameterList *parameters
  * parameter before you look up its bucket. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
-/* Call after backward. Faults if trained parameters are not ready, and names them. */
+/* Call after backward. Faults if trained parameters are not ready, and names them (static_graph: the first one). */
 void readiness_check_complete(const Readiness *readiness, const ParameterList *parameters);
 
 /* Sets has_gradient on all ranks for each parameter that at least one rank has used. It stays false for a parameter
- * that no rank has used, and the optimizer then skips this parameter. Collective. */
-void readiness_agree_on_use(ProcessGroup *pg, ParameterList *parameters);
+ * that no rank has used, and the optimizer then skips this parameter. Collective; static_graph: only the first call. */
+void readiness_agree_on_use(Readiness *readiness, ProcessGroup *pg, ParameterList *parameters);
 
 /* Replaces this rank's order by rank 0's. Call it only when all trained parameters are ready. Collective. */
 void readiness_agree_on_order(Readiness *readiness, ProcessGroup *pg);

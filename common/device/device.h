@@ -87,6 +87,21 @@ void device_relu_backward(Gradient dx, const float *x, const float *dout, int64_
 void device_gelu_forward(float *out, const float *x, int64_t n);
 void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 
+/* ---- dropout: to = x / (1 - probability), or 0 with that probability. Backward is the same function, of dout ----
+ * x (samples, elements). CUDA: a fault; nothing on a GPU uses it.
+ *
+ * note: dropout-mask
+ * Whether an element is dropped depends on these numbers alone: no two elements of a run have the same ones, and they
+ * do not depend on which rank has a sample. So N ranks drop what one process drops, a run that goes on from a
+ * checkpoint drops what the undisturbed one drops, and backward draws the mask again instead of keeping it. */
+typedef struct DropoutMask {
+    float probability; /* in [0, 1); 0: nothing is dropped */
+    uint64_t seed;
+    uint32_t step, layer;  /* layer: counts the masks of a forward pass */
+    const int64_t *places; /* (samples), in host memory: where each stands in the step's whole batch, at most 2^32 */
+} DropoutMask;
+void device_dropout(Gradient to, const float *x, const DropoutMask *mask, int64_t samples, int64_t elements);
+
 /* ---- rounded numbers: operands of matrix products (why: autograd/rounding.h) ----
  * The device chooses their format, so pointers to them are void pointers. The CPU emulates bf16 and f16: a float holds
  * the rounded value. CUDA stores 16 bits, which its tensor cores read; so does onednn/ for bf16. Under DTYPE_F32,

@@ -72,23 +72,26 @@ static Tensor *attention(const GptBlock *block, Tape *tape, Tensor *x, int heads
     Tensor *h = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
     h = op_linear(tape, h, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor); /* (B, T, 3C): q, k, v */
     h = op_attention(tape, h, heads);
-    return op_linear(tape, h, &block->attn_proj_weight->tensor, &block->attn_proj_bias->tensor);
+    return op_dropout(tape, op_linear(tape, h, &block->attn_proj_weight->tensor, &block->attn_proj_bias->tensor));
 }
 
 static Tensor *feed_forward(const GptBlock *block, Tape *tape, Tensor *x)
 {
     Tensor *h = op_layernorm(tape, x, &block->ln_2_weight->tensor, &block->ln_2_bias->tensor);
     h = op_gelu(tape, op_linear(tape, h, &block->c_fc_weight->tensor, &block->c_fc_bias->tensor)); /* (B, T, 4C) */
-    return op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor);
+    return op_dropout(tape, op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor));
 }
 
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time)
 {
     device_range_begin("embedding");
     Tensor *x = op_embedding(tape, inputs, samples, time, &model->wte->tensor, &model->wpe->tensor); /* (B, T, C) */
+    x = op_dropout(tape, x);
     device_range_end();
     for (int layer = 0; layer < model->spec.gpt.layers; layer++) {
         const GptBlock *block = &model->blocks[layer];
+        if (layer + 1 == model->spec.skip_layer)
+            continue;
         device_range_begin("block %d", layer);
         x = op_add(tape, x, attention(block, tape, x, model->spec.gpt.heads));
         x = op_add(tape, x, feed_forward(block, tape, x));

@@ -71,10 +71,12 @@ Tensor *mlp_forward(Model *model, Tape *tape, void *inputs, int64_t samples)
     Tensor *x = tape_input(tape, inputs, DTYPE_F32, 2, (int64_t[]){samples, model->spec.mlp.inputs});
     for (int layer = 0; layer < 3; layer++) {
         Parameter *bias = model->fc_bias[layer];
+        if (layer + 1 == model->spec.skip_layer)
+            continue;
         device_range_begin("fc%d", layer + 1);
         x = op_linear(tape, x, &model->fc_weight[layer]->tensor, bias != NULL ? &bias->tensor : NULL);
         if (layer < 2)
-            x = activate(tape, normalize(model, tape, x, layer), model->spec.mlp.activation);
+            x = op_dropout(tape, activate(tape, normalize(model, tape, x, layer), model->spec.mlp.activation));
         device_range_end();
     }
     return x;

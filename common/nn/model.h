@@ -32,6 +32,8 @@ typedef struct ModelSpec {
     Norm norm; /* of the MLP, before each activation; the GPTs have layer norms */
     MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
+    int skip_layer; /* the GPT's block, or the MLP's layer, that forward leaves out, counted from 1; 0: none. The shapes
+                     * around it must fit: of an MLP's layers only the second has as many inputs as outputs, perhaps */
 } ModelSpec;
 
 #define GPT_MAX_LAYERS 64

@@ -14,27 +14,41 @@ static ParameterList four_parameters(void)
     return list;
 }
 
-/* What one rank has used has a gradient on all, what none has used on none. */
-static void test_used_parameters(void **state)
+/* What one rank has used has a gradient on all, what none has used on none. With a static graph, the first answer
+ * holds, and no second collective asks for it. */
+static void used_parameters(bool static_graph)
 {
     const bool used[2][4] = {{true, false, false, true}, {false, false, true, false}};
     const int rank = pg_rank(pg);
     for (int swapped = 0; swapped < 2; swapped++) {
         ParameterList list = four_parameters();
-        for (int i = 0; i < 4; i++)
-            list.items[i]->has_gradient = used[rank ^ swapped][i];
-        readiness_agree_on_use(pg, &list);
-        for (int i = 0; i < 4; i++)
-            assert_int_equal(list.items[i]->has_gradient, i != 1);
+        Readiness readiness;
+        readiness_create(&readiness, &list, static_graph);
+        for (int step = 0; step < 3; step++) {
+            const long before = pg_counters(pg).collectives;
+            for (int i = 0; i < 4; i++)
+                list.items[i]->has_gradient = used[rank ^ swapped][i];
+            readiness_agree_on_use(&readiness, pg, &list);
+            for (int i = 0; i < 4; i++)
+                assert_int_equal(list.items[i]->has_gradient, i != 1);
+            assert_int_equal(pg_counters(pg).collectives - before, !static_graph || step == 0);
+        }
+        readiness_free(&readiness);
         parameters_free(&list);
     }
+}
+
+static void test_used_parameters(void **state)
+{
+    used_parameters(false);
+    used_parameters(true);
 }
 
 static void test_order_of_rank_0(void **state)
 {
     ParameterList list = four_parameters();
     Readiness readiness;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     readiness_begin(&readiness, &list);
     for (int i = 0; i < 4; i++)
         readiness_mark(&readiness, list.items[pg_rank(pg) == 0 ? (i + 2) % 4 : i]);

@@ -9,7 +9,7 @@
 
 static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *batch, int rank, int K, long number)
 {
-    int64_t indices[64];
+    int64_t indices[64], places[64];
     float inputs[64 * 30], targets[64 * 2];
     long steps_per_epoch = (long)sampler_steps_per_epoch(sampler);
     long step = number / K;
@@ -21,6 +21,8 @@ static void check_batch(const Dataset *dataset, Sampler *sampler, const Batch *b
     assert_int_equal(batch->global_samples, sampler_global_count(sampler, step % steps_per_epoch));
     int64_t count = sampler_indices(sampler, step % steps_per_epoch, rank, (int)(number % K), K, indices);
     assert_int_equal(batch->samples, count);
+    sampler_places(sampler, step % steps_per_epoch, rank, (int)(number % K), K, places);
+    assert_true(count == 0 || memcmp(batch->places, places, (size_t)count * sizeof *places) == 0);
     assert_int_equal(batch->terms, count); /* random numbers: a term for each sample */
     dataset_get(dataset, batch->epoch, indices, count, inputs, targets);
     if (memcmp(batch->inputs, inputs, (size_t)count * dataset->input_bytes) != 0 ||

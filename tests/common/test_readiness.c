@@ -21,7 +21,7 @@ static void mark_fc2_twice(void *argument)
 {
     ParameterList list = three_parameters();
     Readiness readiness;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     readiness_begin(&readiness, &list);
     readiness_mark(&readiness, list.items[2]);
     readiness_mark(&readiness, list.items[1]);
@@ -37,7 +37,7 @@ static void mark_frozen(void *argument)
 {
     ParameterList list = three_parameters();
     Readiness readiness;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     list.items[1]->tensor.requires_grad = false;
     readiness_mark(&readiness, list.items[1]);
 }
@@ -51,7 +51,7 @@ static void leave_two_out(void *argument)
 {
     ParameterList list = three_parameters();
     Readiness readiness;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     readiness_begin(&readiness, &list);
     readiness_mark(&readiness, list.items[1]);
     readiness_check_complete(&readiness, &list);
@@ -67,7 +67,7 @@ static void leave_all_out(void *argument)
     ParameterList list = three_parameters();
     Readiness readiness;
     list.items[0]->tensor.requires_grad = false;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     readiness_begin(&readiness, &list);
     readiness_check_complete(&readiness, &list);
 }
@@ -125,7 +125,7 @@ static void test_unused(void **state)
     Tape tape = {0};
     float zeros[4] = {0};
     frozen->tensor.requires_grad = false;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     tape_begin(&tape, true);
     Tensor *x = op_add(&tape, &list.items[0]->tensor, &list.items[0]->tensor);
     op_add(&tape, x, &list.items[2]->tensor);
@@ -143,12 +143,65 @@ static void test_unused(void **state)
     parameters_free(&list);
 }
 
+/* ---- a static graph: fc2 is not used in the first pass ---- */
+
+static Readiness readiness_without_fc2(ParameterList *list, Tape *tape, bool static_graph)
+{
+    Readiness readiness;
+    *list = three_parameters();
+    readiness_create(&readiness, list, static_graph);
+    for (int pass = 0; pass < 2; pass++) { /* the second one uses fc3 alone, and nobody looks any more */
+        static float zeros[4];
+        readiness_begin(&readiness, list);
+        tape_begin(tape, true);
+        Tensor *x = op_add(tape, &list->items[pass == 0 ? 0 : 2]->tensor, &list->items[2]->tensor);
+        readiness_find_unused(&readiness, list, tape, op_mse(tape, x, zeros));
+    }
+    return readiness;
+}
+
+static void test_static_graph(void **state)
+{
+    for (int is_static = 0; is_static < 2; is_static++) {
+        ParameterList list;
+        Tape tape = {0};
+        Readiness readiness = readiness_without_fc2(&list, &tape, is_static);
+        assert_int_equal(readiness.unused_count, is_static ? 1 : 2);
+        assert_ptr_equal(readiness.unused[readiness.unused_count - 1], list.items[1]);
+        readiness_free(&readiness);
+        tape_free(&tape);
+        parameters_free(&list);
+    }
+}
+
+/* marks: the parameters that raise events after the one that is unused, up to -1. */
+static void mark_static(void *marks)
+{
+    ParameterList list;
+    Tape tape = {0};
+    Readiness readiness = readiness_without_fc2(&list, &tape, true);
+    readiness_mark(&readiness, list.items[1]);
+    for (const int *mark = marks; *mark >= 0; mark++)
+        readiness_mark(&readiness, list.items[*mark]);
+    readiness_check_complete(&readiness, &list);
+}
+
+static void test_changed_graph(void **state)
+{
+    mark_static((int[]){2, 0, -1}); /* as in the first pass */
+    expect_dies(mark_static, (int[]){2, 1, 0, -1}, 1,
+                "--static-graph: this pass uses fc2.weight, which the first one did not use");
+    expect_dies(mark_static, (int[]){2, -1}, 1,
+                "--static-graph: this pass does not use fc1.weight, which the first one used");
+    expect_dies(mark_static, (int[]){2, 2, -1}, 1, "the gradient of fc3.weight was marked ready twice");
+}
+
 /* Each backward pass starts with no marks, frozen parameters are not waited for, and the order is recorded. */
 static void test_each_pass_anew(void **state)
 {
     ParameterList list = three_parameters();
     Readiness readiness;
-    readiness_create(&readiness, &list);
+    readiness_create(&readiness, &list, false);
     list.items[0]->tensor.requires_grad = false;
     for (int pass = 0; pass < 3; pass++) {
         readiness_begin(&readiness, &list);
@@ -169,5 +222,7 @@ int main(void)
     return run_cases("readiness", cmocka_unit_test(test_marked_twice), cmocka_unit_test(test_frozen),
                      cmocka_unit_test(test_incomplete), cmocka_unit_test(test_nothing_marked),
                      cmocka_unit_test(test_without_events), cmocka_unit_test(test_many_names),
-                     cmocka_unit_test(test_unused), cmocka_unit_test(test_each_pass_anew));
+                     cmocka_unit_test(test_unused),
+                     cmocka_unit_test(test_static_graph), cmocka_unit_test(test_changed_graph),
+                     cmocka_unit_test(test_each_pass_anew));
 }

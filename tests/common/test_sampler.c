@@ -23,6 +23,24 @@ static int64_t gather_step(const Sampler *sampler, int64_t step, int K, int64_t 
     return count;
 }
 
+/* What sampler_places() says of a sample is where sampler_whole_batch() has it. whole: that batch. */
+static void check_places(const Sampler *sampler, int64_t step, int K, const int64_t *whole)
+{
+    int64_t indices[256], places[256];
+    for (int rank = 0; rank < sampler->world_size; rank++) {
+        for (int k = 0; k < K; k++) {
+            const int64_t count = sampler_indices(sampler, step, rank, k, K, indices);
+            assert_int_equal(sampler_places(sampler, step, rank, k, K, places), count);
+            for (int64_t i = 0; i < count; i++)
+                if (places[i] < 0 || places[i] >= sampler_global_count(sampler, step) ||
+                    whole[places[i]] != indices[i] || (i > 0 && places[i] <= places[i - 1]))
+                    fail_msg("step %ld, rank %d of %d, micro-batch %d of %d: its sample %ld has place %ld in the whole "
+                             "batch, which is another sample's: is it counted in this rank's share only?", (long)step,
+                             rank, sampler->world_size, k, K, (long)i, (long)places[i]);
+        }
+    }
+}
+
 /* Together, the ranks' micro-batches of a step are the whole batch, each place once. */
 static void check_step_is_dealt_out(const Sampler *sampler, int64_t step, int K)
 {
@@ -35,6 +53,7 @@ static void check_step_is_dealt_out(const Sampler *sampler, int64_t step, int K)
                  (long)step, sampler->world_size, K, (long)count, (long)whole_count,
                  (long)sampler_global_count(sampler, step));
     }
+    check_places(sampler, step, K, whole);
     qsort(dealt, (size_t)count, sizeof *dealt, compare_numbers);
     qsort(whole, (size_t)count, sizeof *whole, compare_numbers);
     for (int64_t i = 0; i < count; i++) {

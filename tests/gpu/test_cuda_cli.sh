@@ -29,6 +29,7 @@ refused 'no CUDA device' $tiny --share-gpu --backend mpi --allreduce ordered
 
 # Mistakes in the flags are reported before a GPU is looked for.
 refused --share-gpu $tiny --share-gpu --backend nccl
+refused --dropout $tiny --dropout 0.1
 refused --allreduce $tiny --allreduce ordered
 refused '--backend mpi' $tiny --backend nccl --allreduce ring
 refused --allreduce $tiny --backend mpi --allreduce shm

@@ -178,6 +178,11 @@ function(lockstep_stage_tests number)
         lockstep_script(stage${number}_hides_nothing stage${number} 2 stages/test_hides_nothing.sh
                         $<TARGET_FILE:train_stage${number}> ${LOCKSTEP_MPIEXEC})
     endif()
+    if(number GREATER 2)
+        lockstep_stage_program(${number} static_graph)
+        lockstep_script(stage${number}_static_graph stage${number} 2 stages/test_static_graph.sh
+                        $<TARGET_FILE:static_graph_stage${number}> ${LOCKSTEP_MPIEXEC})
+    endif()
     if(number EQUAL 3 OR number EQUAL 4)
         lockstep_overlap_tests(${number})
     endif()

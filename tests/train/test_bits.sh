@@ -137,9 +137,9 @@ levels="1 2 3"
 if [ -z "$all" ]; then
     same_bits 3 "--model mlp-toy $momentum --clip-grad-norm 0.05" 0:0 100:100
     same_bits 2 "$gpt --optimizer adamw $mixed --accumulate 2" 0:0
-    same_bits 3 "$gpt $momentum --mask-tokens 0.7" 0.001:0.01
+    same_bits 3 "$gpt $momentum --mask-tokens 0.7 --dropout 0.3" 0.001:0.01
     allreduce=shm
-    same_bits 2 "$gpt --optimizer adamw --accumulate 2 --mask-tokens 0.7" 0:0
+    same_bits 2 "$gpt --optimizer adamw --accumulate 2 --mask-tokens 0.7 --dropout 0.3" 0:0
     allreduce=mpi
     same_bits 2 "--model mlp-toy --optimizer adamw" 0.0001:0.001
 else

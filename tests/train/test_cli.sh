@@ -62,9 +62,9 @@ refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden activation layers heads width context data mask-tokens steps epochs batch-size rank-samples seed \
-    optimizer lr lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision threads backend allreduce wire \
-    timeout check-every on-nan eval-samples save save-every resume generate trace json; do
+for flag in model hidden activation layers heads width context data mask-tokens dropout skip-layer steps epochs \
+    batch-size rank-samples seed optimizer lr lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision \
+    threads backend allreduce wire timeout check-every on-nan eval-samples save save-every resume generate trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
     refused --$flag --$flag --drop-last
@@ -98,7 +98,7 @@ for flag in layers heads width context generate; do
         refused --$flag --model gpt --$flag "$value"
     done
 done
-for flag in mask-tokens lr momentum weight-decay clip-grad-norm timeout; do
+for flag in mask-tokens dropout lr momentum weight-decay clip-grad-norm timeout; do
     for value in -1 nan inf 1e999 1e-400 0.1x 0,1 x '0.1 '; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
@@ -107,6 +107,8 @@ refused --lr --model mlp-toy --lr 0
 refused --timeout --model mlp-toy --timeout 0
 refused --momentum --model mlp-toy --momentum 1
 refused --mask-tokens --model gpt --mask-tokens 1
+refused --dropout --model gpt --dropout 1
+refused --skip-layer --model gpt --skip-layer -1
 refused --layers --model gpt --layers 0
 refused --heads --model gpt --heads 0
 for value in 512 "512," ",512" 512,0 512,512,512 512x512 512,x; do
@@ -137,6 +139,8 @@ refused --mask-tokens --model mlp --mask-tokens 0.5
 refused --binary-data --model mlp --binary-data
 refused --binary-data --model gpt --binary-data=yes
 refused --mask-tokens --model gpt --mask-tokens 0.5 --join initial
+refused --skip-layer --model gpt --layers 2 --skip-layer 3
+refused --skip-layer --model mlp-toy --skip-layer 3
 refused --backend --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --backend nccl
 refused train_cuda --model mlp-toy --share-gpu # this is the CPU's program; train_cuda: test_cuda_cli.sh
@@ -166,9 +170,11 @@ fi
 if [ "$stage" -lt 3 ]; then
     refused --rebuild-buckets --rebuild-buckets
     refused stage3_overlap --find-unused-parameters
+    refused stage3_overlap --static-graph
 else
     refused --rebuild-buckets --rebuild-buckets=yes
     refused --find-unused-parameters --find-unused-parameters=yes
+    refused --static-graph --static-graph=yes
 fi
 if [ "$stage" -lt 4 ]; then
     refused --precision --precision bf16

@@ -108,7 +108,7 @@ for ranks in 1 2 3; do
     without=$(value collectives_per_step)
     [ "$(jq -n "$with - $without")" = 1 ] ||
         fail "--mask-tokens: $with collectives per step, $without without it: expected one more, which counts the terms"
-    masked 0.7 "${accumulate[@]}" --allreduce ordered --verify exact --clip-grad-norm 0.5
+    masked 0.7 "${accumulate[@]}" --allreduce ordered --verify exact --clip-grad-norm 0.5 --dropout 0.2
     # Batches of few tokens, of which some have none left.
     masked 0.99 --batch-size 6 --on-nan skip --verify
     [ "$(jq '.steps_skipped > 0 and .steps_skipped < .steps' "$scratch/json")" = true ] ||
@@ -117,7 +117,7 @@ for ranks in 1 2 3; do
     { [ "$status" -eq 2 ] && grep -q "^train: error: --mask-tokens: 0.99 has masked every token" "$scratch/err"; } ||
         fail "no token is left in some step: expected status 2 and a line about --mask-tokens, got status $status"
     samples=(0 205 205,77 205,0,77)
-    masked 0.5 --rank-samples "${samples[ranks]}" --join --verify
+    masked 0.5 --rank-samples "${samples[ranks]}" --join --verify --dropout 0.2
 done
 
 finish

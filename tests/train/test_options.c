@@ -116,6 +116,11 @@ static void flags_of_the_model_reach_their_fields(void **state)
     assert_false(options.binary_data);
     assert_true(parse("--model gpt --binary-data", 1).binary_data);
     assert_number(parse("--model gpt --mask-tokens 0.75", 1).mask_tokens, 0.75);
+    assert_number(options.dropout, 0);
+    assert_number(parse("--dropout 0.25", 1).dropout, 0.25);
+    assert_int_equal(options.model.skip_layer, 0);
+    assert_int_equal(parse("--model gpt --layers 2 --skip-layer 2", 1).model.skip_layer, 2);
+    assert_int_equal(parse("--model mlp-toy --skip-layer 2", 1).model.skip_layer, 2);
     assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
     options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 3);
     assert_int_equal(options.model.mlp.hidden1, 30);
@@ -184,7 +189,9 @@ static void flags_of_later_stages(void **state)
     Options options = parse("--bucket-cap-mb 0.5 --first-bucket-mb 0 --rebuild-buckets --find-unused-parameters", 3);
     assert_int_equal(options.ddp.bucket_cap_bytes, 512 * 1024);
     assert_int_equal(options.ddp.first_bucket_cap_bytes, 0);
-    assert_true(options.ddp.rebuild_buckets && options.ddp.find_unused_parameters);
+    assert_true(options.ddp.rebuild_buckets && options.ddp.find_unused_parameters && !options.ddp.static_graph);
+    options = parse("--static-graph", 3);
+    assert_true(options.ddp.static_graph && options.ddp.find_unused_parameters);
     options = parse("--precision fp16 --loss-scale 8 --grad-dtype bf16", 4);
     assert_int_equal(options.precision, DTYPE_F16);
     assert_number(options.initial_loss_scale, 8);
@@ -398,6 +405,11 @@ static void mistakes_are_named(void **state)
         {4, "--zero 3", "--zero: stage 4 (accumulation) has no sharding: take stage5_sharded"},
         {5, "--rebuild-buckets", "--rebuild-buckets: not in stage 5"},
         {5, "--zero 3 --find-unused-parameters", "--find-unused-parameters: not with --zero 3"},
+        {5, "--zero 3 --static-graph", "--static-graph: not with --zero 3"},
+        {1, "--dropout 1", "--dropout: '1' is not a number from 0 to 0.9999"},
+        {1, "--model gpt --skip-layer 5", "--skip-layer: the model has only 4 block(s)"},
+        {1, "--skip-layer 1", "--skip-layer: of an MLP only layer 2 can be left out"},
+        {1, "--skip-layer 2 --hidden 8,9", "--skip-layer: of an MLP only layer 2 can be left out"},
         {1, "--share-gpu", "--share-gpu: this program computes on the CPU"},
         {1, "--lr nan", "--lr: 'nan' is not a number"},
         {1, "--lr 0x10", "--lr: '0x10' is not a number"},

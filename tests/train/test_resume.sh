@@ -195,7 +195,7 @@ zero_gradients()
 # The toy's epoch of 1000 samples has 5 steps, so the second part goes beyond its end.
 toy="--model mlp-toy --batch-size 240 --momentum 0.9 --lr-schedule constant"
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 6 --optimizer adamw --lr-schedule constant"
-gpt="$gpt --warmup-steps 2 --eval-samples 4"
+gpt="$gpt --warmup-steps 2 --eval-samples 4 --dropout 0.1"
 fp16="--precision fp16 --loss-scale 65536" # overflows at first: the saved scale is not the initial one
 
 for ranks in 1 2; do

@@ -195,6 +195,8 @@ static void fill_model(Options *options)
     options->dataset = datasets[model->value];
     options->data = options->text[FLAG_DATA];
     options->binary_data = options->given[FLAG_BINARY_DATA];
+    options->dropout = (float)real_number(options, FLAG_DROPOUT);
+    options->model.skip_layer = (int)whole_number(options, FLAG_SKIP_LAYER);
     options->mask_tokens = (float)real_number(options, FLAG_MASK_TOKENS);
 
     if (options->given[FLAG_HIDDEN]) {
@@ -267,7 +269,8 @@ static void fill_communication(Options *options, int stage)
     options->ddp.bucket_cap_bytes = (size_t)(real_number(options, FLAG_BUCKET_CAP_MB) * mebibyte);
     options->ddp.first_bucket_cap_bytes = (size_t)(real_number(options, FLAG_FIRST_BUCKET_MB) * mebibyte);
     options->ddp.rebuild_buckets = options->given[FLAG_REBUILD_BUCKETS];
-    options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS];
+    options->ddp.static_graph = options->given[FLAG_STATIC_GRAPH];
+    options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS] || options->ddp.static_graph;
     options->ddp.codec = codec_find(choice(options, FLAG_GRAD_DTYPE)->name);
     options->ddp.zero = choice(options, FLAG_ZERO)->value;
     options->ddp.bucket_per_layer = stage == 5 && !options->given[FLAG_BUCKET_CAP_MB] &&

@@ -24,6 +24,7 @@ enum { OPTIONS_MAX_FLAGS = 64 };
 typedef struct Options {
     ModelSpec model;
     DatasetKind dataset;
+    float dropout;     /* the probability that an activation is dropped in training */
     float mask_tokens; /* the probability that a target token is left out of the training loss */
     const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */
     bool binary_data; /* a text may be any file */

@@ -49,6 +49,19 @@ static void check_model(const Options *options)
         die("--data: model %s trains on random numbers; --model mlp, gpt and gpt2 read files", model);
 }
 
+/* Without the layer, the output of the layer before it is the input of the one behind it. */
+static void check_skipped_layer(const Options *options)
+{
+    const int layer = options->model.skip_layer;
+    const MlpSizes *mlp = &options->model.mlp;
+    if (layer == 0)
+        return;
+    if (options->model.kind == MODEL_GPT && layer > options->model.gpt.layers)
+        die("--skip-layer: the model has only %d block(s), counted from 1", options->model.gpt.layers);
+    if (options->model.kind == MODEL_MLP && (layer != 2 || mlp->hidden1 != mlp->hidden2))
+        die("--skip-layer: of an MLP only layer 2 can be left out, and only where both --hidden are equal");
+}
+
 static void check_training(const Options *options, int stage)
 {
     if (options->given[FLAG_STEPS] && options->given[FLAG_EPOCHS])
@@ -78,6 +91,8 @@ static void check_device(const Options *options)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
     if (options->model.norm != NORM_NONE && cuda)
         die("--norm: train_cuda has no batch norm; train has it");
+    if (options->dropout > 0 && cuda)
+        die("--dropout: train_cuda has no kernel for it; the program without CUDA, train, has one");
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)
@@ -104,14 +119,16 @@ static void check_sharding(const Options *options, int stage)
         die("--rebuild-buckets: not in stage 5, where the optimizer's state would have to move with the shards; "
             "stages 3 and 4 have it");
     if (options->ddp.find_unused_parameters && options->ddp.zero == 3)
-        die("--find-unused-parameters: not with --zero 3, because ranks that use different parameters would gather "
-            "different weights at the same time; --zero 1 and 2 have it");
+        die("--%s: not with --zero 3, because ranks that use different parameters would gather different weights at "
+            "the same time; --zero 1 and 2 have it",
+            options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
 }
 
 void options_check_flags(const Options *options, int stage)
 {
     check_sharding(options, stage);
     check_model(options);
+    check_skipped_layer(options);
     check_training(options, stage);
     check_device(options);
     if (options->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)

@@ -15,6 +15,7 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
     *replica = (Replica){.options = options, .total_steps = total_steps};
     model_create(&replica->model, &options->model, seed);
     replica->tape.precision = options->precision;
+    replica->tape.dropout = (DropoutMask){.probability = options->dropout, .seed = options->seed};
     optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
     replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale,
                                          options->on_nan == ON_NAN_SKIP);
@@ -41,6 +42,12 @@ void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, 
     }
     device_from_host(replica->inputs, inputs, (size_t)samples * dataset->input_bytes);
     device_from_host(replica->targets, targets, (size_t)samples * dataset->target_bytes);
+}
+
+void replica_set_samples(Replica *replica, long step, const int64_t *places)
+{
+    replica->tape.dropout.step = (uint32_t)step;
+    replica->tape.dropout.places = places;
 }
 
 Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,

@@ -35,6 +35,10 @@ typedef struct Replica {
 void replica_create(Replica *replica, const Options *options, uint64_t seed, long total_steps);
 void replica_free(Replica *replica);
 
+/* --dropout: which samples the next micro-batch has. step counts from 0. places: where each stands in the step's whole
+ * batch (sampler_places()); it must stay valid until backward is over. */
+void replica_set_samples(Replica *replica, long step, const int64_t *places);
+
 /* Copies a micro-batch (host memory, shapes as in data/dataset.h) to replica->inputs and ->targets. */
 void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets, int64_t samples);
 

@@ -19,7 +19,7 @@ typedef struct Reference {
     float *gradients;  /* of all parameters, for one shard (device); owned */
     float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
     int64_t elements;  /* of each of the two */
-    int64_t *indices;  /* these three have room for a global batch (host); owned */
+    int64_t *indices, *places; /* these four have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
 
@@ -43,6 +43,7 @@ static void reference_create(Reference *reference, const Options *options, const
     int64_t epoch = reference->sampler.length;
     size_t room = (size_t)(options->batch_size < epoch ? options->batch_size : epoch);
     reference->indices = alloc_or_fault(room * sizeof *reference->indices);
+    reference->places = alloc_or_fault(room * sizeof *reference->places);
     reference->inputs = alloc_or_fault(room * dataset->input_bytes);
     reference->targets = alloc_or_fault(room * dataset->target_bytes);
     if (options->verify == VERIFY_EXACT)
@@ -55,12 +56,13 @@ static void reference_free(Reference *reference)
     device_free(reference->gradients);
     sampler_free(&reference->sampler);
     free(reference->indices);
+    free(reference->places);
     free(reference->inputs);
     free(reference->targets);
     replica_free(&reference->replica);
 }
 
-/* Adds the gradient of the summed loss over `count` samples (reference->indices). */
+/* Adds the gradient of the summed loss over `count` samples (reference->indices, at reference->places). */
 static void add_gradient(Reference *reference, int64_t count)
 {
     dataset_get(reference->dataset, reference->sampler.epoch, reference->indices, count, reference->inputs,
@@ -84,9 +86,11 @@ static void sharded_gradient(Reference *reference, int64_t step)
     const GradientCodec *codec = reference->replica.options->ddp.codec;
     for (int rank = 0; rank < reference->sampler.world_size; rank++) {
         parameters_zero_gradients(&reference->replica.model.parameters);
-        for (int k = 0; k < accumulate; k++)
+        for (int k = 0; k < accumulate; k++) {
+            sampler_places(&reference->sampler, step, rank, k, accumulate, reference->places);
             add_gradient(reference, sampler_indices(&reference->sampler, step, rank, k, accumulate,
                                                     reference->indices));
+        }
         if (codec->round_share != NULL)
             codec->round_share(codec, reference->gradients, reference->elements);
         if (rank == 0)
@@ -105,14 +109,20 @@ static void whole_gradient(Reference *reference, int64_t step)
 {
     const Options *options = reference->replica.options;
     const Sampler *sampler = &reference->sampler;
+    const int K = options->accumulate;
+    int64_t count = 0;
     if (options->model.norm == NORM_NONE) {
-        add_gradient(reference, sampler_whole_batch(sampler, step, reference->indices));
+        count = sampler_whole_batch(sampler, step, reference->indices);
+        for (int64_t i = 0; i < count; i++)
+            reference->places[i] = i;
+        add_gradient(reference, count);
         return;
     }
-    for (int k = 0; k < options->accumulate; k++) {
-        int64_t count = 0;
-        for (int rank = 0; rank < sampler->world_size; rank++)
-            count += sampler_indices(sampler, step, rank, k, options->accumulate, reference->indices + count);
+    for (int k = 0; k < K; k++, count = 0) {
+        for (int rank = 0; rank < sampler->world_size; rank++) {
+            sampler_places(sampler, step, rank, k, K, reference->places + count);
+            count += sampler_indices(sampler, step, rank, k, K, reference->indices + count);
+        }
         add_gradient(reference, count);
     }
 }
@@ -123,6 +133,7 @@ static void reference_step(Reference *reference, long step)
     int64_t step_of_epoch;
     sampler_set_epoch(sampler, sampler_epoch_of_step(sampler, step, &step_of_epoch));
     reference->replica.counted_terms = 0;
+    replica_set_samples(&reference->replica, step, reference->places);
     if (reference->replica.options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
     else

@@ -85,6 +85,7 @@ fi
 {
     LOCKSTEP_EMULATED_DEVICES=0 refused "no device" 2 "no CUDA device" $toy --backend mpi
     refused "two ranks, one device" 2 "--share-gpu" $toy --backend mpi
+    refused "dropout" 2 "--dropout: train_cuda has no kernel for it" $toy --dropout 0.1
     LOCKSTEP_EMULATED_DEVICES=2 runs "two devices" 2 "$emulated" $toy --backend mpi
     # 1 MiB is never enough: the fault names the call and a remedy
     LOCKSTEP_EMULATED_MEMORY_MB=1 refused "no memory" 1 "cudaMalloc.*memory is full" $gpt --backend mpi --share-gpu
