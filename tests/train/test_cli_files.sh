@@ -188,7 +188,7 @@ accepted --model mlp-toy $tiny --json "$scratch/images/file" --save "$scratch/fi
 head -c 30000 /dev/urandom >"$scratch/mine.txt"
 cp "$scratch/mine.txt" "$scratch/before.txt"
 ln -s mine.txt "$scratch/to_mine"
-for flag in save trace json; do
+for flag in save log trace json; do
     refused "--$flag: $scratch/to_mine is a file of --data" --model gpt $tiny --data "$scratch/mine.txt" \
         --$flag "$scratch/to_mine"
     for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz \

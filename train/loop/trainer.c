@@ -11,7 +11,7 @@
 #include "data/loader.h"
 #include "device/device.h"
 #include "ddp/replicas.h"
-#include "train/loop/evaluate.h"
+#include "train/guard/guard.h"
 #include "train/loop/not_finite.h"
 #include "train/report/output.h"
 #include "train/loop/replica.h"
@@ -156,12 +156,6 @@ static double global_loss(Trainer *trainer, double loss)
     return loss / (double)replica_terms(&trainer->replica, trainer->record.global_samples);
 }
 
-/* True after every `every` steps; never if every <= 0. */
-static bool is_due(long step, long every)
-{
-    return every > 0 && (step + 1) % every == 0;
-}
-
 /* Faults if weights differ between ranks, or if a 16-bit copy is not what its weights round to. Collective. */
 static void check_weights(Trainer *trainer)
 {
@@ -174,44 +168,57 @@ static void check_weights(Trainer *trainer)
     pg_set_measuring(trainer->pg, true);
 }
 
-/* Collective: all ranks have a part of what is written, and rank 0 writes it. */
-static void save(Trainer *trainer, long next_step)
+/* The mean loss over all ranks, where the progress or the log needs it. loss_scale: with which the step began. */
+static void report_loss(Trainer *trainer, long step, double loss, double loss_scale)
 {
-    pg_set_measuring(trainer->pg, false);
-    ddp_gather_weights(trainer->ddp);
-    replica_save(&trainer->replica, trainer->options->save, pg_rank(trainer->pg), &trainer->sampler, next_step);
-    pg_set_measuring(trainer->pg, true);
+    const Options *options = trainer->options;
+    const Replica *replica = &trainer->replica;
+    RunRecord *record = &trainer->record;
+    const bool first = step == record->first_step, last = step + 1 == replica->total_steps;
+    const bool logged = options->log != NULL && is_due(step, options->log_every);
+    if (!first && !last && !logged && !is_due(step, (replica->total_steps - record->first_step) / LOSS_REPORTS + 1))
+        return;
+    record->final_loss = global_loss(trainer, loss);
+    if (first)
+        record->first_loss = record->final_loss;
+    if (logged)
+        way_log(&record->way, step, record->final_loss, loss_scale, record->global_samples, &record->stats.last);
 }
 
-static void run_steps(Trainer *trainer)
+static void run_step(Trainer *trainer, long step)
 {
     const Options *options = trainer->options;
     RunRecord *record = &trainer->record;
-    long total = trainer->replica.total_steps;
-    long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
-    for (long step = record->first_step; step < total; step++) {
-        double loss = train_step(trainer, step);
-        bool first = step == record->first_step, last = step + 1 == total;
-        if (first || last || is_due(step, report_every)) {
-            record->final_loss = global_loss(trainer, loss);
-            if (first)
-                record->first_loss = record->final_loss;
-        }
-        ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
-        progress_step(&trainer->progress, step, record->final_loss,
-                      (double)(record->global_samples * trainer->replica.time),
-                      trainer->record.stats.last.seconds[PART_EXPOSED]);
-        if (is_due(step, options->check_every))
-            check_weights(trainer);
-        if (!last && is_due(step, options->save_every))
-            save(trainer, step + 1);
-    }
+    const bool last = step + 1 == trainer->replica.total_steps;
+    const double loss_scale = (double)trainer->replica.scaler.scale;
+    report_loss(trainer, step, train_step(trainer, step), loss_scale);
+    ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
+    if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
+        record->evaluation = way_evaluate(&record->way, step + 1);
+    progress_step(&trainer->progress, step, record->final_loss,
+                  (double)(record->global_samples * trainer->replica.time),
+                  record->stats.last.seconds[PART_EXPOSED]);
+    if (is_due(step, options->check_every))
+        check_weights(trainer);
+    if (!last && is_due(step, options->save_every))
+        way_save(&record->way, step + 1, false);
+}
+
+/* Returns the number of steps done. *signal: the one that has stopped the run, or 0. */
+static long run_steps(Trainer *trainer, int *signal)
+{
+    const long total = trainer->replica.total_steps;
+    long step = trainer->record.first_step;
+    stop_on_signals(step, trainer->options->group.timeout);
+    for (; (*signal = stop_is_due(step)) == 0 && step < total; step++)
+        run_step(trainer, step);
     pg_set_measuring(trainer->pg, false);
-    record->peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers all in stage 5 */
+    trainer->record.peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers in stage 5 */
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
     check_weights(trainer);
+    return step;
 }
 
 /* ---- before and after ---- */
@@ -346,33 +353,46 @@ static void tear_down(Trainer *trainer)
     free(trainer->initial_weights);
 }
 
+/* The training is done: all other outputs and checks. Returns the status. */
+static int finish(Trainer *trainer, const Resolved *resolved)
+{
+    const Options *options = trainer->options;
+    RunRecord *record = &trainer->record;
+    stop_no_more();
+    if (options->trace != NULL)
+        trace_write(trainer->pg, options->trace);
+    if (options->eval_every == 0) /* else the last step was evaluated */
+        record->evaluation = way_evaluate(&record->way, trainer->replica.total_steps);
+    if (options->verify != VERIFY_NONE)
+        record->verification = verify_training(options, trainer->pg, &trainer->train_set, &trainer->replica,
+                                               trainer->initial_weights, record->first_step);
+    report_end(resolved, trainer->pg, &trainer->replica, trainer->ddp, record);
+    if (options->generate > 0 && pg_rank(trainer->pg) == 0)
+        generate_text(&trainer->replica, options->generate, options->seed);
+    return report_success(&trainer->replica, record) ? 0 : 1;
+}
+
 int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .pg = pg};
     RunRecord *record = &trainer.record;
+    int signal;
     set_up(&trainer, options, resolved);
     keep_initial_weights(&trainer);
     report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
-    progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
-                   options->model.kind == MODEL_GPT ? "tokens" : "samples");
+    record->way = (OnTheWay){.options = options, .pg = pg, .ddp = trainer.ddp, .replica = &trainer.replica,
+                             .eval_set = &trainer.eval_set, .sampler = &trainer.sampler,
+                             .progress = &trainer.progress};
+    way_begin(&record->way, record->first_step);
     pg_reset_counters(pg);
-    run_steps(&trainer);
+    const long done = run_steps(&trainer, &signal);
     pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
-    if (options->save != NULL)
-        save(&trainer, trainer.replica.total_steps);
-    if (options->trace != NULL)
-        trace_write(pg, options->trace);
-    record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
-    if (options->verify != VERIFY_NONE)
-        record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
-                                               trainer.initial_weights, record->first_step);
-    report_end(resolved, pg, &trainer.replica, trainer.ddp, record);
-    if (options->generate > 0 && pg_rank(pg) == 0)
-        generate_text(&trainer.replica, options->generate, options->seed);
-    const bool good = report_success(&trainer.replica, record);
+    way_save(&record->way, done, true);
+    const int status = signal != 0 ? report_stopped(&trainer.replica, done, signal) : finish(&trainer, resolved);
+    const bool good = way_end(&record->way);
     tear_down(&trainer);
-    return good ? 0 : 1;
+    return status == 0 && !good ? 1 : status;
 }
