@@ -1,7 +1,6 @@
-/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
 /* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the step
- * log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told so), files that appear whole or not at all, and
- * what --data says of a file that is neither images nor text. */
+ * log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told so), files
+ * that appear whole or not at all, and what --data says of a file that is neither images nor text. */
 #include <stdio.h>
 #include <string.h>
 

@@ -155,7 +155,7 @@ for count in $ranks_list; do
         while [ ! -e "$scratch/doomed/ck" ]; do sleep 0.05; done
         mv "$scratch/doomed" "$scratch/renamed"
     ) &
-    run "$count" --model mlp-toy --steps 100000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
+    run "$count" --model mlp-toy --steps 10000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
     wait
     ended 1 --save "$scratch/doomed/ck"
     rescued=$(sed -n 's/.*doomed.ck: [a-z]* failed: .* state are in \([^ ]*\) instead.*/\1/p' "$scratch/err")
