@@ -51,12 +51,13 @@ send() {
     kill "-$1" $(processes_of "$2") || fail "$name: no process to signal"
 }
 
-# ended STATUS: the run has ended so, and nothing is left of it.
+# ended WHOM: the run has ended with status 4, and nothing is left of it. (MPICH 4.0 may lose a rank's status after its
+# mpiexec has forwarded a signal, and then ends with 0.)
 ended() {
     local status left
     wait "$launcher"
     status=$?
-    [ "$status" -eq "$1" ] || fail "$name: expected status $1, got $status"
+    [ "$status" -eq 4 ] || { [ "$1" = mpiexec ] && [ "$status" -eq 0 ]; } || fail "$name: expected status 4, got $status"
     left=$(left_running "$train" "$mark")
     [ -z "$left" ] || fail "$name: processes are left: $left"
     [ -z "$(find . -name 'ck.*')" ] || fail "$name: files are left: $(find . -name 'ck.*')"
@@ -89,7 +90,7 @@ stopped() {
     start "$1" "$2" --save ck
     sleep "$6"
     send "$3" "$5"
-    ended 4
+    ended "$5"
     goes_on "$4"
 }
 
@@ -113,7 +114,7 @@ stopped 2 5 TERM 15 all 0.1
 name="no --save"
 start 2 1
 send USR1 first
-ended 4
+ended first
 grep -q 'note: stopped by signal 10 .*: nothing is saved, because there is no --save' err || fail "$name: no line says so"
 
 # A second SIGTERM ends the run although it saves.
