@@ -349,7 +349,7 @@ signals() {
     if [ "$namespace" = none ]; then
         echo "not run: process 1 of a container, because this user may not make one (unshare --pid)"
     else
-        process_1 TERM 4 # it stops after a step: test_stop.sh
+        process_1 TERM 75 # it stops after a step: test_stop.sh
         process_1 INT 130
     fi
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_stop.sh BUILD MPIEXEC [COUNT]: SIGTERM and SIGUSR1 stop a run: all ranks end, with status 4 and a whole checkpoint,
+# test_stop.sh BUILD MPIEXEC [COUNT]: SIGTERM and SIGUSR1 stop a run: all ranks end, with status 75 and a whole checkpoint,
 # from which another run goes on to the weights of a run that nobody has stopped. With COUNT: that many times, each with
 # another signal, receiver and moment, which are drawn at random (SEED: seeds them), instead of the cases below.
 # SLOW_DISK: the library of slow_disk.c. It needs MPICH's launcher.
@@ -51,13 +51,13 @@ send() {
     kill "-$1" $(processes_of "$2") || fail "$name: no process to signal"
 }
 
-# ended WHOM: the run has ended with status 4, and nothing is left of it. (MPICH 4.0 may lose a rank's status after its
+# ended WHOM: the run has ended with status 75, and nothing is left of it. (MPICH 4.0 may lose a rank's status after its
 # mpiexec has forwarded a signal, and then ends with 0.)
 ended() {
     local status left
     wait "$launcher"
     status=$?
-    [ "$status" -eq 4 ] || { [ "$1" = mpiexec ] && [ "$status" -eq 0 ]; } || fail "$name: expected status 4, got $status"
+    [ "$status" -eq 75 ] || { [ "$1" = mpiexec ] && [ "$status" -eq 0 ]; } || fail "$name: expected status 75, got $status"
     left=$(left_running "$train" "$mark")
     [ -z "$left" ] || fail "$name: processes are left: $left"
     [ -z "$(find . -name 'ck.*')" ] || fail "$name: files are left: $(find . -name 'ck.*')"
@@ -126,7 +126,7 @@ sleep 2
 begin=$SECONDS
 send TERM first
 wait "$launcher"
-[ $? -ne 4 ] || fail "$name: status 4, as if the checkpoint were written"
+[ $? -ne 75 ] || fail "$name: status 75, as if the checkpoint were written"
 [ $((SECONDS - begin)) -le 5 ] || fail "$name: the run took $((SECONDS - begin)) s to end"
 [ ! -e ck ] || fail "$name: there is a checkpoint that cannot be whole"
 finish

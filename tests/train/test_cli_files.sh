@@ -154,8 +154,9 @@ for count in $ranks_list; do
     (
         while [ ! -e "$scratch/doomed/ck" ]; do sleep 0.05; done
         mv "$scratch/doomed" "$scratch/renamed"
+        pkill -USR1 -n -f "$scratch/doomed/ck" # a rank: the run stops, and saves for the last time
     ) &
-    run "$count" --model mlp-toy --steps 10000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
+    run "$count" --model mlp-toy --steps 1000000000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
     wait
     ended 1 --save "$scratch/doomed/ck"
     rescued=$(sed -n 's/.*doomed.ck: [a-z]* failed: .* state are in \([^ ]*\) instead.*/\1/p' "$scratch/err")

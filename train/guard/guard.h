@@ -25,9 +25,8 @@ void supervise_rank(void);
  * whether the ranks compare their calls before each one (--debug-collectives). Collective. */
 void guard_job(ProcessGroup *world);
 
-/* The exit status of a run that a signal has stopped. (MPICH's launcher combines the ranks' statuses bit by bit, so 3
- * could also be one rank's 1 and another's 2.) */
-enum { STOPPED_STATUS = 4 };
+/* The exit status of a run that a signal has stopped: EX_TEMPFAIL of sysexits.h, "try again later". */
+enum { STOPPED_STATUS = 75 };
 
 /* From now on SIGTERM and SIGUSR1 do not end this process, but stop the run after a step that all ranks agree on: [note:
  * stop]. Another SIGTERM, a second or more after the first one, does end it. `first_step` is the next one; timeout:

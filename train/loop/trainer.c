@@ -16,6 +16,7 @@
 #include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
+#include "train/loop/start.h"
 #include "train/report/stats.h"
 #include "train/report/trace.h"
 #include "train/loop/verify.h"
@@ -241,47 +242,6 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
     }
 }
 
-/* note: uneven-end
- * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
- * all-reduce. So before the first step, ranks tell each other how many steps they have data for. Collective. */
-static void check_even_end(const Trainer *trainer)
-{
-    const int64_t total_steps = trainer->replica.total_steps + trainer->sampler.batch_offset;
-    int world_size = pg_world_size(trainer->pg), fewest_rank = 0, most_rank = 0;
-    int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
-    int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
-    pg_all_gather(trainer->pg, &mine, steps, 1, DTYPE_I64, "steps that a rank has data for");
-    for (int rank = 1; rank < world_size; rank++) {
-        fewest_rank = steps[rank] < steps[fewest_rank] ? rank : fewest_rank;
-        most_rank = steps[rank] > steps[most_rank] ? rank : most_rank;
-    }
-    int64_t fewest = steps[fewest_rank], most = steps[most_rank];
-    free(steps);
-    if (fewest < most && fewest < total_steps && trainer->options->join == JOIN_NONE)
-        die("--rank-samples: an epoch has %lld batches on rank %d, but only %lld on rank %d, and the others would wait "
-            "for it; give --join to train on without its data, --drop-last to stop all ranks there, or equal numbers",
-            (long long)most, most_rank, (long long)fewest, fewest_rank);
-}
-
-/* Each rank reads the files of its own host, and the same name may hold other data there. Collective. */
-static void check_same_files(const Trainer *trainer)
-{
-    char text[320], checkpoint[128] = "none";
-    const Replica *replica = &trainer->replica;
-    if (pg_world_size(trainer->pg) == 1)
-        return; /* a checksum takes time, and there is nothing to compare */
-    if (trainer->options->resume != NULL)
-        snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
-                 trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
-                 (unsigned long long)replica->resumed_hash);
-    snprintf(text, sizeof text, "the data to train on is %lld samples, checksum %08x\n"
-             "the data to evaluate on is %lld samples, checksum %08x\n" "the checkpoint (--resume) is %s\n",
-             (long long)trainer->train_set.size, replica->data_checksum,
-             (long long)trainer->eval_set.size, dataset_checksum(&trainer->eval_set), checkpoint);
-    replicas_check_same_text(trainer->pg, text, "the ranks read different files",
-                             "give every rank the same data and checkpoint");
-}
-
 /* The replica stands where the checkpoint was saved, if there is one.
  *
  * note: same-start
@@ -301,8 +261,8 @@ static void create_replica(Trainer *trainer, const Options *options, const Resol
     if (options->warmup_given && options->warmup_steps > replica->total_steps)
         die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps,
             replica->total_steps);
-    check_same_files(trainer);
-    check_even_end(trainer);
+    start_check_same_files(trainer->pg, replica, &trainer->train_set, &trainer->eval_set, trainer->record.first_step);
+    start_check_even_end(trainer->pg, replica, &trainer->sampler);
     if (trainer->record.first_step >= replica->total_steps)
         die("--resume: %s was saved after %ld steps, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
