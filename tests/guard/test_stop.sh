@@ -117,6 +117,16 @@ send USR1 first
 ended first
 grep -q 'note: stopped by signal 10 .*: nothing is saved, because there is no --save' err || fail "$name: no line says so"
 
+# The same signal by two ways, one after the other, while it saves.
+name="SIGTERM twice at once"
+rm -f ck
+SLOW=fsync SLOW_SECONDS=2 LD_PRELOAD=$SLOW_DISK start 2 1 --save ck
+send TERM first
+sleep 0.4
+send TERM first
+ended first
+[ -s ck ] || fail "$name: no checkpoint"
+
 # A second SIGTERM ends the run although it saves.
 name="a second SIGTERM"
 rm -f ck
