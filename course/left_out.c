@@ -1,7 +1,6 @@
-/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
-/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the
- * flight recorder, three algorithms (who asks for one of these is told so), files that appear whole or not at all, and
- * what --data says of a file that is neither images nor text. */
+/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the step
+ * log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told so), files
+ * that appear whole or not at all, and what --data says of a file that is neither images nor text. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,6 +11,7 @@
 #include "train/files/checkpoint.h"
 #include "train/guard/guard.h"
 #include "train/guard/parts.h"
+#include "train/report/step_log.h"
 #include "train/report/trace.h"
 
 static void refuse(const char *flag)
@@ -30,6 +30,13 @@ void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointSta
     refuse("--save");
 }
 
+bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet)
+{
+    (void)path, (void)optimizer, (void)state, (void)quiet;
+    refuse("--save-best");
+    return false;
+}
+
 bool checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state)
 {
     (void)path, (void)optimizer, (void)state;
@@ -46,6 +53,23 @@ CheckpointSetting *checkpoint_setting(CheckpointState *state, const char *key)
 void checkpoint_compare(const char *path, const CheckpointState *saved, const CheckpointState *ours)
 {
     (void)path, (void)saved, (void)ours;
+}
+
+void step_log_open(StepLog *log, const char *path, long first_step, const char *unit)
+{
+    (void)log, (void)path, (void)first_step, (void)unit;
+    refuse("--log");
+}
+
+void step_log_add(StepLog *log, const StepRow *row)
+{
+    (void)log, (void)row;
+}
+
+bool step_log_close(StepLog *log)
+{
+    (void)log;
+    return true;
 }
 
 void trace_start(ProcessGroup *pg)
@@ -71,6 +95,26 @@ void flight_write(void)
 
 /* Without a parent process, the launcher reports a rank that dies without a message. */
 void supervise_rank(void)
+{
+}
+
+/* SIGTERM and SIGUSR1 end the program. */
+void stop_on_signals(long first_step, double timeout)
+{
+    (void)first_step, (void)timeout;
+}
+
+int stop_is_due(long step)
+{
+    (void)step;
+    return 0;
+}
+
+void stop_no_more(void)
+{
+}
+
+void stop_answer(void)
 {
 }
 

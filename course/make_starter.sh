@@ -64,8 +64,8 @@ is_wanted() {
     common/ddp/bucket_plan.c) [ "$number" -ge 2 ] || return 1 ;;
     common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
         common/comm/allreduce_ring.c | common/data/file_kind.c | train/files/atomic_file.c | \
-        train/files/checkpoint.c | train/files/safetensors.? | train/report/trace.c | train/guard/flight.c | \
-        train/guard/supervise.c)
+        train/files/checkpoint.c | train/files/safetensors.? | train/report/step_log.c | train/report/trace.c | \
+        train/guard/flight.c | train/guard/stop.c | train/guard/supervise.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
         ;;
     common/ddp/shards.?) [ "$number" -ge 5 ] || return 1 ;;

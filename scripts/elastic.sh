@@ -15,7 +15,7 @@ export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 source "$here/mpi.sh"
-asked_to_end=4 # train's status after SIGTERM or SIGUSR1
+asked_to_end=75 # train's status after SIGTERM or SIGUSR1
 
 stop() { # STATUS MESSAGE
     echo "elastic: error: $2" >&2

@@ -11,6 +11,8 @@ function(lockstep_program_tests number)
         lockstep_script(stage1_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
+        lockstep_script(stage1_on_the_way "stage1;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage1>
+                        ${MPIEXEC_EXECUTABLE})
         if(LOCKSTEP_OPEN_MPI) # 350 mistakes on 2 ranks: its launcher takes a second longer where a rank has failed
             set_tests_properties(stage1_command_line PROPERTIES TIMEOUT 1800)
         endif()
@@ -56,6 +58,8 @@ function(lockstep_program_tests number)
         endif()
         lockstep_script(stage5_sharded_runs stage5 2 train/test_sharded_runs.sh $<TARGET_FILE:train_stage5>
                         ${MPIEXEC_EXECUTABLE} ${stage4})
+        lockstep_script(stage5_on_the_way "stage5;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage5>
+                        ${MPIEXEC_EXECUTABLE} --zero 3)
     endif()
     # A loss or gradient that is not finite: `train` itself, with some functions replaced by the test's. No stage has
     # code for this, but stages 3 and 4 must get no events when the step is computed again. Stages 2 and 3: slow suite.

@@ -62,9 +62,10 @@ refused --help --help=all
 
 # ---- values: missing, empty, unknown ----
 
-for flag in model hidden activation layers heads width context data mask-tokens dropout skip-layer steps epochs \
+for flag in model hidden activation norm layers heads width context data mask-tokens dropout skip-layer steps epochs \
     batch-size rank-samples seed optimizer lr lr-schedule warmup-steps momentum weight-decay clip-grad-norm precision \
-    threads backend allreduce wire timeout check-every on-nan eval-samples save save-every resume generate trace json; do
+    threads backend allreduce wire timeout check-every on-nan eval-samples eval-every save save-every save-best resume \
+    generate log log-every trace json; do
     refused --$flag --$flag
     refused --$flag --$flag=
     refused --$flag --$flag --drop-last
@@ -88,7 +89,7 @@ for flag in steps epochs batch-size threads; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
 done
-for flag in seed check-every eval-samples warmup-steps save-every; do
+for flag in seed check-every eval-samples eval-every warmup-steps save-every; do
     for value in -1 1.5 12x nan 99999999999999999999; do
         refused --$flag --model mlp-toy --$flag "$value"
     done
@@ -134,6 +135,9 @@ refused --data --model mlp-toy --data "$scratch/images"
 refused --momentum --model gpt --momentum 0.9
 refused --warmup-steps --model mlp-toy --steps 5 --warmup-steps 6
 refused --save-every --model mlp-toy --save-every 5
+refused --save-best --model mlp-toy --save-best "$scratch/best"
+refused --log-every --model mlp-toy --log-every 5
+refused --log-every --model mlp-toy --log "$scratch/log" --log-every 0
 refused --join --model mlp-toy --join --drop-last
 refused --mask-tokens --model mlp --mask-tokens 0.5
 refused --binary-data --model mlp --binary-data

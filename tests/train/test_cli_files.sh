@@ -154,8 +154,9 @@ for count in $ranks_list; do
     (
         while [ ! -e "$scratch/doomed/ck" ]; do sleep 0.05; done
         mv "$scratch/doomed" "$scratch/renamed"
+        pkill -USR1 -n -f "$scratch/doomed/ck" # a rank: the run stops, and saves for the last time
     ) &
-    run "$count" --model mlp-toy --steps 100000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
+    run "$count" --model mlp-toy --steps 1000000000 --batch-size 4 --save-every 5 --save "$scratch/doomed/ck"
     wait
     ended 1 --save "$scratch/doomed/ck"
     rescued=$(sed -n 's/.*doomed.ck: [a-z]* failed: .* state are in \([^ ]*\) instead.*/\1/p' "$scratch/err")
@@ -188,7 +189,7 @@ accepted --model mlp-toy $tiny --json "$scratch/images/file" --save "$scratch/fi
 head -c 30000 /dev/urandom >"$scratch/mine.txt"
 cp "$scratch/mine.txt" "$scratch/before.txt"
 ln -s mine.txt "$scratch/to_mine"
-for flag in save trace json; do
+for flag in save log trace json; do
     refused "--$flag: $scratch/to_mine is a file of --data" --model gpt $tiny --data "$scratch/mine.txt" \
         --$flag "$scratch/to_mine"
     for file in train-images-idx3-ubyte t10k-labels-idx1-ubyte train-labels-idx1-ubyte.gz \

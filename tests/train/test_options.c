@@ -168,6 +168,12 @@ static void flags_of_the_update_reach_their_fields(void **state)
     assert_string_equal(options.trace, "test_options.trace");
     assert_string_equal(options.json, "test_options.json");
 
+    options = parse("--eval-every 3 --save-best test_options.best --log test_options.log --log-every 4", 1);
+    assert_int_equal(options.eval_every, 3);
+    assert_string_equal(options.save_best, "test_options.best");
+    assert_string_equal(options.log, "test_options.log");
+    assert_int_equal(options.log_every, 4);
+
     options = parse("--on-nan skip --debug-collectives", 1);
     assert_int_equal(options.on_nan, ON_NAN_SKIP);
     assert_true(options.group.debug_collectives);

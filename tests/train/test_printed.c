@@ -125,6 +125,31 @@ static void test_several_ranks(void **state)
     expect_printed("step 1/10, loss 1.5000, 15 samples/s, 25 % waiting for other ranks\n");
 }
 
+/* A line is due, and the evaluation's 4 seconds do not count for its speed. On a terminal the result stays. */
+static void test_evaluated_on_the_way(void **state)
+{
+    Progress progress;
+    now = 0;
+    (void)state;
+    catch_stdout();
+    progress_start(&progress, 0, 100, "samples");
+    step_at(&progress, 5, 0);
+    now = 10;
+    progress_evaluated(&progress, 2.25, 0.5, 4);
+    step_at(&progress, 11, 1); /* 30 samples in 2 s */
+    step_at(&progress, 12, 4);
+    progress_evaluated(&progress, 2, (double)NAN, 0);
+    progress.terminal = true;
+    step_at(&progress, 13, 5);
+    step_at(&progress, 14, 6);
+    progress_end(&progress);
+    expect_printed("step 1/100, loss 1.5000, 6 samples/s\n"
+                   "step 2/100, loss 1.5000, 15 samples/s, on unseen data 2.2500, 50.00 % right, 9 min 48 s left\n"
+                   "step 5/100, loss 1.5000, 30 samples/s, 2 min 46 s left\n"
+                   "\rstep 6/100, loss 1.5000, 30 samples/s, on unseen data 2.0000, 2 min 30 s left\033[K"
+                   "\rstep 7/100, loss 1.5000, 30 samples/s, on unseen data 2.0000, 2 min 20 s left\033[K\n");
+}
+
 /* A line describes all steps since the line before. */
 static void test_waiting_adds_up(void **state)
 {
@@ -264,7 +289,8 @@ int main(void)
 {
     return run_cases("printed", cmocka_unit_test(test_a_line_for_every_twentieth), cmocka_unit_test(test_times_left),
                      cmocka_unit_test(test_on_a_terminal), cmocka_unit_test(test_several_ranks),
-                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_a_small_summary),
+                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_evaluated_on_the_way),
+                     cmocka_unit_test(test_a_small_summary),
                      cmocka_unit_test(test_a_full_summary), cmocka_unit_test(test_text_in_any_language),
                      cmocka_unit_test(test_other_bytes_become_question_marks),
                      cmocka_unit_test(test_an_incomplete_end_is_left_out));

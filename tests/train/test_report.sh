@@ -60,8 +60,8 @@ says '.flags.rank_samples == [205,77]' '.flags.join' '.flags.precision == "bf16"
 # Every key; values that this run does not have are null.
 keys=$(jq -r 'keys | join(" ")' "$scratch/json")
 expected="allreduce backend backward_ms buckets bytes_per_step collectives_per_step comm_ms comm_share data_ms device \
-eval_accuracy eval_bits_per_byte eval_loss exposed_comm_ms final_loss first_loss first_step_ms flags forward_ms \
-hidden_fraction loss_scale memory optimizer_ms parameters peak_rss_mb ranks samples_per_s stage stage_name step_ms \
+eval_accuracy eval_bits_per_byte eval_loss evaluations exposed_comm_ms final_loss first_loss first_step_ms flags \
+forward_ms hidden_fraction loss_scale memory optimizer_ms parameters peak_rss_mb ranks samples_per_s stage stage_name step_ms \
 steps steps_skipped tokens_per_s verify warmup_steps_excluded weights_hash wire_bytes_per_step world_size"
 # All flags of --help are there, and --zero, which stage 4 lacks.
 flags=$({ "$train" --help; echo '  --zero'; } | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' | grep -v -x help | tr - _ |
@@ -70,7 +70,7 @@ diff <(jq -r '.flags | keys[]' "$scratch/json") <(echo "$flags") >"$scratch/diff
     fail "the summary's flags (<) are not those of --help (>): $(cat "$scratch/diff")"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"
 [ -z "$(tail -c 1 "$scratch/json")" ] || fail "the summary's last line has no end"
-says '.eval_accuracy == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
+says '.eval_accuracy == null' '.evaluations == null' '.eval_bits_per_byte == null' '.tokens_per_s == null' '.memory.base_mb > 0' \
     '.memory.activations_mb > 0' '.peak_rss_mb > .memory.base_mb' '.first_step_ms.step > 0' \
     '(.weights_hash | length) == 16' '.ranks | length == 2 and all(.step_ms > .data_ms + .exposed_comm_ms)' \
     '.ranks[0] == {step_ms: .step_ms.p50, forward_ms, data_ms, exposed_comm_ms}' \

@@ -288,6 +288,10 @@ static void fill_checks_and_files(Options *options)
     options->save = options->text[FLAG_SAVE];
     options->save_every = whole_number(options, FLAG_SAVE_EVERY);
     options->resume = options->text[FLAG_RESUME];
+    options->eval_every = whole_number(options, FLAG_EVAL_EVERY);
+    options->save_best = options->text[FLAG_SAVE_BEST];
+    options->log = options->text[FLAG_LOG];
+    options->log_every = whole_number(options, FLAG_LOG_EVERY);
     options->generate = whole_number(options, FLAG_GENERATE);
     options->trace = options->text[FLAG_TRACE];
     options->json = options->text[FLAG_JSON];

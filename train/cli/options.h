@@ -59,6 +59,10 @@ typedef struct Options {
     const char *save;  /* safetensors file, or NULL */
     long save_every;   /* 0: only at the end */
     const char *resume;
+    long eval_every;   /* evaluate also after every `eval_every` steps; 0: only at the end */
+    const char *save_best; /* safetensors file, or NULL */
+    const char *log;   /* CSV file, or NULL */
+    long log_every;    /* a row after every `log_every` steps */
     const char *trace; /* Chrome trace file, or NULL */
     const char *json;  /* summary file, or NULL */
     const char *flight_recorder; /* file for the latest collectives of a run that hangs, or NULL */

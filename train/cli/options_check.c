@@ -136,11 +136,15 @@ void options_check_flags(const Options *options, int stage)
             LOWEST_WIRE_GBPS);
     if (options->given[FLAG_SAVE_EVERY] && options->save == NULL)
         die("--save-every: needs --save FILE, the file to write");
+    if (options->save_best != NULL && options->eval_every == 0)
+        die("--save-best: needs --eval-every K, which says when the loss on held-out data is measured");
+    if (options->given[FLAG_LOG_EVERY] && options->log == NULL)
+        die("--log-every: needs --log FILE, the file to write");
 }
 
 /* ---- files ---- */
 
-static const FlagId outputs[] = {FLAG_SAVE, FLAG_TRACE, FLAG_JSON, FLAG_FLIGHT_RECORDER};
+static const FlagId outputs[] = {FLAG_SAVE, FLAG_SAVE_BEST, FLAG_LOG, FLAG_TRACE, FLAG_JSON, FLAG_FLIGHT_RECORDER};
 enum { OUTPUTS = sizeof outputs / sizeof *outputs };
 
 /* --save may replace the file of --resume, which has been read by then, unless --verify reads it again. */

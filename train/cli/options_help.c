@@ -82,6 +82,7 @@ void options_print_help(int stage)
     print_model_defaults();
     printf("\nShapes:\n");
     print_shapes();
-    printf("\nExit status: 0 done; 1 a failed check or a fault at run time; 2 wrong usage.\n");
+    printf("\nExit status: 0 done; 1 a failed check or a fault at run time; 2 wrong usage;\n"
+           "75 SIGTERM or SIGUSR1 has stopped the run after a step that all ranks agree on, and --save is written.\n");
     fflush(stdout);
 }

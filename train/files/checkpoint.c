@@ -103,6 +103,8 @@ static cJSON *state_to_metadata(const CheckpointState *state)
     add_text(metadata, "loss_scale", "%.9g", (double)state->loss_scale);
     add_text(metadata, "good_steps", "%ld", state->good_steps);
     add_text(metadata, "learning_rate", "%.9g", (double)state->learning_rate);
+    if (isfinite(state->best_loss))
+        add_text(metadata, "best_loss", "%.17g", state->best_loss);
     add_text(metadata, "epoch", "%ld", state->place.epoch);
     add_text(metadata, "epoch_samples", "%lld", (long long)state->place.samples);
     cJSON_AddStringToObject(metadata, "model", state->model);
@@ -178,20 +180,39 @@ static _Noreturn void save_elsewhere(const AtomicFile *failed, const TensorTable
           failed->path, failed->problem);
 }
 
-void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
+enum OnFailure { RESCUE, TELL, BE_QUIET };
+
+/* Returns false if the file could not be written, and is not rescued. */
+static bool save(const char *path, Optimizer *optimizer, const CheckpointState *state, enum OnFailure on_failure)
 {
+    bool written = true;
     optimizer_allocate_state(optimizer);
     float **state1 = optimizer_whole(optimizer, optimizer->state1, path != NULL);
     float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
         AtomicFile file;
         TensorTable table = table_create(optimizer, state1, state2);
-        if (!try_write(&file, path, &table, state))
+        written = try_write(&file, path, &table, state);
+        if (!written && on_failure == RESCUE)
             save_elsewhere(&file, &table, state);
+        if (!written && on_failure == TELL)
+            advise("%s: %s; the state after step %ld is not saved, and training goes on", path, file.problem,
+                   state->step);
         free(table.entries);
     }
     optimizer_free_whole(optimizer, state1);
     optimizer_free_whole(optimizer, state2);
+    return written;
+}
+
+void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
+{
+    save(path, optimizer, state, RESCUE);
+}
+
+bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet)
+{
+    return save(path, optimizer, state, quiet ? BE_QUIET : TELL);
 }
 
 /* ---- loading ---- */
@@ -232,6 +253,9 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
     state->loss_scale = (float)metadata_number(file, "loss_scale", (double)FLT_MIN, (double)FLT_MAX);
     state->good_steps = (long)metadata_number(file, "good_steps", 0, LARGEST_COUNT);
     state->step = (long)metadata_number(file, "step", 0, LARGEST_COUNT);
+    state->best_loss = (double)INFINITY;
+    if (safetensors_metadata(file, "best_loss") != NULL)
+        state->best_loss = metadata_number(file, "best_loss", 0, DBL_MAX);
     read_place(file, state);
     for (int i = 0; i < state->setting_count; i++) {
         const char *words = safetensors_metadata(file, state->settings[i].key);

@@ -29,6 +29,7 @@ typedef struct CheckpointState {
     float loss_scale; /* fp16; 1 otherwise */
     long good_steps;  /* fp16: steps since the loss scale changed */
     float learning_rate; /* of the last step; 0: none yet */
+    double best_loss; /* the lowest on held-out data so far (--eval-every); INFINITY: none */
     DataPlace place;  /* at which the next step begins; epoch -1: not known, in a file of an older version */
     /* The meaning of the numbers, which must not differ: "--model mlp --activation gelu --optimizer sgd". */
     char model[128];
@@ -55,6 +56,9 @@ void checkpoint_add_setting(CheckpointState *state, const char *key, const char 
  * must be whole there. Faults if a number is infinite or NaN. If the file cannot be written, writes to another directory,
  * and then faults: [note: saved-elsewhere]. */
 void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state);
+/* The same in the middle of a run: if the file cannot be written, writes nothing elsewhere, prints a note unless it
+ * shall be quiet, and returns false, on the rank that writes. */
+bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet);
 
 /* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start,
  * with all its settings. The file sets its hash, and all else to what the file says: also the settings' words. Returns

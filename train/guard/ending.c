@@ -15,8 +15,6 @@
  * with them. */
 static MPI_Comm ending_comm;
 
-enum { TAG_OWN_WORK = 1 };
-
 /* die() may end MPI while the watchdog still runs. The watchdog must not call MPI after that. */
 static pthread_mutex_t receiving = PTHREAD_MUTEX_INITIALIZER;
 static bool mpi_has_ended; /* guarded by `receiving` */
@@ -97,6 +95,11 @@ static void limit_finalize(void)
 
 /* ---- messages that nobody waits for ---- */
 
+MPI_Comm ending_communicator(void)
+{
+    return ending_comm;
+}
+
 void message_send(MPI_Comm comm, int to, int tag, const long *numbers, int count)
 {
     MPI_Request request;
@@ -154,6 +157,7 @@ static void leave(void)
     limit_finalize();
     while (own_work_was_announced(&rank, &seconds))
         ;
+    stop_answer();
     pthread_mutex_lock(&receiving);
     mpi_has_ended = true;
     pthread_mutex_unlock(&receiving);

@@ -1,5 +1,6 @@
 /* parts.h: inside guard/ only: the guard's parts. ending.c ends the ranks of a job together, watchdog.c detects that
- * they hang, supervise.c runs each rank as the child of a process that sees it die. guard.c puts them together. */
+ * they hang, supervise.c runs each rank as the child of a process that sees it die, stop.c stops them after a signal.
+ * guard.c puts them together. */
 #ifndef LOCKSTEP_TRAIN_GUARD_PARTS_H
 #define LOCKSTEP_TRAIN_GUARD_PARTS_H
 
@@ -15,6 +16,9 @@
 void ending_open(void);
 
 /* ---- ending.c: messages, beside the collectives and never waited for ---- */
+
+enum { TAG_OWN_WORK = 1, TAG_STOP }; /* on this communicator, of all ranks */
+MPI_Comm ending_communicator(void);
 
 /* numbers: must outlive the message. Does nothing once MPI has ended on this rank. */
 void message_send(MPI_Comm comm, int to, int tag, const long *numbers, int count);
@@ -36,6 +40,11 @@ void own_work_news_end(void); /* no more is sent from here on, because the job e
 
 /* Watches the group, of several ranks, until this rank leaves it. Collective. */
 void watchdog_watch(ProcessGroup *pg);
+
+/* ---- stop.c ---- */
+
+/* Receives what other ranks say about a signal, and answers: [note: stop]. The watchdog's thread calls it often. */
+void stop_answer(void);
 
 /* ---- flight.c ---- */
 

@@ -104,7 +104,7 @@ static _Noreturn void wait_for_child(const char *rank)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool has_said_all = WIFEXITED(status) && atomic_load(&shared->end_is_explained);
-    if (has_said_all && code <= 2) /* 0; or 1 or 2, and it has printed the reason */
+    if (has_said_all && (code <= 2 || code == STOPPED_STATUS)) /* 0; or another one, and it has printed the reason */
         _exit(code);
     const int dead = (int)child;
     child = 0;

@@ -11,8 +11,7 @@
  * and a rank for which this number was a different collective reports it.
  * A rank may be missing in one group because it waits in another one. So each rank says what it does in all groups in
  * which it waits, and raises the alarm in them.
- * There is no need to wait for the time-out if the missing rank has left the group: parts.h, "leaving", says how that
- * is known.
+ * If the missing rank has left the group, the others do not wait for the time-out: parts.h, "leaving".
  */
 #include "train/guard/parts.h"
 
@@ -264,6 +263,7 @@ static void *watch_groups(void *unused)
             leave_out(gap);
         looked += gap;
         exchange_own_work();
+        stop_answer();
         for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next)
             look_at(watch);
     }

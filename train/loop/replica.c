@@ -12,7 +12,7 @@
 
 void replica_create(Replica *replica, const Options *options, uint64_t seed, long total_steps)
 {
-    *replica = (Replica){.options = options, .total_steps = total_steps};
+    *replica = (Replica){.options = options, .total_steps = total_steps, .best_loss = (double)INFINITY};
     model_create(&replica->model, &options->model, seed);
     replica->tape.precision = options->precision;
     replica->tape.dropout = (DropoutMask){.probability = options->dropout, .seed = options->seed};
@@ -130,6 +130,7 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
     CheckpointState state = {.step = next_step,
                              .loss_scale = replica->scaler.scale,
                              .good_steps = replica->scaler.good_steps,
+                             .best_loss = replica->best_loss,
                              .place = sampler_place(sampler, next_step)};
     if (next_step > 0)
         state.learning_rate = learning_rate(replica->options, next_step - 1, replica->total_steps);
@@ -191,6 +192,7 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
         replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MOST); /* older versions had no limit */
         replica->scaler.good_steps = saved.good_steps;
     }
+    replica->best_loss = saved.best_loss;
     return saved.step;
 }
 
@@ -198,6 +200,13 @@ void replica_save(Replica *replica, const char *path, int rank, const Sampler *s
 {
     CheckpointState state = checkpoint_state(replica, sampler, next_step);
     checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
+}
+
+bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step,
+                      bool quiet)
+{
+    CheckpointState state = checkpoint_state(replica, sampler, next_step);
+    return checkpoint_try_save(rank == 0 ? path : NULL, &replica->optimizer, &state, quiet);
 }
 
 const char *precision_name(DType precision)

@@ -26,6 +26,7 @@ typedef struct Replica {
     int64_t capacity;       /* the number of samples that fit into them; grows when needed */
     uint32_t data_checksum; /* of what is trained on; set by the caller, if the run saves or resumes */
     bool rank_order;        /* of Resolved; the same */
+    double best_loss;       /* the lowest on held-out data so far, for checkpoints; INFINITY: none */
     bool resumes_quietly;  /* replica_resume() prints no notes: another replica has read the same file, and did */
     uint64_t resumed_hash; /* of the checkpoint that replica_resume() has read */
 } Replica;
@@ -68,9 +69,12 @@ long run_length(const Options *options, const Sampler *sampler);
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). Lets the
  * sampler go on at the file's place in the data, and sets total_steps by it. Notes say in what this run differs from
  * the one that was saved. die()s if the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks:
- * each may hold a part of the optimizer's state. next_step: number of steps done. */
+ * each may hold a part of the optimizer's state. next_step: number of steps done. If the file cannot be written,
+ * replica_save() rescues it and faults; replica_try_save() prints a note, unless quiet, and returns false on rank 0. */
 long replica_resume(Replica *replica, const char *path, Sampler *sampler);
 void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step);
+bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step,
+                      bool quiet);
 
 const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */
 

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/device.h"
+#include "train/guard/guard.h"
 #include "train/report/output.h"
 
 double report_resident_mb(void)
@@ -165,6 +166,7 @@ static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, 
     summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */
     summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
+    cJSON_AddItemToObject(summary, "evaluations", way_curve(&record->way));
     summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
     add_memory(summary, replica, ddp, record);
     summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
@@ -225,6 +227,15 @@ void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *repli
     if (options->json != NULL)
         summary_write(summary, options->json);
     cJSON_Delete(summary);
+}
+
+int report_stopped(const Replica *replica, long done, int signal)
+{
+    const char *save = replica->options->save;
+    advise("stopped by signal %d (%s) after step %ld of %ld: %s%s", signal, strsignal(signal), done,
+           replica->total_steps, save != NULL ? "go on with --resume " : "nothing is saved, because there is no --save",
+           save != NULL ? save : "");
+    return STOPPED_STATUS;
 }
 
 /* note: most-steps-skipped

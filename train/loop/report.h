@@ -3,7 +3,7 @@
 #define LOCKSTEP_TRAIN_REPORT_H
 
 #include "data/sampler.h"
-#include "train/loop/evaluate.h"
+#include "train/loop/on_the_way.h"
 #include "train/loop/replica.h"
 #include "train/report/stats.h"
 #include "train/loop/verify.h"
@@ -20,6 +20,7 @@ typedef struct RunRecord {
     double base_rss_mb;     /* memory before the model was created: program, libraries, data set */
     double peak_rss_mb;     /* largest peak of any rank, in training only */
     Evaluation evaluation;
+    OnTheWay way;
     Verification verification;
 } RunRecord;
 
@@ -33,6 +34,10 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
                 const RunRecord *record);
+
+/* A signal has stopped the run after `done` steps: rank 0 says so. There may be little time, so nothing else is written.
+ * Returns the exit status. */
+int report_stopped(const Replica *replica, long done, int signal);
 
 /* True if the run has trained. False, and rank 0 says why, if most steps were skipped, if the loss on held-out data is
  * not finite, or if the verification has failed (which has said so itself). */

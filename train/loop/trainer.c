@@ -12,11 +12,12 @@
 #include "device/device.h"
 #include "ddp/replicas.h"
 #include "ddp/sync_batch_norm.h"
-#include "train/loop/evaluate.h"
+#include "train/guard/guard.h"
 #include "train/loop/not_finite.h"
 #include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
+#include "train/loop/start.h"
 #include "train/report/stats.h"
 #include "train/report/trace.h"
 #include "train/loop/verify.h"
@@ -162,12 +163,6 @@ static double global_loss(Trainer *trainer, double loss)
     return loss / (double)replica_terms(&trainer->replica, trainer->record.global_samples);
 }
 
-/* True after every `every` steps; never if every <= 0. */
-static bool is_due(long step, long every)
-{
-    return every > 0 && (step + 1) % every == 0;
-}
-
 /* Faults if weights differ between ranks, or if a 16-bit copy is not what its weights round to. Collective. */
 static void check_weights(Trainer *trainer)
 {
@@ -180,44 +175,57 @@ static void check_weights(Trainer *trainer)
     pg_set_measuring(trainer->pg, true);
 }
 
-/* Collective: all ranks have a part of what is written, and rank 0 writes it. */
-static void save(Trainer *trainer, long next_step)
+/* The mean loss over all ranks, where the progress or the log needs it. loss_scale: with which the step began. */
+static void report_loss(Trainer *trainer, long step, double loss, double loss_scale)
 {
-    pg_set_measuring(trainer->pg, false);
-    ddp_gather_weights(trainer->ddp);
-    replica_save(&trainer->replica, trainer->options->save, pg_rank(trainer->pg), &trainer->sampler, next_step);
-    pg_set_measuring(trainer->pg, true);
+    const Options *options = trainer->options;
+    const Replica *replica = &trainer->replica;
+    RunRecord *record = &trainer->record;
+    const bool first = step == record->first_step, last = step + 1 == replica->total_steps;
+    const bool logged = options->log != NULL && is_due(step, options->log_every);
+    if (!first && !last && !logged && !is_due(step, (replica->total_steps - record->first_step) / LOSS_REPORTS + 1))
+        return;
+    record->final_loss = global_loss(trainer, loss);
+    if (first)
+        record->first_loss = record->final_loss;
+    if (logged)
+        way_log(&record->way, step, record->final_loss, loss_scale, record->global_samples, &record->stats.last);
 }
 
-static void run_steps(Trainer *trainer)
+static void run_step(Trainer *trainer, long step)
 {
     const Options *options = trainer->options;
     RunRecord *record = &trainer->record;
-    long total = trainer->replica.total_steps;
-    long report_every = (total - record->first_step) / LOSS_REPORTS + 1;
-    for (long step = record->first_step; step < total; step++) {
-        double loss = train_step(trainer, step);
-        bool first = step == record->first_step, last = step + 1 == total;
-        if (first || last || is_due(step, report_every)) {
-            record->final_loss = global_loss(trainer, loss);
-            if (first)
-                record->first_loss = record->final_loss;
-        }
-        ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
-        progress_step(&trainer->progress, step, record->final_loss,
-                      (double)(record->global_samples * trainer->replica.time),
-                      trainer->record.stats.last.seconds[PART_EXPOSED]);
-        if (is_due(step, options->check_every))
-            check_weights(trainer);
-        if (!last && is_due(step, options->save_every))
-            save(trainer, step + 1);
-    }
+    const bool last = step + 1 == trainer->replica.total_steps;
+    const double loss_scale = (double)trainer->replica.scaler.scale;
+    report_loss(trainer, step, train_step(trainer, step), loss_scale);
+    ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
+    if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
+        record->evaluation = way_evaluate(&record->way, step + 1);
+    progress_step(&trainer->progress, step, record->final_loss,
+                  (double)(record->global_samples * trainer->replica.time),
+                  record->stats.last.seconds[PART_EXPOSED]);
+    if (is_due(step, options->check_every))
+        check_weights(trainer);
+    if (!last && is_due(step, options->save_every))
+        way_save(&record->way, step + 1, false);
+}
+
+/* Returns the number of steps done. *signal: the one that has stopped the run, or 0. */
+static long run_steps(Trainer *trainer, int *signal)
+{
+    const long total = trainer->replica.total_steps;
+    long step = trainer->record.first_step;
+    stop_on_signals(step, trainer->options->group.timeout);
+    for (; (*signal = stop_is_due(step)) == 0 && step < total; step++)
+        run_step(trainer, step);
     pg_set_measuring(trainer->pg, false);
-    record->peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers all in stage 5 */
+    trainer->record.peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers in stage 5 */
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
     check_weights(trainer);
+    return step;
 }
 
 /* ---- before and after ---- */
@@ -240,47 +248,6 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
     }
 }
 
-/* note: uneven-end
- * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
- * all-reduce. So before the first step, ranks tell each other how many steps they have data for. Collective. */
-static void check_even_end(const Trainer *trainer)
-{
-    const int64_t total_steps = trainer->replica.total_steps + trainer->sampler.batch_offset;
-    int world_size = pg_world_size(trainer->pg), fewest_rank = 0, most_rank = 0;
-    int64_t mine = sampler_rank_steps(&trainer->sampler, pg_rank(trainer->pg));
-    int64_t *steps = alloc_or_fault((size_t)world_size * sizeof *steps);
-    pg_all_gather(trainer->pg, &mine, steps, 1, DTYPE_I64, "steps that a rank has data for");
-    for (int rank = 1; rank < world_size; rank++) {
-        fewest_rank = steps[rank] < steps[fewest_rank] ? rank : fewest_rank;
-        most_rank = steps[rank] > steps[most_rank] ? rank : most_rank;
-    }
-    int64_t fewest = steps[fewest_rank], most = steps[most_rank];
-    free(steps);
-    if (fewest < most && fewest < total_steps && trainer->options->join == JOIN_NONE)
-        die("--rank-samples: an epoch has %lld batches on rank %d, but only %lld on rank %d, and the others would wait "
-            "for it; give --join to train on without its data, --drop-last to stop all ranks there, or equal numbers",
-            (long long)most, most_rank, (long long)fewest, fewest_rank);
-}
-
-/* Each rank reads the files of its own host, and the same name may hold other data there. Collective. */
-static void check_same_files(const Trainer *trainer)
-{
-    char text[320], checkpoint[128] = "none";
-    const Replica *replica = &trainer->replica;
-    if (pg_world_size(trainer->pg) == 1)
-        return; /* a checksum takes time, and there is nothing to compare */
-    if (trainer->options->resume != NULL)
-        snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
-                 trainer->record.first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
-                 (unsigned long long)replica->resumed_hash);
-    snprintf(text, sizeof text, "the data to train on is %lld samples, checksum %08x\n"
-             "the data to evaluate on is %lld samples, checksum %08x\n" "the checkpoint (--resume) is %s\n",
-             (long long)trainer->train_set.size, replica->data_checksum,
-             (long long)trainer->eval_set.size, dataset_checksum(&trainer->eval_set), checkpoint);
-    replicas_check_same_text(trainer->pg, text, "the ranks read different files",
-                             "give every rank the same data and checkpoint");
-}
-
 /* The replica stands where the checkpoint was saved, if there is one.
  *
  * note: same-start
@@ -300,8 +267,8 @@ static void create_replica(Trainer *trainer, const Options *options, const Resol
     if (options->warmup_given && options->warmup_steps > replica->total_steps)
         die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps,
             replica->total_steps);
-    check_same_files(trainer);
-    check_even_end(trainer);
+    start_check_same_files(trainer->pg, replica, &trainer->train_set, &trainer->eval_set, trainer->record.first_step);
+    start_check_even_end(trainer->pg, replica, &trainer->sampler);
     if (trainer->record.first_step >= replica->total_steps)
         die("--resume: %s was saved after %ld steps, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
@@ -365,35 +332,48 @@ static void tear_down(Trainer *trainer)
     free(trainer->initial_weights);
 }
 
+/* The training is done: all other outputs and checks. Returns the status. */
+static int finish(Trainer *trainer, const Resolved *resolved)
+{
+    const Options *options = trainer->options;
+    RunRecord *record = &trainer->record;
+    stop_no_more();
+    if (options->trace != NULL)
+        trace_write(trainer->pg, options->trace);
+    if (options->eval_every == 0) /* else the last step was evaluated */
+        record->evaluation = way_evaluate(&record->way, trainer->replica.total_steps);
+    if (options->verify != VERIFY_NONE)
+        record->verification = verify_training(options, trainer->pg, &trainer->train_set, &trainer->replica,
+                                               trainer->initial_weights, record->first_step);
+    report_end(resolved, trainer->pg, &trainer->replica, trainer->ddp, record);
+    if (options->generate > 0 && pg_rank(trainer->pg) == 0)
+        generate_text(&trainer->replica, options->generate, options->seed);
+    return report_success(&trainer->replica, record) ? 0 : 1;
+}
+
 int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .pg = pg};
     RunRecord *record = &trainer.record;
+    int signal;
     set_up(&trainer, options, resolved);
     keep_initial_weights(&trainer);
     report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL)
         trace_start(pg);
-    progress_start(&trainer.progress, record->first_step, trainer.replica.total_steps,
-                   options->model.kind == MODEL_GPT ? "tokens" : "samples");
+    record->way = (OnTheWay){.options = options, .pg = pg, .ddp = trainer.ddp, .replica = &trainer.replica,
+                             .eval_set = &trainer.eval_set, .sampler = &trainer.sampler,
+                             .progress = &trainer.progress};
+    way_begin(&record->way, record->first_step);
     pg_reset_counters(pg);
-    run_steps(&trainer);
+    const long done = run_steps(&trainer, &signal);
     if (trainer.norm_group != NULL)
         record->norm_collectives = pg_counters(trainer.norm_group).collectives;
     pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
-    if (options->save != NULL)
-        save(&trainer, trainer.replica.total_steps);
-    if (options->trace != NULL)
-        trace_write(pg, options->trace);
-    record->evaluation = evaluate(&trainer.replica, &trainer.eval_set, pg, options->eval_samples);
-    if (options->verify != VERIFY_NONE)
-        record->verification = verify_training(options, pg, &trainer.train_set, &trainer.replica,
-                                               trainer.initial_weights, record->first_step);
-    report_end(resolved, pg, &trainer.replica, trainer.ddp, record);
-    if (options->generate > 0 && pg_rank(pg) == 0)
-        generate_text(&trainer.replica, options->generate, options->seed);
-    const bool good = report_success(&trainer.replica, record);
+    way_save(&record->way, done, true);
+    const int status = signal != 0 ? report_stopped(&trainer.replica, done, signal) : finish(&trainer, resolved);
+    const bool good = way_end(&record->way);
     tear_down(&trainer);
-    return good ? 0 : 1;
+    return status == 0 && !good ? 1 : status;
 }

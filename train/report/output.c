@@ -25,7 +25,7 @@ void progress_start(Progress *progress, long first_step, long steps, const char 
 
 static bool line_is_due(const Progress *progress, long step, double now)
 {
-    if (step == progress->first_step || step == progress->steps - 1)
+    if (step == progress->first_step || step == progress->steps - 1 || progress->unseen_is_new)
         return true;
     double seconds = now - progress->shown_at;
     if (progress->terminal)
@@ -63,8 +63,10 @@ static void show(Progress *progress, long step, double loss, double now)
            seconds > 0 ? progress->units / seconds : 0.0, progress->unit);
     if (job_world_size() > 1)
         printf(", %.0f %% waiting for other ranks", seconds > 0 ? 100 * progress->exposed / seconds : 0.0);
-    printf("%s%s", time_left, progress->terminal ? "\033[K" : "\n");
+    printf("%s%s%s", progress->terminal || progress->unseen_is_new ? progress->unseen : "", time_left,
+           progress->terminal ? "\033[K" : "\n");
     fflush(stdout);
+    progress->unseen_is_new = false;
     progress->line_open = progress->terminal;
     progress->shown_at = now;
     progress->units = progress->exposed = 0;
@@ -84,6 +86,16 @@ void progress_step(Progress *progress, long step, double loss, double units, dou
     own_work_begin("prints", "a line about a step");
     show(progress, step, loss, now);
     own_work_end();
+}
+
+void progress_evaluated(Progress *progress, double loss, double accuracy, double seconds)
+{
+    int length = snprintf(progress->unseen, sizeof progress->unseen, ", on unseen data %.4f", loss);
+    if (!isnan(accuracy))
+        snprintf(progress->unseen + length, sizeof progress->unseen - (size_t)length, ", %.2f %% right",
+                 100 * accuracy);
+    progress->unseen_is_new = true;
+    progress->shown_at += seconds;
 }
 
 void progress_end(Progress *progress)

@@ -22,6 +22,8 @@ typedef struct Progress {
     double shown_at;       /* when a line was last shown */
     /* Since a line was last shown: */
     double units, exposed;
+    char unseen[64];       /* the end of the line: the last evaluation; "": none */
+    bool unseen_is_new;    /* it has not been shown */
 } Progress;
 
 /* The run will do steps first_step to steps - 1. unit ("samples") is not copied. */
@@ -29,6 +31,9 @@ void progress_start(Progress *progress, long first_step, long steps, const char 
 /* `step` is done. loss: a mean; units: samples or tokens of its global batch; exposed: seconds spent waiting for
  * collectives. */
 void progress_step(Progress *progress, long step, double loss, double units, double exposed);
+/* Call it before progress_step(), which then shows these results on unseen data; accuracy: NAN if there is none. The
+ * seconds that they took do not count for the speed. */
+void progress_evaluated(Progress *progress, double loss, double accuracy, double seconds);
 void progress_end(Progress *progress);
 
 /* ---- summary: a value that this run does not have is null ---- */

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# test_on_the_way.sh: what a run does beside training, and that it does not change the training: --eval-every gives, to
+# the bit, what runs give that end there, or go on from their checkpoints; --save-best, --log, and saves that fail.
+#
+# usage: test_on_the_way.sh TRAIN MPIEXEC [FLAGS OF TRAIN...]
+set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
+train=$(realpath "$1") mpiexec=$2
+shift 2
+more=("$@")
+cd "$scratch" || exit 1
+
+# run STATUS FLAGS...: on 2 ranks
+run() {
+    local expected=$1 status
+    shift
+    # shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
+    "$mpiexec" ${MPIEXEC_FLAGS:-} -n 2 "$train" "${more[@]}" "$@" >out 2>err </dev/null
+    status=$?
+    [ $status -eq "$expected" ] || fail "expected status $expected, got $status: $*"
+}
+
+# The loss rises in the end, because the learning rate is too high.
+mlp=(--model mlp --eval-samples 301 --batch-size 32 --lr-schedule constant --lr 0.2)
+
+# ---- the curve, the best state, the log ----
+
+run 0 "${mlp[@]}" --steps 12 --eval-every 3 --save-best best --log log --json whole.json
+run 0 "${mlp[@]}" --steps 12 --json plain.json
+keys=(weights_hash final_loss eval_loss)
+# (Level 3 gathers the first layer again, because it gives up all weights after an evaluation.)
+[[ "${more[*]}" = *"--zero 3"* ]] || keys+=(collectives_per_step bytes_per_step)
+for key in "${keys[@]}"; do
+    [ "$(jq ".$key" whole.json)" = "$(jq ".$key" plain.json)" ] ||
+        fail "an evaluation on the way changes the training: $key is $(jq -c ".$key" whole.json), and" \
+            "$(jq -c ".$key" plain.json) without --eval-every"
+done
+jq -c '.evaluations[] | [.step, .eval_loss, .eval_accuracy]' whole.json >curve
+for steps in 3 6 9 12; do
+    run 0 "${mlp[@]}" --steps $steps --save at_$steps --json json
+    jq -c "[$steps, .eval_loss, .eval_accuracy]" json
+done >expected
+cmp -s expected curve || fail "the curve is not that of runs that end there: $(diff expected curve | tr '\n' ' ')"
+run 0 "${mlp[@]}" --steps 9 --resume at_6 --json json
+jq -c "[9, .eval_loss, .eval_accuracy]" json | grep -qxF -f - curve || fail "a checkpoint's evaluation is not in the curve"
+
+step_of() { # of a checkpoint
+    grep -a -o '"step":"[0-9]*"' "$1" | grep -o '[0-9]*'
+}
+lowest=$(jq -s "min_by(.[1])[0] // 0" curve)
+[ "$lowest" -gt 3 ] && [ "$lowest" -lt 12 ] || fail "the lowest loss is not in the middle of the curve: $(tr '\n' ' ' <curve)"
+[ "$(step_of best)" = "$lowest" ] || fail "--save-best has step $(step_of best), but the lowest loss is that of step $lowest"
+"$train" "${mlp[@]}" --steps $((lowest + 1)) --resume best >out 2>err || fail "the best state cannot be resumed"
+
+[ "$(head -n 1 log)" = step,loss,learning_rate,gradient_norm,loss_scale,step_ms,exposed_comm_ms,samples_per_s ] ||
+    fail "--log: another header: $(head -n 1 log)"
+[ "$(tail -n +2 log | cut -d , -f 1 | tr '\n' ' ')" = "$(seq -s ' ' 12) " ] || fail "--log: not one row per step: $(cat log)"
+tail -n 1 log | awk -F , -v loss="$(jq .final_loss whole.json)" '
+    { d = $2 - loss; exit !(NF == 8 && d * d < 1e-14 && $3 == 0.2 && $4 > 0 && $5 == 1 && $6 > 0 && $8 > 0) }' ||
+    fail "--log: the last row is wrong: $(tail -n 1 log), loss $(jq .final_loss whole.json)"
+run 0 "${mlp[@]}" --steps 12 --log thin --log-every 5
+[ "$(cut -d , -f 1 thin | tr '\n' ' ')" = "step 5 10 " ] || fail "--log-every 5: $(cat thin)"
+
+# ---- a run that goes on ----
+
+# Rows after the checkpoint are replaced. The earlier best state stays, because all later ones are worse.
+run 0 "${mlp[@]}" --steps $lowest --eval-every 3 --save half --save-best best
+cut -d , -f 1-5 log >expected
+head -c -10 log >cut && mv cut log # as a run leaves it that was killed
+cp best before
+run 0 "${mlp[@]}" --steps 12 --resume half --log log --eval-every 3 --save-best best
+cut -d , -f 1-5 log | cmp -s - expected || fail "--log of a resumed run: $(cut -d , -f 1-5 log | diff expected - | tr '\n' ' ')"
+cmp -s best before || fail "a resumed run has replaced the best state by a worse one"
+seq 9 >list
+run 2 "${mlp[@]}" --steps 12 --resume half --log list
+grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
+[ "$(wc -l <list)" -eq 9 ] || fail "another file was changed"
+
+# ---- what cannot be written: the same in all stages ----
+
+[ ${#more[@]} -eq 0 ] || { finish; exit; }
+
+toy=(--model mlp-toy --eval-samples 10 --steps 10000)
+wait_for() { # COMMAND...
+    local i
+    for ((i = 0; i < 600; i++)); do
+        "$@" >/dev/null 2>&1 && return
+        sleep 0.05
+    done
+    fail "not after 30 s: $*"
+}
+
+# The directory is gone for a while: training goes on, and later saves succeed.
+mkdir place
+(
+    wait_for test -e place/ck
+    mv place away
+    wait_for grep -q 'training goes on' err
+    mv away place
+) &
+run 0 "${toy[@]}" --save place/ck --save-every 20
+wait
+[ "$(grep -c 'training goes on' err)" -eq 1 ] || fail "a save that fails: expected one note, got: $(cat err)"
+[ "$(step_of place/ck)" = 10000 ] || fail "the last save is that of step $(step_of place/ck)"
+
+# It stays away: status 1.
+(
+    wait_for test -e place/best
+    mv place away
+) &
+run 1 "${toy[@]}" --eval-samples 0 --lr 1e-4 --eval-every 20 --save-best place/best # it improves all the time
+wait
+grep -q 'fault: .*--save-best: the best state of this run could not be written to place/best' err ||
+    fail "no line says that the best state is missing"
+
+# The disk is full: no file of the process may grow by more than this. (The last row that is begun has no room.)
+"$train" "${toy[@]}" --steps 40000 --log full --log-every 4 >/dev/null 2>err &
+wait_for test -s full
+size=$(($(stat -c %s full) + 50021))
+prlimit --pid $! --fsize=$size:$size
+wait $!
+[ $? -eq 1 ] || fail "a log that is not whole: expected status 1"
+grep -q 'note: full: write failed: .*; the row of step [0-9]* is left out, and training goes on' err || fail "no note"
+grep -q 'fault: .*full: lacks [0-9]* row' err || fail "no line says that rows are missing"
+awk -F , 'NF != 8 { exit 1 }' full && [ "$(tail -c 1 full)" = "" ] || fail "--log: a row that is not whole: $(tail -n 1 full)"
+finish

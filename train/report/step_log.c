@@ -1,0 +1,79 @@
+/* step_log.c: see step_log.h. */
+#include "train/report/step_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "train/files/atomic_file.h"
+
+/* note: log-of-a-resumed-run
+ * Steps after the checkpoint are trained again, so their rows go: each step has one row, and a plot has no jump back. A
+ * last row without its end, which a killed run leaves, goes, too. */
+static void keep_rows(AtomicFile *file, const char *path, long last_step, const char *header)
+{
+    char *line = NULL;
+    size_t size = 0;
+    FILE *old = fopen(path, "r");
+    if (old == NULL)
+        return;
+    ssize_t length = getline(&line, &size, old);
+    if (length > 0 && strcmp(line, header) != 0)
+        die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
+    while ((length = getline(&line, &size, old)) > 0 && line[length - 1] == '\n' && atol(line) <= last_step)
+        atomic_write(file, line, (size_t)length);
+    free(line);
+    fclose(old);
+}
+
+void step_log_open(StepLog *log, const char *path, long first_step, const char *unit)
+{
+    AtomicFile file;
+    char header[160];
+    snprintf(header, sizeof header, "step,loss,learning_rate,gradient_norm,loss_scale,step_ms,exposed_comm_ms,"
+             "%s_per_s\n", unit);
+    own_work_begin("writes", path);
+    atomic_open(&file, path);
+    atomic_write(&file, header, strlen(header));
+    if (first_step > 0)
+        keep_rows(&file, path, first_step, header);
+    atomic_commit(&file);
+    *log = (StepLog){.path = path, .file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
+    CHECK(log->file >= 0, "%s: open failed: %s", path, strerror(errno));
+    log->size = lseek(log->file, 0, SEEK_END);
+    own_work_end();
+}
+
+void step_log_add(StepLog *log, const StepRow *row)
+{
+    char line[256];
+    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step, row->loss,
+                                row->learning_rate, row->gradient_norm, row->loss_scale, 1e3 * row->seconds,
+                                1e3 * row->exposed, row->units / row->seconds);
+    own_work_begin("writes", log->path);
+    errno = ENOSPC; /* if only a part of the row was written */
+    if (write(log->file, line, (size_t)length) == length) {
+        log->size += length;
+    } else {
+        if (log->lost++ == 0)
+            advise("%s: write failed: %s; the row of step %ld is left out, and training goes on", log->path,
+                   strerror(errno), row->step);
+        if (ftruncate(log->file, log->size) != 0) /* no half row */
+            log->lost++;
+    }
+    own_work_end();
+}
+
+bool step_log_close(StepLog *log)
+{
+    if (close(log->file) != 0)
+        log->lost++;
+    if (log->lost > 0)
+        job_say_fault("%s: lacks %ld row(s), which could not be written: was the disk full?", log->path, log->lost);
+    return log->lost == 0;
+}
