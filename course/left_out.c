@@ -74,12 +74,6 @@ const GradientCodec *codec_find(const char *name)
     return strcmp(name, as_they_are.name) == 0 ? &as_they_are : NULL;
 }
 
-const GradientCodec *codec_of(DType dtype)
-{
-    (void)dtype;
-    return &as_they_are;
-}
-
 /* ---- what is seen of a run ---- */
 
 void trace_start(ProcessGroup *pg)
