@@ -10,7 +10,7 @@
 #include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 
 enum { WORKS = 40 };
 
@@ -214,7 +214,7 @@ static void test_counters_and_timeline(void **state)
     int before = timeline_events(&events);
     pg_reset_counters(pg);
     timeline_enable();
-    phases_observe(pg);
+    timeline_observe(pg);
     for (int i = 0; i < 4; i++) {
         buffer[i] = buffer_of(13);
         works[i] = pg_all_reduce_async(pg, buffer[i], buffer[i], count_of(13), DTYPE_F32, REDUCE_SUM, names[i]);

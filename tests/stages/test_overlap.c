@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 
 static ProcessGroup *pg;
 
@@ -283,7 +283,7 @@ int main(int argc, char **argv)
                                    .debug_collectives = true};
     pg = tests_start_group(&argc, &argv, &options);
     timeline_enable();
-    phases_observe(pg);
+    timeline_observe(pg);
     int failures = cmocka_run_group_tests_name("overlap", tests, NULL, NULL);
     job_close(pg);
     return failures != 0;
