@@ -7,12 +7,34 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/rng.h"
+#include "data/file_kind.h"
 #include "device/device.h"
 #include "train/loop/evaluate.h"
-#include "train/report/output.h"
 
 #define TEMPERATURE 0.8f /* below 1: likely bytes become even more likely */
 #define PROMPT "The "     /* what the generated text begins with */
+
+/* bytes: one character of UTF-8. Control characters have one byte, or two (U+0080 to U+009F). */
+static bool is_printable(const unsigned char *bytes, int length)
+{
+    if (length == 1)
+        return bytes[0] == '\n' || bytes[0] == '\t' || (bytes[0] >= ' ' && bytes[0] != 0x7f);
+    return length > 2 || bytes[0] != 0xc2 || bytes[1] >= 0xa0;
+}
+
+void text_print_byte(TextOutput *text, unsigned char byte)
+{
+    int length = 1; /* of the first character; 0: incomplete; -1: the first byte belongs to none */
+    text->pending[text->count++] = byte;
+    while (text->count > 0 && (length = utf8_length(text->pending, text->count)) != 0) {
+        const int taken = length > 0 ? length : 1;
+        const bool printable = length > 0 && is_printable(text->pending, length);
+        for (int i = 0; i < taken; i++)
+            putchar(printable ? text->pending[i] : '?');
+        text->count -= taken;
+        memmove(text->pending, text->pending + taken, (size_t)text->count);
+    }
+}
 
 /* Draws a byte from softmax(logits / TEMPERATURE). */
 static int32_t draw_byte(const float *logits, int vocabulary, Rng *rng)
