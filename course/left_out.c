@@ -1,16 +1,20 @@
-/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, traces, the step
- * log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told so), files
- * that appear whole or not at all, and what --data says of a file that is neither images nor text. */
+/* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, generated text,
+ * traces, the step log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told
+ * so), gradients and operands in 16 bits, files that appear whole or not at all, and what --data says of a file that is
+ * neither images nor text. */
 #include <stdio.h>
 #include <string.h>
 
+#include "autograd/rounding.h"
 #include "base/check.h"
 #include "comm/allreduce.h"
 #include "data/file_kind.h"
+#include "ddp/codec.h"
 #include "train/files/atomic_file.h"
-#include "train/files/checkpoint.h"
 #include "train/guard/guard.h"
 #include "train/guard/parts.h"
+#include "train/loop/evaluate.h"
+#include "train/loop/replica.h"
 #include "train/report/step_log.h"
 #include "train/report/trace.h"
 
@@ -19,40 +23,70 @@ static void refuse(const char *flag)
     die("%s: this directory leaves it out; the whole project has it", flag);
 }
 
-void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
+long replica_resume(Replica *replica, const char *path, Sampler *sampler)
 {
-    (void)state, (void)key, (void)format;
+    (void)replica, (void)path, (void)sampler;
+    refuse("--resume");
+    return 0;
 }
 
-void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
+void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step)
 {
-    (void)path, (void)optimizer, (void)state;
+    (void)replica, (void)path, (void)rank, (void)sampler, (void)next_step;
     refuse("--save");
 }
 
-bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet)
+bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step, bool quiet)
 {
-    (void)path, (void)optimizer, (void)state, (void)quiet;
+    (void)replica, (void)path, (void)rank, (void)sampler, (void)next_step, (void)quiet;
     refuse("--save-best");
     return false;
 }
 
-bool checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *state)
+void generate_text(Replica *replica, long bytes, uint64_t seed)
 {
-    (void)path, (void)optimizer, (void)state;
-    refuse("--resume");
-    return false;
+    (void)replica, (void)bytes, (void)seed;
+    advise("--generate: this directory leaves it out; the whole project has it"); /* the run itself is complete */
 }
 
-CheckpointSetting *checkpoint_setting(CheckpointState *state, const char *key)
+/* ---- 16 bits: --precision and --grad-dtype begin in stage 4 ---- */
+
+const void *rounded_operand(Tape *tape, const Tensor *x)
 {
-    (void)key;
-    return &state->settings[0];
+    (void)tape;
+    return x->data;
 }
 
-void checkpoint_compare(const char *path, const CheckpointState *saved, const CheckpointState *ours)
+const void *rounded_gradient(Tape *tape, Tensor *out)
 {
-    (void)path, (void)saved, (void)ours;
+    (void)tape;
+    return out->grad;
+}
+
+const Parameter *parameters_find_stale(const ParameterList *list)
+{
+    (void)list;
+    return NULL;
+}
+
+size_t parameters_operand_bytes(const ParameterList *list)
+{
+    (void)list;
+    return 0;
+}
+
+static const GradientCodec as_they_are = {.name = "fp32", .dtype = DTYPE_F32};
+
+const GradientCodec *codec_find(const char *name)
+{
+    return strcmp(name, as_they_are.name) == 0 ? &as_they_are : NULL;
+}
+
+/* ---- what is seen of a run ---- */
+
+void timeline_observe(ProcessGroup *pg)
+{
+    (void)pg;
 }
 
 void step_log_open(StepLog *log, const char *path, long first_step, const char *unit)
@@ -128,6 +162,8 @@ void supervise_last_call(const char *group, long sequence)
     (void)group, (void)sequence;
 }
 
+/* ---- algorithms ---- */
+
 void all_reduce_root(ProcessGroup *pg, const Collective *collective)
 {
     (void)pg, (void)collective;
@@ -150,6 +186,8 @@ void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective)
 {
     all_reduce_recursive_doubling(pg, collective);
 }
+
+/* ---- files ---- */
 
 /* --json writes its file directly. */
 void atomic_check_writable(const char *flag, const char *path)

@@ -16,19 +16,6 @@ export LC_ALL=C
 root=$1 only=${3-}
 command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
 
-# status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
-status() {
-    local expected=$1 got
-    shift
-    "$@" >"$scratch/out" 2>&1
-    got=$?
-    [ $got -eq "$expected" ] || {
-        fail "$*: exit status $got, expected $expected"
-        head -n 10 "$scratch/out" | sed 's/^/    /'
-        return 1
-    }
-}
-
 # ---- starters ----
 
 compiles() { # STARTER STAGE [DDP_C]

@@ -6,22 +6,15 @@
 #
 # usage: test_course_harmless.sh ROOT [--grade]
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 export LC_ALL=C
 root=$(cd "$1" && pwd) || exit 1
-scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
-trap 'rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 starter=$scratch/starter
-"$root/course/make_starter.sh" 1 "$starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
+status 0 "$root/course/make_starter.sh" 1 "$starter"
 for sanitize in '' address; do # configured alone: compile_commands.json says how ddp.c is compiled
-    cmake -G "Unix Makefiles" -S "$starter" -B "$starter/build${sanitize:+-$sanitize}" -DLOCKSTEP_SANITIZE=$sanitize >"$scratch/out" ||
-        fail "cmake: $(tail -n 3 "$scratch/out")"
+    status 0 cmake -G "Unix Makefiles" -S "$starter" -B "$starter/build${sanitize:+-$sanitize}" -DLOCKSTEP_SANITIZE=$sanitize
 done
 
 # with TEXT...: stage 1's ddp.c with these pieces. A piece is a function body, with `Tape *tape`, `ParameterList
@@ -156,5 +149,5 @@ if [ "${2-}" = --grade ]; then
     grep -q 'ddp.c has called exit(0)' "$scratch/out" || fail "exit(0) is not named: $(cat "$scratch/out")"
 fi
 
-echo "${#pieces[@]} harmless pieces, $failures failure(s)"
-[ $failures -eq 0 ]
+echo "${#pieces[@]} harmless pieces"
+finish

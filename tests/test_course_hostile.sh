@@ -6,17 +6,12 @@
 # usage: test_course_hostile.sh ROOT [--grade]
 # shellcheck disable=SC2016 # what is quoted is for a shell in the sandbox
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/lib.sh"
 export LC_ALL=C
 root=$(cd "$1" && pwd) || exit 1
-scratch=$(mktemp -d) && scratch=$(cd "$scratch" && pwd -P) || exit 1
 listener=
 trap '[ -z "$listener" ] || kill "$listener"; rm -rf "$scratch"' EXIT
-failures=0
-
-fail() {
-    failures=$((failures + 1))
-    echo "FAIL: $*"
-}
 
 # ---- names: objects as the starter's build makes them ----
 
@@ -366,15 +361,11 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
 
     # Without the check of symbols only the sandbox and the secrets are left.
     base_file=$scratch/starter.c
-    "$root/course/make_starter.sh" 1 "$scratch/starter" >"$scratch/out" || fail "no starter: $(cat "$scratch/out")"
+    status 0 "$root/course/make_starter.sh" 1 "$scratch/starter"
     sed 's/die("ddp_create() is not written yet");/ddp_x();/; s/^struct Ddp {/void ddp_x(void);\n&/' \
         "$scratch"/starter/stage1_*/ddp.c >"$base_file"
     hostile forges check 'is not written yet' "$headers
         void ddp_x(void) { $forged }"
-    cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
-    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged _exit(0);")"
-    sed 's/die("ddp_create() is not written yet");/ddp_x();/; s/^struct Ddp {/void ddp_x(void);\n&/' \
-        "$scratch"/starter/stage1_*/ddp.c >"$base_file"
     hostile reads_the_pipe any 'no secret here' "$headers
         #include <sys/ioctl.h>
         void ddp_x(void) { sleep(1); char line[33] = {0}; for (int fd = 3, n; fd < 64; fd++)
@@ -382,6 +373,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
                 dprintf(1, \"\\npassed: test_same_start %s\\n\", line);
             die(\"no secret here\"); }"
     cp "$scratch"/starter/stage1_*/ddp.c "$base_file"
+    hostile forges_and_leaves any 'was not over' "$headers $(at_start "$forged _exit(0);")"
     hostile stays any '' "$headers $(at_start '
         if (fork() == 0) { setsid(); if (fork() == 0) sleep(1000); _exit(0); }
         exit(0);')"
@@ -404,5 +396,4 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     hostile loops any 'still running after 3 s' "$(at_start 'for (volatile int i = 0;; i++) { }')"
 fi
 
-echo "$failures failure(s)"
-[ $failures -eq 0 ]
+finish

@@ -11,15 +11,6 @@ set -u
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
 
-# status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
-status() {
-    local expected=$1 got
-    shift
-    "$@" >"$scratch/out" 2>&1
-    got=$?
-    [ $got -eq "$expected" ] || fail "$*: exit status $got, expected $expected: $(tail -n 5 "$scratch/out")"
-}
-
 # ---- the script ----
 
 make_pack=$root/course/make_instructor_pack.sh

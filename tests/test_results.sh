@@ -14,19 +14,6 @@ command -v python3 >/dev/null || { echo "skipped: python3 is missing"; exit 77; 
 export TMPDIR=$scratch/tmp
 mkdir "$TMPDIR"
 
-# status EXPECTED COMMAND...: checks the exit status; output goes to $scratch/out
-status() {
-    local expected=$1 got
-    shift
-    "$@" >"$scratch/out" 2>&1
-    got=$?
-    [ $got -eq "$expected" ] || {
-        fail "$*: exit status $got, expected $expected"
-        head -n 10 "$scratch/out" | sed 's/^/    /'
-        return 1
-    }
-}
-
 # is EXPECTED WHAT GOT
 is() {
     [ "$1" = "$3" ] || fail "$2: '$3', expected '$1'"

@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "train/gpu.h"
 #include "train/guard/guard.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 #include "train/loop/report.h"
 #include "train/loop/trainer.h"
 
@@ -49,7 +49,7 @@ int main(int argc, char **argv)
         gpu_join_group(pg, resolved.backend == BACKEND_NCCL);
         if (options.flight_recorder != NULL)
             guard_record_flight(pg, options.flight_recorder);
-        phases_observe(pg); /* last: comparing calls is not part of a collective's range */
+        timeline_observe(pg); /* last: comparing calls is not part of a collective's range */
         status = train(&options, &resolved, pg);
     }
     if (pg_rank(pg) == 0)

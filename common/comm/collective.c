@@ -1,10 +1,12 @@
-/* collective.c: what a group and a collective are called, how much it carries, and whether its buffers can be right. */
+/* collective.c: what a group and a collective are called, how much it carries, whether its buffers can be right, and the
+ * calls of observers. */
 #include "comm/collective.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "comm/group.h"
 
 /* ---- names ---- */
@@ -88,4 +90,33 @@ void group_check_buffers(const ProcessGroup *pg, const Collective *c)
     check_count(pg, c, c->send, c->operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
     check_count(pg, c, c->receive, c->operation == OP_ALL_GATHER ? pg->world_size : 1);
     check_places(pg, c);
+}
+
+/* ---- observers ---- */
+
+void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective)
+{
+    for (int i = 0; i < pg->observer_count; i++) {
+        const GroupObserver *o = &pg->observers[i];
+        void (*const functions[])(void *, const Collective *) = {o->called, o->ready, o->carried, o->done, o->waited};
+        if (functions[moment] != NULL)
+            functions[moment](o->self, collective);
+    }
+}
+
+Collective group_begin_meeting(ProcessGroup *pg, const char *what)
+{
+    const double now = now_seconds();
+    const Collective meeting = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+                                .sequence = pg->sequence++, .queued = now, .start = now};
+    group_tell(pg, CALLED, &meeting);
+    group_tell(pg, READY, &meeting); /* it sends nothing */
+    return meeting;
+}
+
+void group_end_meeting(ProcessGroup *pg, Collective *meeting)
+{
+    group_tell(pg, CARRIED, meeting);
+    meeting->end = now_seconds();
+    group_tell(pg, DONE, meeting);
 }

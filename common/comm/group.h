@@ -9,8 +9,7 @@
  *   shared_memory.c  memory that all ranks of a host see
  *   messages.c       sending, receiving and waiting for them
  *   combine.c        the additions
- *   observer.c       calls the functions that are registered to look on at each collective
- *   collective.c     what a collective is called, and whether its buffers can be right
+ *   collective.c     what a collective is called, whether its buffers can be right, and the calls of observers
  *
  * A file calls functions of those below it alone. tests/test_includes.sh checks this.
  */
@@ -65,8 +64,6 @@ struct ProcessGroup {
 
 /* Faults unless the buffers of the collective are there, large enough and in allowed places. */
 void group_check_buffers(const ProcessGroup *pg, const Collective *collective);
-
-/* ---- observer.c ---- */
 
 /* Calls all observers: see observer.h. */
 typedef enum Moment { CALLED, READY, CARRIED, DONE, WAITED } Moment;

@@ -68,7 +68,7 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
 /* The number of terms in the summed loss of `samples` samples, whose targets dataset_get() has written: samples, or the
  * tokens of a text that are not masked. */
 int64_t dataset_terms(const Dataset *dataset, const void *targets, int64_t samples);
-/* A checksum of the files that were read, so that ranks can compare them. Random numbers: 0, because seed and size
+/* The CRC-32 of the files that were read, so that ranks can compare them. Random numbers: 0, because seed and size
  * determine them. */
 uint32_t dataset_checksum(const Dataset *dataset);
 void dataset_close(Dataset *dataset);

@@ -82,12 +82,6 @@ static void *loader_thread(void *argument)
     return NULL;
 }
 
-/* The most samples that one micro-batch of one rank can have. */
-static size_t largest_micro_batch(const Sampler *sampler, int accumulate)
-{
-    return (size_t)(sampler_largest_share(sampler) / accumulate + 1);
-}
-
 Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, int accumulate, long first_step)
 {
     CHECK(rank >= 0 && rank < sampler->world_size, "rank %d of %d", rank, sampler->world_size);
@@ -98,7 +92,7 @@ Loader *loader_start(const Dataset *dataset, const Sampler *sampler, int rank, i
     *loader = (Loader){.dataset = dataset, .rank = rank, .accumulate = accumulate, .first_step = first_step,
                        .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
     sampler_create_like(&loader->sampler, sampler);
-    size_t samples = largest_micro_batch(sampler, accumulate);
+    const size_t samples = (size_t)(sampler_largest_share(sampler) / accumulate + 1); /* at most in a micro-batch */
     loader->indices = alloc_or_fault(samples * sizeof *loader->indices);
     for (int b = 0; b < BUFFERS; b++) {
         loader->batches[b].inputs = alloc_or_fault(samples * dataset->input_bytes);

@@ -28,20 +28,12 @@ static void place_gradients(Bucket *bucket, float *slice)
     }
 }
 
-static size_t all_elements(const Buckets *buckets)
-{
-    size_t elements = 0;
-    for (int b = 0; b < buckets->count; b++)
-        elements += buckets->items[b].elements;
-    return elements;
-}
-
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap)
 {
     size_t room = (size_t)parameters->count;
     int *reverse = alloc_or_fault(room * sizeof *reverse), *bucket_of = alloc_or_fault(room * sizeof *bucket_of);
-    size_t *sizes = alloc_or_fault(room * sizeof *sizes);
+    size_t *sizes = alloc_or_fault(room * sizeof *sizes), all_bytes = 0;
     int trained = reverse_order(parameters, reverse);
     if (order == NULL)
         order = reverse;
@@ -59,11 +51,13 @@ void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameter
         if (bucket->parameters == NULL)
             bucket->parameters = alloc_or_fault(room * sizeof(Parameter *));
         bucket->parameters[bucket->count++] = parameters->items[order[i]];
-        bucket->elements += parameter_gradient_bytes(parameters->items[order[i]]) / sizeof(float);
+        const size_t bytes = parameter_gradient_bytes(parameters->items[order[i]]);
+        bucket->elements += bytes / sizeof(float);
+        all_bytes += bytes;
         buckets->of_parameter[order[i]] = bucket_of[i];
     }
     /* One allocation for all buckets: with shared memory, ranks meet for each one. */
-    buckets->block = pg_alloc_shared(pg, all_elements(buckets) * sizeof(float));
+    buckets->block = pg_alloc_shared(pg, all_bytes);
     float *data = buckets->block;
     for (int b = 0; b < buckets->count; b++) {
         snprintf(buckets->items[b].name, sizeof buckets->items[b].name, "bucket %d", b);

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "base/check.h"
 #include "device/device.h"
 
 /* ---- fp32: as they are ---- */
@@ -98,20 +97,10 @@ static const GradientCodec codecs[] = {
      .finish_reduce_scatter = finish_half_scatter, .round_share = round_to_half, .round_sum = round_to_half},
 };
 
-enum { CODECS = sizeof codecs / sizeof codecs[0] };
-
 const GradientCodec *codec_find(const char *name)
 {
-    for (int i = 0; i < CODECS; i++)
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++)
         if (strcmp(codecs[i].name, name) == 0)
             return &codecs[i];
     return NULL;
-}
-
-const GradientCodec *codec_of(DType dtype)
-{
-    for (int i = 0; i < CODECS; i++)
-        if (codecs[i].dtype == dtype)
-            return &codecs[i];
-    FAULT("no codec sends gradients as %s", dtype_name(dtype));
 }

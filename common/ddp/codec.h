@@ -40,7 +40,5 @@ struct GradientCodec {
 
 /* The codec of this name; NULL if there is none. */
 const GradientCodec *codec_find(const char *name);
-/* The codec that sends gradients as this type: DTYPE_F32, DTYPE_BF16 or DTYPE_F16. */
-const GradientCodec *codec_of(DType dtype);
 
 #endif

@@ -10,7 +10,7 @@
 #include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 
 enum { WORKS = 40 };
 
@@ -214,7 +214,7 @@ static void test_counters_and_timeline(void **state)
     int before = timeline_events(&events);
     pg_reset_counters(pg);
     timeline_enable();
-    phases_observe(pg);
+    timeline_observe(pg);
     for (int i = 0; i < 4; i++) {
         buffer[i] = buffer_of(13);
         works[i] = pg_all_reduce_async(pg, buffer[i], buffer[i], count_of(13), DTYPE_F32, REDUCE_SUM, names[i]);
@@ -241,18 +241,15 @@ static void test_counters_and_timeline(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_works_waited_for_in_any_order),
-        cmocka_unit_test(test_progress_without_waiting),
-        cmocka_unit_test(test_small_sums_complete_when_asked_for),
-        cmocka_unit_test(test_blocking_ones_keep_their_place),
-        cmocka_unit_test(test_three_operations_in_one_queue),
-        cmocka_unit_test(test_counters_and_timeline),
-    };
     /* ordered: lockstep's own code, so the sanitizer sees all of it */
     ProcessGroupOptions options = {.timeout = tests_timeout(), .algorithm = ALLREDUCE_ORDERED};
     pg = tests_start_group(&argc, &argv, &options);
-    int failures = cmocka_run_group_tests_name("asynchronous collectives", tests, NULL, NULL);
+    int failures = run_cases("asynchronous collectives", cmocka_unit_test(test_many_works_waited_for_in_any_order),
+                             cmocka_unit_test(test_progress_without_waiting),
+                             cmocka_unit_test(test_small_sums_complete_when_asked_for),
+                             cmocka_unit_test(test_blocking_ones_keep_their_place),
+                             cmocka_unit_test(test_three_operations_in_one_queue),
+                             cmocka_unit_test(test_counters_and_timeline));
     job_close(pg);
     return failures != 0;
 }

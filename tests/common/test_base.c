@@ -247,9 +247,6 @@ static void test_hashes_of_known_texts(void **state)
     assert_true(fnv1a(FNV1A_START, "", 0) == FNV1A_START);
     assert_true(fnv1a(FNV1A_START, "foobar", 6) == 0x85944171f73967e8u); /* RFC 9923 */
     assert_true(fnv1a(fnv1a(FNV1A_START, "foo", 3), "bar", 3) == 0x85944171f73967e8u);
-    assert_true(checksum(0, "123456789", 9) == 0xcbf43926u); /* every list of CRCs has this one */
-    assert_true(checksum(checksum(0, "1234", 4), "56789", 5) == 0xcbf43926u);
-    assert_true(checksum(7, NULL, 9) == 7);
 }
 
 int main(void)

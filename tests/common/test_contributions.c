@@ -28,7 +28,6 @@ static Tensor *apply_sums(const Problem *problem, Tape *tape, Tensor **operand, 
 
 static void test_gradients_move(void **state)
 {
-    (void)state;
     const int64_t shapes[][2] = {{1, 1}, {3, 5}, {7, 37}, {0, 5}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         check_problem(&(Problem){.name = "sums of sums",
@@ -80,7 +79,6 @@ static Tensor *own_layernorm_apply(const Problem *problem, Tape *tape, Tensor **
 
 static void test_one_tensor_several_times(void **state)
 {
-    (void)state;
     const char *hint = "contributions must be written in the order in which tape_gradient() was called for them";
     check_problem(&(Problem){.name = "x x^T",
                              .operands = 1,
@@ -105,9 +103,6 @@ static void test_one_tensor_several_times(void **state)
 int main(void)
 {
     device_init(0, 1);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients_move),
-        cmocka_unit_test(test_one_tensor_several_times),
-    };
-    return cmocka_run_group_tests_name("contributions", tests, NULL, NULL);
+    return run_cases("contributions", cmocka_unit_test(test_gradients_move),
+                     cmocka_unit_test(test_one_tensor_several_times));
 }

@@ -380,14 +380,9 @@ static void test_faults(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest all[] = {
-        cmocka_unit_test(test_who_carries_out),
-        cmocka_unit_test(test_waits_until_computed),
-        cmocka_unit_test(test_changes_come_after_the_queue),
-        cmocka_unit_test(test_time),
-        cmocka_unit_test(test_observers_in_order),
-        cmocka_unit_test(test_faults),
-    };
     job_set_program("test");
-    return cmocka_run_group_tests_name("a group without ranks", all, NULL, NULL);
+    return run_cases("a group without ranks", cmocka_unit_test(test_who_carries_out),
+                     cmocka_unit_test(test_waits_until_computed), cmocka_unit_test(test_changes_come_after_the_queue),
+                     cmocka_unit_test(test_time), cmocka_unit_test(test_observers_in_order),
+                     cmocka_unit_test(test_faults));
 }

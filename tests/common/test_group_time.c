@@ -129,15 +129,11 @@ static void test_emulated_link(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_barrier_waits_for_the_last_rank),
-        cmocka_unit_test(test_own_work_is_no_time_out),
-        cmocka_unit_test(test_counters),
-        cmocka_unit_test(test_emulated_link),
-    };
     job_set_program("test_group_time");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
-    int failures = cmocka_run_group_tests_name("group time", tests, NULL, NULL);
+    int failures = run_cases("group time", cmocka_unit_test(test_barrier_waits_for_the_last_rank),
+                             cmocka_unit_test(test_own_work_is_no_time_out), cmocka_unit_test(test_counters),
+                             cmocka_unit_test(test_emulated_link));
     job_close(pg);
     return failures != 0;
 }

@@ -174,13 +174,7 @@ static void test_errors_of_mpi(void **unused)
 
 int main(void)
 {
-    const struct CMUnitTest all[] = {
-        cmocka_unit_test(test_waiting),
-        cmocka_unit_test(test_waits_for_all_messages),
-        cmocka_unit_test(test_scratch_is_kept),
-        cmocka_unit_test(test_chunks_are_nearly_equal),
-        cmocka_unit_test(test_algorithms),
-        cmocka_unit_test(test_errors_of_mpi),
-    };
-    return cmocka_run_group_tests_name("messages", all, NULL, NULL);
+    return run_cases("messages", cmocka_unit_test(test_waiting), cmocka_unit_test(test_waits_for_all_messages),
+                     cmocka_unit_test(test_scratch_is_kept), cmocka_unit_test(test_chunks_are_nearly_equal),
+                     cmocka_unit_test(test_algorithms), cmocka_unit_test(test_errors_of_mpi));
 }

@@ -110,16 +110,12 @@ static void test_mpi_returns_errors(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_ordered_keeps_minus_zero),
-        cmocka_unit_test(test_doubling_begins_with_pairs),
-        cmocka_unit_test(test_long_sum_in_pieces),
-        cmocka_unit_test(test_mpi_returns_errors),
-    };
     job_set_program("test_process_group");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
-    int failures = cmocka_run_group_tests_name("process group", tests, NULL, NULL);
+    int failures = run_cases("process group", cmocka_unit_test(test_broadcast),
+                             cmocka_unit_test(test_ordered_keeps_minus_zero),
+                             cmocka_unit_test(test_doubling_begins_with_pairs),
+                             cmocka_unit_test(test_long_sum_in_pieces), cmocka_unit_test(test_mpi_returns_errors));
     job_close(pg);
     return failures != 0;
 }

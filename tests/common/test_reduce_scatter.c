@@ -321,13 +321,9 @@ int main(int argc, char **argv)
     window = pg_alloc_shared(pg, room());
     plain = alloc_or_fault(room());
     other = alloc_or_fault(room());
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_integers),
-        cmocka_unit_test(test_sums_in_rank_order),
-        cmocka_unit_test(test_both_halves_are_an_all_reduce),
-        cmocka_unit_test(test_late_ranks_get_the_right_parts),
-    };
-    int failures = cmocka_run_group_tests(tests, NULL, NULL);
+    int failures = run_cases("tests", cmocka_unit_test(test_integers), cmocka_unit_test(test_sums_in_rank_order),
+                             cmocka_unit_test(test_both_halves_are_an_all_reduce),
+                             cmocka_unit_test(test_late_ranks_get_the_right_parts));
     free(plain);
     free(other);
     pg_set_algorithm(pg, ALLREDUCE_SHM);

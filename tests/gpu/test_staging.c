@@ -211,12 +211,6 @@ static void test_host_memory_is_not_copied(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all_reduce),
-        cmocka_unit_test(test_other_operations),
-        cmocka_unit_test(test_asynchronous),
-        cmocka_unit_test(test_host_memory_is_not_copied),
-    };
     device_address = mmap(NULL, 2 * ROOM * sizeof(float), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     real_memory = alloc_or_fault(2 * ROOM * sizeof(float));
     pg = job_open(&argc, &argv);
@@ -227,7 +221,8 @@ int main(int argc, char **argv)
     staging_use(pg);
     CHECK(pg_world_size(pg) <= MAX_RANKS, "this test has room for %d ranks", MAX_RANKS);
     tests_run_as_rank(pg_rank(pg));
-    int failures = cmocka_run_group_tests_name("staging", tests, NULL, NULL);
+    int failures = run_cases("staging", cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_other_operations),
+                             cmocka_unit_test(test_asynchronous), cmocka_unit_test(test_host_memory_is_not_copied));
     job_close(pg);
     free(real_memory);
     return failures != 0;

@@ -62,7 +62,7 @@ static Options case_options(const Case *c, const Cap *cap)
     options.ddp.first_bucket_cap_bytes = cap->first;
     options.ddp.bucket_cap_bytes = cap->others;
     options.ddp.zero = zero;
-    options.ddp.codec = codec_of(c->sent_as);
+    options.ddp.codec = codec_find(precision_name(c->sent_as));
     options.precision = c->precision;
     options.clip_grad_norm = c->clip_norm;
     return options;

@@ -118,13 +118,6 @@ function(lockstep_sharded_tests)
         lockstep_stage_program(5 ${name})
         target_sources(${name}_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/sharded_run.c)
     endforeach()
-    lockstep_stage_program(5 test_sharded_training) # not graded: the other programs cover it, case by case
-    target_sources(test_sharded_training_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/training_pair.c
-                                                         ${LOCKSTEP_ROOT}/tests/stages/freed.c)
-    lockstep_wrap(test_sharded_training_stage5 PRIVATE equivalence)
-    foreach(ranks 2 3)
-        lockstep_test(stage5_sharded_training_${ranks}_ranks test_sharded_training_stage5 ${ranks} stage5 mpi)
-    endforeach()
     foreach(ranks 1 2 3 4)
         lockstep_test(stage5_sharded_${ranks}_ranks test_sharded_stage5 ${ranks} stage5 mpi)
         lockstep_test(stage5_shards_${ranks}_ranks test_shards_stage5 ${ranks} stage5 mpi)

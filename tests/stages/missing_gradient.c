@@ -36,7 +36,7 @@ typedef struct Case {
 static Case read_case(char **argv)
 {
     Case c = {.step = -1, .micro_batches = 1,
-              .options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_of(DTYPE_F32), .zero = 2}};
+              .options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_find("fp32"), .zero = 2}};
     if (argv[3] == NULL) {
         c.other_model = argv[1];
         c.rank = atoi(argv[2]);
@@ -47,7 +47,7 @@ static Case read_case(char **argv)
     c.step = atoi(argv[2]);
     c.micro_batch = atoi(argv[3]);
     c.micro_batches = atoi(argv[4]);
-    c.options.codec = codec_of(strcmp(argv[5], "bf16") == 0 ? DTYPE_BF16 : strcmp(argv[5], "fp16") == 0 ? DTYPE_F16 : DTYPE_F32);
+    c.options.codec = codec_find(argv[5]);
     c.options.zero = atoi(argv[6]);
     c.options.bucket_cap_bytes = c.options.first_bucket_cap_bytes = (size_t)atol(argv[7]);
     return c;

@@ -134,7 +134,7 @@ static void set_title(Mode *mode, const Row *row)
 
 static Mode mode_of(const Row *row, int width, uint64_t seed)
 {
-    const DType types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    const char *const types[] = {"fp32", "bf16", "fp16"};
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
@@ -148,7 +148,7 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
-                                .codec = codec_of(types[row->value[TYPE]]), .zero = level_of(row),
+                                .codec = codec_find(types[row->value[TYPE]]), .zero = level_of(row),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
     mode.biases = buckets == SEVERAL;

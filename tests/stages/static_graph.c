@@ -39,7 +39,7 @@ int main(int argc, char **argv)
     const int rank = pg_rank(pg), micro_batches = atoi(argv[2]);
     long collectives[STEPS];
     const char *change = argc > 4 ? argv[4] : "";
-    const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_of(DTYPE_F32),
+    const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_find("fp32"),
                                 .find_unused_parameters = true, .static_graph = strcmp(argv[1], "static") == 0,
                                 .rebuild_buckets = true, .zero = atoi(argv[3])};
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};

@@ -10,7 +10,6 @@
 #include "mpi_main.h"
 #include "toy_models.h"
 #include "train/loop/replica.h"
-#include "train/report/stats.h"
 #include "train/report/trace.h"
 
 enum { STEPS = 8, SAMPLES = 6, MEANWHILE = 500000 /* so that it lasts until backward */ };
@@ -216,7 +215,7 @@ int main(int argc, char **argv)
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     world = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
-    phases_observe(world);
+    timeline_observe(world);
     half = pg_split(world, pg_rank(world) % 2);
     all = pg_split(world, 0);
     int failures = cmocka_run_group_tests_name("groups", tests, NULL, NULL);

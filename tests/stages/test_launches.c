@@ -13,7 +13,7 @@
 #include "lent.h"
 #include "mpi_main.h"
 #include "toy_models.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 #include "train/loop/replica.h"
 
 static ProcessGroup *pg;
@@ -173,7 +173,7 @@ int main(int argc, char **argv)
                                    .debug_collectives = true};
     pg = tests_start_group(&argc, &argv, &options);
     timeline_enable();
-    phases_observe(pg);
+    timeline_observe(pg);
     int failures = cmocka_run_group_tests_name("launches", tests, NULL, NULL);
     job_close(pg);
     return failures != 0;

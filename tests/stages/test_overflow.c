@@ -41,7 +41,7 @@ static Run *run_create(DType sent_as)
     run->options.precision = DTYPE_F16;
     run->options.initial_loss_scale = 64;
     run->options.optimizer.momentum = 0.9f;
-    run->options.ddp.codec = codec_of(sent_as);
+    run->options.ddp.codec = codec_find(precision_name(sent_as));
     run->dataset = toy_dataset(&run->options, 100);
     run->replica = replica_lend(&run->options, 3 + (uint64_t)pg_rank(pg), 10);
     replica_load(run->replica, &run->dataset, NULL, NULL, 0);

@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 
 static ProcessGroup *pg;
 
@@ -22,7 +22,7 @@ static void test_order_differs_by_rank(void **state)
 {
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
-        DdpOptions options = {.codec = codec_of(DTYPE_F32), .bucket_cap_bytes = caps[c],
+        DdpOptions options = {.codec = codec_find("fp32"), .bucket_cap_bytes = caps[c],
                               .first_bucket_cap_bytes = caps[c]};
         BranchPair *pair = branch_pair_create(pg, &options, -1);
         BranchPlan plans[MAX_RANKS];
@@ -46,7 +46,7 @@ static void test_order_differs_by_rank(void **state)
 
 static void test_tied_weight(void **state)
 {
-    const DdpOptions one_bucket_per_parameter = {.codec = codec_of(DTYPE_F32)};
+    const DdpOptions one_bucket_per_parameter = {.codec = codec_find("fp32")};
     BranchPair *pair = branch_pair_create(pg, &one_bucket_per_parameter, -1);
     BranchPlan plan = branches_plan(0);
     pair->watch.copying = true;
@@ -152,7 +152,7 @@ static void test_unused_parameters(void **state)
 {
     const size_t caps[] = {0, 200, 1 << 20};
     for (int c = 0; c < 3; c++) {
-        DdpOptions options = {.codec = codec_of(DTYPE_F32), .bucket_cap_bytes = caps[c],
+        DdpOptions options = {.codec = codec_find("fp32"), .bucket_cap_bytes = caps[c],
                               .first_bucket_cap_bytes = caps[c],
                               .find_unused_parameters = true};
         BranchPair *pair = branch_pair_create(pg, &options, -1);
@@ -171,7 +171,7 @@ static void test_unused_parameters(void **state)
 static void test_unused_on_one_rank(void **state)
 {
     const int frozen[] = {-1, 2 * LEFT_OUT_BY_ALL, 2 * LEFT_OUT_BY_ALL + 1, TRUNK};
-    const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .codec = codec_of(DTYPE_F32),
+    const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .codec = codec_find("fp32"),
                                 .find_unused_parameters = true};
     for (int f = 0; f < 4; f++) {
         BranchPair *pair = branch_pair_create(pg, &options, frozen[f]);
@@ -195,7 +195,7 @@ static void test_unused_on_one_rank(void **state)
  * matter. Each step has another order of readiness, so buckets that are rebuilt again do not pass. */
 static void rebuild_and_look(bool find_unused)
 {
-    const DdpOptions options = {.codec = codec_of(DTYPE_F32), .rebuild_buckets = true,
+    const DdpOptions options = {.codec = codec_find("fp32"), .rebuild_buckets = true,
                                 .find_unused_parameters = find_unused};
     BranchPair *pair = branch_pair_create(pg, &options, -1);
     BranchPlan plans[MAX_RANKS];
@@ -229,7 +229,7 @@ static void test_rebuilt_buckets_are_others(void **state)
                  {26, 10, TRUNK - 2, "with fewer buckets after rebuilding"}}; /* 9, after 10 */
     for (int c = 0; c < 3; c++) {
         const DdpOptions options = {.bucket_cap_bytes = cases[c].cap, .first_bucket_cap_bytes = cases[c].first_cap,
-                                    .codec = codec_of(DTYPE_F32), .rebuild_buckets = true};
+                                    .codec = codec_find("fp32"), .rebuild_buckets = true};
         BranchPair *pair = branch_pair_create(pg, &options, cases[c].frozen);
         BranchPlan plans[MAX_RANKS];
         same_on_all_ranks(plans, branches_plan(0));
@@ -243,7 +243,7 @@ static void test_rebuilt_buckets_are_others(void **state)
 
 static uint64_t hash_after_steps(bool rebuild)
 {
-    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .codec = codec_of(DTYPE_F32),
+    DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 100, .codec = codec_find("fp32"),
                           .rebuild_buckets = rebuild};
     BranchPair *pair = branch_pair_create(pg, &options, -1);
     BranchPlan plans[MAX_RANKS];
@@ -283,7 +283,7 @@ int main(int argc, char **argv)
                                    .debug_collectives = true};
     pg = tests_start_group(&argc, &argv, &options);
     timeline_enable();
-    phases_observe(pg);
+    timeline_observe(pg);
     int failures = cmocka_run_group_tests_name("overlap", tests, NULL, NULL);
     job_close(pg);
     return failures != 0;

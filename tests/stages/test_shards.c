@@ -223,7 +223,7 @@ static void test_operations_read_new_weights(void **state)
 static float **gradients_sent_in(DType dtype, int zero, size_t *bytes, int *count)
 {
     Options options = run_options("mlp", zero);
-    options.ddp.codec = codec_of(dtype);
+    options.ddp.codec = codec_find(precision_name(dtype));
     Run *run = run_create(&options);
     *count = run->replica->model.parameters.count;
     float **gradients = alloc_or_fault((size_t)*count * sizeof *gradients);
@@ -329,7 +329,7 @@ static void test_unused_parameters(void **state)
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     for (int zero = 1; zero <= 2; zero++) { /* level 3 refuses the option */
         const DdpOptions options = {.zero = zero, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */
-                                    .codec = codec_of(DTYPE_F32), .find_unused_parameters = true};
+                                    .codec = codec_find("fp32"), .find_unused_parameters = true};
         if (!run_has_level(zero))
             continue;
         Branches ranks, whole;

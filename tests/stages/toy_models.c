@@ -29,7 +29,7 @@ Options toy_options(const char *model_name)
     options.initial_loss_scale = 1024;
     options.group.timeout = tests_timeout();
     options.group.debug_collectives = true; /* a stage under test may make any calls: name the wrong one */
-    options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .codec = codec_of(DTYPE_F32)};
+    options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .codec = codec_find("fp32")};
     options.ddp.zero = given_level() > 0 ? given_level() : 2; /* stage 5: its tests are run once for each level */
     return options;
 }

@@ -117,13 +117,9 @@ static void test_text(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_text),
-    };
     Options options = toy_options("mlp");
     pg = tests_start_group(&argc, &argv, &options.group);
-    int failures = cmocka_run_group_tests_name("evaluate", tests, NULL, NULL);
+    int failures = run_cases("evaluate", cmocka_unit_test(test_images), cmocka_unit_test(test_text));
     job_close(pg);
     return failures != 0;
 }

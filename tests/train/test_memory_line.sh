@@ -4,20 +4,13 @@
 #
 # usage: test_memory_line.sh BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 build=$1
 shift
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-runs=0
-failures=0
 
-fail()
-{
-    failures=$((failures + 1))
-    echo "FAIL: $stage $arguments: $*"
-    grep '^  memory' "$scratch/out"
-}
+about() { echo "$stage $arguments: "; }
 
 # explained STAGE "ARGUMENTS" JQ-CONDITION: of 3 steps on 2 ranks; the condition is on the gradients' part / the weights'
 explained()
@@ -47,5 +40,4 @@ explained stage4_accumulation "--accumulate 4" "$plain"
 explained stage4_accumulation "--grad-dtype bf16" '. > 1.49 and . < 1.51'
 # Whole weights, half of the gradients; a bucket's 16-bit copy is there only while it is sent.
 explained stage5_sharded "--zero 2 --grad-dtype bf16" '. > 0.49 and . < 0.52'
-echo "$runs runs, $failures failure(s)"
-exit $((failures > 0))
+finish

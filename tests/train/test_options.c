@@ -1,45 +1,10 @@
-/* test_options.c: the values that a command line gives. (Wrong calls: test_cli.sh, with the real program.) */
+/* test_options.c: the values that a command line gives. (What they come to: test_settings.c. Wrong calls: test_cli.sh,
+ * with the real program.) */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include <cjson/cJSON.h>
-
+#include "command_line.h"
 #include "expect.h"
-#include "train/cli/options.h"
-
-#define MAX_WORDS 16
-
-/* The words of a command line, like the arguments of main(). */
-typedef struct Words {
-    int count;
-    char *list[MAX_WORDS + 1];
-    char text[512];
-    int stage;
-} Words;
-
-/* Cuts `line` at its spaces. */
-static void split(Words *words, const char *line, int stage)
-{
-    memset(words, 0, sizeof *words);
-    snprintf(words->text, sizeof words->text, "train %s", line);
-    for (char *word = strtok(words->text, " "); word != NULL; word = strtok(NULL, " ")) {
-        assert_true(words->count < MAX_WORDS);
-        words->list[words->count++] = word;
-    }
-    words->stage = stage;
-}
-
-static Words last_words; /* Options points into them */
-
-static Options parse(const char *line, int stage)
-{
-    Options options;
-    split(&last_words, line, stage);
-    assert_true(options_parse(&options, last_words.count, last_words.list, stage));
-    return options;
-}
 
 /* Equality of doubles that stand for the same decimal number; NaN never passes. */
 static void assert_number(double actual, double expected)
@@ -247,149 +212,6 @@ static void the_optimizer_decides_on_the_rate(void **state)
     assert_number(parse("--lr 0.25 --lr 0.5", 1).lr, 0.5);
 }
 
-typedef struct World {
-    Options options;
-    int size;
-} World;
-
-/* A run's group says what --allreduce auto stands for; here it is always MPI. */
-static Resolved resolve(const World *world)
-{
-    const AllReduceAlgorithm algorithm = world->options.group.algorithm;
-    return options_resolve(&world->options, algorithm == ALLREDUCE_AUTO ? ALLREDUCE_MPI : algorithm, world->size);
-}
-
-static void check_world(void *argument)
-{
-    const World *world = argument;
-    const Resolved resolved = resolve(world);
-    options_check_world(&world->options, &resolved, world->size);
-}
-
-static void the_batch_must_reach_every_rank(void **state)
-{
-    (void)state;
-    World world = {parse("--batch-size 6 --accumulate 2", 3), 3};
-    check_world(&world);
-    world.size = 4;
-    expect_dies(check_world, &world, 2, "give at least 8");
-}
-
-static void own_data_must_fit_the_ranks(void **state)
-{
-    (void)state;
-    World world = {parse("--batch-size 6 --rank-samples 5,0,1", 1), 3};
-    check_world(&world);
-    world.size = 2;
-    expect_dies(check_world, &world, 2, "--rank-samples: has 3 number(s) for 2 rank(s)");
-    world = (World){parse("--batch-size 7 --rank-samples 5,0,1", 1), 3};
-    expect_dies(check_world, &world, 2, "7 is no multiple of 3 ranks; give 9");
-    world = (World){parse("--batch-size 6 --rank-samples 0,0,0", 1), 3};
-    expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
-}
-
-/* The sum of two numbers does not depend on their order; that of three does. */
-static void exact_needs_the_ordered_sum(void **state)
-{
-    (void)state;
-    World world = {parse("--verify exact", 1), 2};
-    check_world(&world);
-    world.size = 3;
-    expect_dies(check_world, &world, 2, "--allreduce ordered");
-    world.options = parse("--verify exact --allreduce ordered", 1);
-    check_world(&world);
-}
-
-/* The algorithm adds 16 bits only if it can do so in rank order; on 2 ranks, every order is that of the ranks. */
-static void what_flags_come_to(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *flags;
-        int ranks;
-        Resolved expected;
-    } cases[] = {
-        {"", 2, {BACKEND_MPI, ALLREDUCE_MPI, true}},
-        {"", 3, {BACKEND_MPI, ALLREDUCE_MPI, false}},
-        {"--allreduce root", 3, {BACKEND_MPI, ALLREDUCE_ROOT, true}},
-        {"--allreduce ring --grad-dtype bf16", 3, {BACKEND_MPI, ALLREDUCE_ORDERED, true}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const Resolved expected = cases[i].expected, got = resolve(&(World){parse(cases[i].flags, 4), cases[i].ranks});
-        if (got.backend != expected.backend || got.algorithm != expected.algorithm ||
-            got.rank_order != expected.rank_order)
-            fail_msg("\"%s\" on %d ranks: backend %d, algorithm %s, in rank order: %d", cases[i].flags, cases[i].ranks,
-                     (int)got.backend, all_reduce_name(got.algorithm), got.rank_order);
-    }
-}
-
-/* What checkpoints hold: every flag that changes bits, in words. Equal numbers have equal words. */
-static void flags_become_words(void **state)
-{
-    (void)state;
-    static const char *const cases[][3] = { /* flags, the name of one that changes bits, its words */
-        {"", "seed", "--seed 42"},
-        {"--seed 4294967295", "seed", "--seed 4294967295"},
-        {"--lr 0.0200", "lr", "--lr 0.02"},
-        {"--lr 2e-2", "lr", "--lr 0.02"},
-        {"--optimizer adamw", "momentum", "no --momentum"},
-        {"--precision bf16", "precision", "--precision bf16"},
-        {"", "join", "no --join"},
-        {"--join", "join", "--join"},
-        {"--join initial", "join", "--join initial"},
-        {"--drop-last", "drop-last", "--drop-last"},
-        {"--rank-samples 700,300", "rank-samples", "--rank-samples 700,300"},
-        {"--rank-samples 1000000000000,1000000000000,1000000000000,1000000000000,1000000000000", "rank-samples",
-         "--rank-samples of fingerprint "},
-    };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const Options options = parse(cases[c][0], 4);
-        char words[128];
-        const char *name;
-        int i = 0;
-        while ((name = options_setting(&options, i, words, sizeof words)) != NULL && strcmp(name, cases[c][1]) != 0)
-            i++;
-        if (name == NULL || strncmp(words, cases[c][2], strlen(cases[c][2])) != 0)
-            fail_msg("\"%s\": %s is \"%s\", expected \"%s\"", cases[c][0], cases[c][1], words, cases[c][2]);
-    }
-}
-
-/* What the summary of --json holds of the flags. */
-static void flags_become_json(void **state)
-{
-    (void)state;
-    static const struct {
-        int stage;
-        const char *flags, *key, *expected;
-    } cases[] = {
-        {1, "", "batch_size", "128"},
-        {1, "--lr 2e-2", "lr", "0.02"},
-        {1, "--wire 0.5,50", "wire", "[0.5,50]"},
-        {1, "--rank-samples 7 --join", "rank_samples", "[7]"},
-        {1, "--join", "join", "true"},
-        {1, "--join initial", "join", "\"initial\""},
-        {1, "", "join", "null"},
-        {1, "", "drop_last", "false"},
-        {1, "--drop-last", "drop_last", "true"},
-        {1, "--model gpt", "model", "\"gpt\""},
-        {1, "", "accumulate", "null"}, /* this stage lacks it */
-        {3, "", "accumulate", "1"},
-        {4, "", "bucket_cap_mb", "1"},
-        {5, "", "bucket_cap_mb", "null"}, /* a bucket for each layer */
-        {5, "--first-bucket-mb 2", "bucket_cap_mb", "1"},
-    };
-    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        const Options options = parse(cases[c].flags, cases[c].stage);
-        cJSON *json = options_to_json(&options, cases[c].stage);
-        char *value = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(json, cases[c].key));
-        if (value == NULL || strcmp(value, cases[c].expected) != 0)
-            fail_msg("stage %d, \"%s\": %s is %s, expected %s", cases[c].stage, cases[c].flags, cases[c].key, value,
-                     cases[c].expected);
-        free(value);
-        cJSON_Delete(json);
-    }
-}
-
 static void parse_in_child(void *argument)
 {
     Words *words = argument;
@@ -435,7 +257,7 @@ static void mistakes_are_named(void **state)
     };
     for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
         Words words;
-        split(&words, mistakes[i].line, mistakes[i].stage);
+        words_split(&words, mistakes[i].line, mistakes[i].stage);
         expect_dies(parse_in_child, &words, 2, mistakes[i].message);
     }
 }
@@ -453,13 +275,13 @@ static void numbers_do_not_become_zero(void **state)
             Words words;
             const bool zero_is_in_range = f != 1 && f != 5 && f != 7;
             snprintf(line, sizeof line, "%s%s", flags[f], numbers[n]);
-            split(&words, line, 4);
+            words_split(&words, line, 4);
             expect_dies(parse_in_child, &words, 2,
                         zero_is_in_range ? "is too near to 0 for float32" : "is not a number from");
         }
     }
     Words words;
-    split(&words, "--wire 1e-400,5", 1);
+    words_split(&words, "--wire 1e-400,5", 1);
     expect_dies(parse_in_child, &words, 2, "--wire: '1e-400,5' is too near to 0");
     assert_number(parse("--clip-grad-norm 0e5 --weight-decay 0.000", 1).clip_grad_norm, 0);
     assert_number(parse("--clip-grad-norm 1.2e-38", 1).clip_grad_norm, 1.2e-38);
@@ -468,24 +290,10 @@ static void numbers_do_not_become_zero(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mlp_is_the_default),
-        cmocka_unit_test(each_model_has_its_defaults),
-        cmocka_unit_test(flags_of_the_model_reach_their_fields),
-        cmocka_unit_test(flags_of_the_update_reach_their_fields),
-        cmocka_unit_test(resume_names_a_file),
-        cmocka_unit_test(flags_of_later_stages),
-        cmocka_unit_test(verify_takes_an_optional_word),
-        cmocka_unit_test(own_data_is_a_list),
-        cmocka_unit_test(the_optimizer_decides_on_the_rate),
-        cmocka_unit_test(the_batch_must_reach_every_rank),
-        cmocka_unit_test(own_data_must_fit_the_ranks),
-        cmocka_unit_test(exact_needs_the_ordered_sum),
-        cmocka_unit_test(what_flags_come_to),
-        cmocka_unit_test(flags_become_words),
-        cmocka_unit_test(flags_become_json),
-        cmocka_unit_test(mistakes_are_named),
-        cmocka_unit_test(numbers_do_not_become_zero),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_cases("options", cmocka_unit_test(mlp_is_the_default), cmocka_unit_test(each_model_has_its_defaults),
+                     cmocka_unit_test(flags_of_the_model_reach_their_fields),
+                     cmocka_unit_test(flags_of_the_update_reach_their_fields), cmocka_unit_test(resume_names_a_file),
+                     cmocka_unit_test(flags_of_later_stages), cmocka_unit_test(verify_takes_an_optional_word),
+                     cmocka_unit_test(own_data_is_a_list), cmocka_unit_test(the_optimizer_decides_on_the_rate),
+                     cmocka_unit_test(mistakes_are_named), cmocka_unit_test(numbers_do_not_become_zero));
 }

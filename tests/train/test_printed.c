@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "expect.h"
+#include "train/loop/evaluate.h"
 #include "train/report/output.h"
 
 /* ---- a clock that the test sets ---- */

@@ -9,12 +9,12 @@
 #              processors; gpt: 100 steps, seeds 1 to 5
 #   training   mlp: the whole training of 10 epochs, which must also end with 88 % of the test pictures right
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../lib.sh"
 part=$1 train=$2
 shift 2
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0 worst=0
+worst=0
 
 # key FILE KEY: a number from the summary
 key() {
@@ -26,18 +26,16 @@ proved() {
     local ranks=$1 difference
     shift
     if ! "${launcher[@]}" -n "$ranks" "$train" "$@" --verify --json "$scratch/json" >"$scratch/out" 2>&1 </dev/null; then
-        echo "FAIL: $ranks ranks, $*, OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE-}:"
-        grep -E '^verify|error|fault' "$scratch/out" || tail -n 3 "$scratch/out"
-        failures=$((failures + 1))
+        fail "$ranks ranks, $*, OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE-}:"
+        grep -E 'error|fault' "$scratch/out" || tail -n 3 "$scratch/out"
         return
     fi
     difference=$(key "$scratch/json" max_abs_diff)
     worst=$(printf '%s\n' "$worst" "$difference" | sort -g | tail -n 1)
     if [ "$(printf '%s\n' "$difference" 1e-6 | sort -g | tail -n 1)" != 1e-6 ]; then
-        echo "FAIL: $ranks ranks, $*, OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE-}: the largest difference from one process" \
-            "is $difference; expected at most 1e-6. Usual cause: a gradient that is not the same sum, or an operation" \
+        fail "$ranks ranks, $*, OPENBLAS_CORETYPE=${OPENBLAS_CORETYPE-}: the largest difference from one process is" \
+            "$difference; expected at most 1e-6. Usual cause: a gradient that is not the same sum, or an operation" \
             "whose derivative jumps"
-        failures=$((failures + 1))
     fi
 }
 
@@ -71,10 +69,9 @@ case $part in
         accuracy=$(key "$scratch/json" eval_accuracy)
         echo "right: $accuracy of the test pictures"
         if [ "$(printf '%s\n' "${accuracy:-0}" 0.88 | sort -g | head -n 1)" != 0.88 ]; then
-            echo "FAIL: $accuracy of the test pictures are right, expected at least 0.88"
-            failures=$((failures + 1))
+            fail "$accuracy of the test pictures are right, expected at least 0.88"
         fi
         ;;
 esac
 echo "largest difference from one process: $worst"
-exit $((failures > 0))
+finish

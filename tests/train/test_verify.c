@@ -193,17 +193,14 @@ static void test_the_reference_trains(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_weights_pass),
-        cmocka_unit_test(test_whole_batches_allow_rounding_only),
-        cmocka_unit_test(test_nothing_that_is_no_number_passes),
-        cmocka_unit_test(test_exact_means_every_bit),
-        cmocka_unit_test(test_the_worst_parameter_is_named),
-        cmocka_unit_test(test_the_reference_trains),
-    };
     Options options = toy_options("mlp-toy");
     pg = tests_start_group(&argc, &argv, &options.group);
-    int failures = cmocka_run_group_tests_name("verify", tests, NULL, NULL);
+    int failures = run_cases("verify", cmocka_unit_test(test_equal_weights_pass),
+                             cmocka_unit_test(test_whole_batches_allow_rounding_only),
+                             cmocka_unit_test(test_nothing_that_is_no_number_passes),
+                             cmocka_unit_test(test_exact_means_every_bit),
+                             cmocka_unit_test(test_the_worst_parameter_is_named),
+                             cmocka_unit_test(test_the_reference_trains));
     job_close(pg);
     return failures != 0;
 }

@@ -18,4 +18,16 @@ Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, 
  * alone. Faults if the vocabulary has more than 256 tokens. */
 void generate_text(Replica *replica, long bytes, uint64_t seed);
 
+/* ---- generated text: bytes that become characters ---- */
+
+typedef struct TextOutput {
+    unsigned char pending[4]; /* the beginning of a character of UTF-8 */
+    int count;
+} TextOutput;
+
+/* Prints the byte once its character is complete; begin with {0}. Control characters, and bytes that belong to no
+ * character of UTF-8, become '?', so that a model that is hardly trained does not spoil the terminal. A last character
+ * that stays incomplete is not printed. */
+void text_print_byte(TextOutput *text, unsigned char byte);
+
 #endif

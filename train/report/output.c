@@ -8,7 +8,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "data/file_kind.h"
 #include "train/files/atomic_file.h"
 
 /* ---- steps ---- */
@@ -272,28 +271,4 @@ void summary_write(const cJSON *summary, const char *path)
     atomic_write(&file, "\n", 1);
     atomic_commit(&file);
     cJSON_free(json);
-}
-
-/* ---- generated text ---- */
-
-/* bytes: one character of UTF-8. Control characters have one byte, or two (U+0080 to U+009F). */
-static bool is_printable(const unsigned char *bytes, int length)
-{
-    if (length == 1)
-        return bytes[0] == '\n' || bytes[0] == '\t' || (bytes[0] >= ' ' && bytes[0] != 0x7f);
-    return length > 2 || bytes[0] != 0xc2 || bytes[1] >= 0xa0;
-}
-
-void text_print_byte(TextOutput *text, unsigned char byte)
-{
-    int length = 1; /* of the first character; 0: incomplete; -1: the first byte belongs to none */
-    text->pending[text->count++] = byte;
-    while (text->count > 0 && (length = utf8_length(text->pending, text->count)) != 0) {
-        const int taken = length > 0 ? length : 1;
-        const bool printable = length > 0 && is_printable(text->pending, length);
-        for (int i = 0; i < taken; i++)
-            putchar(printable ? text->pending[i] : '?');
-        text->count -= taken;
-        memmove(text->pending, text->pending + taken, (size_t)text->count);
-    }
 }

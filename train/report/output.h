@@ -1,8 +1,7 @@
 /* output.h: what rank 0 prints about a run's steps, and the summary of its settings and results.
  *
  * Interface: progress_start(); progress_step() after every step; progress_end(), before anything else is printed. Then
- * add values to a cJSON object that you own (report.c lists all keys), and call summary_print() and summary_write().
- * text_print_byte() for each byte of generated text. */
+ * add values to a cJSON object that you own (report.c lists all keys), and call summary_print() and summary_write(). */
 #ifndef LOCKSTEP_TRAIN_OUTPUT_H
 #define LOCKSTEP_TRAIN_OUTPUT_H
 
@@ -49,17 +48,5 @@ void summary_print(const cJSON *summary); /* to stdout */
 
 /* The file appears whole or not at all. Faults if it cannot be written. */
 void summary_write(const cJSON *summary, const char *path);
-
-/* ---- generated text: bytes that become characters ---- */
-
-typedef struct TextOutput {
-    unsigned char pending[4]; /* the beginning of a character of UTF-8 */
-    int count;
-} TextOutput;
-
-/* Prints the byte once its character is complete; begin with {0}. Control characters, and bytes that belong to no
- * character of UTF-8, become '?', so that a model that is hardly trained does not spoil the terminal. A last character
- * that stays incomplete is not printed. */
-void text_print_byte(TextOutput *text, unsigned char byte);
 
 #endif

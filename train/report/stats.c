@@ -2,13 +2,10 @@
 #include "train/report/stats.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "comm/observer.h"
 #include "device/device.h"
 
 /* ---- measuring ---- */
@@ -32,70 +29,6 @@ void phase_end(Phases *phases, StepPart part)
     phases->times.seconds[part] += now - phases->since[part];
     if (names[part] != NULL)
         timeline_add(ROW_COMPUTE, phases->since[part], now, "%s", names[part]);
-}
-
-/* ---- collectives ---- */
-
-static void begin_range(void *self, const Collective *collective)
-{
-    (void)self;
-    device_range_begin("%s %s", operation_name(collective->operation), collective->carries);
-}
-
-static void end_range(void *self, const Collective *collective)
-{
-    (void)self, (void)collective;
-    device_range_end();
-}
-
-/* As --allreduce calls it, or "nccl". Barriers and broadcasts are MPI's own. 16 bits may need another algorithm. */
-static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
-{
-    if (device_owns(c->send) && strcmp(pg_backend(pg), "nccl") == 0)
-        return "nccl";
-    if (c->operation == OP_BARRIER || c->operation == OP_BROADCAST)
-        return "mpi";
-    return all_reduce_name(all_reduce_algorithm(pg_algorithm(pg), c->dtype));
-}
-
-/* pg_name() without what is in brackets. */
-static void set_group(TimelineEvent *event, const ProcessGroup *pg)
-{
-    if (pg_of_group(pg)[0] != '\0')
-        snprintf(event->group, sizeof event->group, "%.*s", (int)strcspn(pg_name(pg), "(") - 1, pg_name(pg));
-}
-
-static void add_collective(void *self, const Collective *c)
-{
-    if (!timeline_enabled() || !pg_is_measuring(self))
-        return;
-    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = c->start, .end = c->end, .sequence = c->sequence + 1,
-                           .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
-    snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
-    snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
-    set_group(&event, self);
-    timeline_add_event(event);
-}
-
-static void add_wait(void *self, const Collective *c)
-{
-    if (!timeline_enabled())
-        return;
-    TimelineEvent event = {.row = ROW_WAITING, .start = c->start, .end = c->end, .sequence = c->sequence + 1};
-    set_group(&event, self);
-    timeline_add_event(event);
-}
-
-static void observe_part(void *self, ProcessGroup *part)
-{
-    (void)self;
-    phases_observe(part);
-}
-
-void phases_observe(ProcessGroup *pg)
-{
-    pg_observe(pg, &(GroupObserver){.self = pg, .ready = begin_range, .carried = end_range, .done = add_collective,
-                                    .waited = add_wait, .split = observe_part});
 }
 
 /* ---- statistics ---- */

@@ -37,10 +37,6 @@ typedef struct Phases {
 void phase_begin(Phases *phases, StepPart part);
 void phase_end(Phases *phases, StepPart part);
 
-/* From now on each collective of the group is a range of the profiler and, while the group is measuring
- * (pg_set_measuring()), an event of the timeline. */
-void phases_observe(ProcessGroup *pg);
-
 /* ---- statistics ---- */
 
 /* Of a long run, only the times of the last steps are kept, at most this many: 3.7 MB. The number of steps is exact. */

@@ -1,11 +1,12 @@
-/* trace.c: gathers the ranks' timelines, one after the other, and writes them in Chrome's "Trace Event Format", as a
- * JSON array. In it, ph X is an interval, i an instant, s and f are the two ends of an arrow, and M is about all of the
- * trace or names a row. */
+/* trace.c: what collectives add to a rank's timeline. Gathers the ranks' timelines, one after the other, and writes them
+ * in Chrome's "Trace Event Format", as a JSON array. In it, ph X is an interval, i an instant, s and f are the two ends of
+ * an arrow, and M is about all of the trace or names a row. */
 #include "train/report/trace.h"
 
 #include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,8 +14,73 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/hash.h"
+#include "comm/observer.h"
 #include "device/device.h"
 #include "train/files/atomic_file.h"
+
+/* ---- what collectives add to the timeline ---- */
+
+static void begin_range(void *self, const Collective *collective)
+{
+    (void)self;
+    device_range_begin("%s %s", operation_name(collective->operation), collective->carries);
+}
+
+static void end_range(void *self, const Collective *collective)
+{
+    (void)self, (void)collective;
+    device_range_end();
+}
+
+/* As --allreduce calls it, or "nccl". Barriers and broadcasts are MPI's own. 16 bits may need another algorithm. */
+static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
+{
+    if (device_owns(c->send) && strcmp(pg_backend(pg), "nccl") == 0)
+        return "nccl";
+    if (c->operation == OP_BARRIER || c->operation == OP_BROADCAST)
+        return "mpi";
+    return all_reduce_name(all_reduce_algorithm(pg_algorithm(pg), c->dtype));
+}
+
+/* pg_name() without what is in brackets. */
+static void set_group(TimelineEvent *event, const ProcessGroup *pg)
+{
+    if (pg_of_group(pg)[0] != '\0')
+        snprintf(event->group, sizeof event->group, "%.*s", (int)strcspn(pg_name(pg), "(") - 1, pg_name(pg));
+}
+
+static void add_collective(void *self, const Collective *c)
+{
+    if (!timeline_enabled() || !pg_is_measuring(self))
+        return;
+    TimelineEvent event = {.row = ROW_COMMUNICATION, .start = c->start, .end = c->end, .sequence = c->sequence + 1,
+                           .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
+    snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
+    snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
+    set_group(&event, self);
+    timeline_add_event(event);
+}
+
+static void add_wait(void *self, const Collective *c)
+{
+    if (!timeline_enabled())
+        return;
+    TimelineEvent event = {.row = ROW_WAITING, .start = c->start, .end = c->end, .sequence = c->sequence + 1};
+    set_group(&event, self);
+    timeline_add_event(event);
+}
+
+static void observe_part(void *self, ProcessGroup *part)
+{
+    (void)self;
+    timeline_observe(part);
+}
+
+void timeline_observe(ProcessGroup *pg)
+{
+    pg_observe(pg, &(GroupObserver){.self = pg, .ready = begin_range, .carried = end_range, .done = add_collective,
+                                    .waited = add_wait, .split = observe_part});
+}
 
 /* Structures are sent as 64-bit words, because collectives count elements and have no dtype for bytes. */
 #define WORDS(type) (sizeof(type) / sizeof(int64_t))

@@ -8,6 +8,10 @@
 
 #include "comm/process_group.h"
 
+/* From now on each collective of the group is a range of the profiler and, while the group is measuring
+ * (pg_set_measuring()), an event of the timeline. */
+void timeline_observe(ProcessGroup *pg);
+
 /* Switches the timeline on, and measures the offset of this rank's clock from rank 0's. */
 void trace_start(ProcessGroup *pg);
 

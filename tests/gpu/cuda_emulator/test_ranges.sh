@@ -4,12 +4,11 @@
 #
 # usage: test_ranges.sh BUILD STAGE MPIEXEC [FLAGS OF MPIEXEC...]      BUILD: the build's directory; STAGE: 1 or 4
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../../lib.sh"
 build=$1 stage=$2
 shift 2
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
 
 # Buckets of one parameter, so that all-reduces begin while backward is at another operation.
 command=("$build/tests/gpu/cuda_emulator/train_stage${stage}_emulated" --model mlp-toy --steps 2 --eval-samples 8
@@ -21,17 +20,13 @@ runs() {
     local name=$1 status=0
     shift
     "$@" >"$scratch/out" 2>"$scratch/err" </dev/null || status=$?
-    [ "$status" -ne 0 ] || return
-    failures=$((failures + 1))
-    echo "FAIL: $name: status $status: $*"
-    sed 's/^/     stderr: /' "$scratch/err" | head -n 5
+    [ "$status" -eq 0 ] || fail "$name: status $status: $*"
 }
 
 # expect NAME EXPECTED GOT
 expect() {
     [ "$2" = "$3" ] && return
-    failures=$((failures + 1))
-    echo "FAIL: $1: expected (<) and got (>):"
+    fail "$1: expected (<) and got (>):"
     diff <(echo "$2") <(echo "$3") | head -n 12
 }
 
@@ -110,5 +105,4 @@ LOCKSTEP_EMULATED_PROFILER=$scratch/traced runs "with both" "${command[@]}" --tr
 expect "no event for timing without --trace" 0 "$(grep -c ' event ' "$scratch/untraced")"
 [ "$(grep -c ' event ' "$scratch/traced")" -gt 0 ] || expect "events for timing with --trace" some none
 
-[ "$failures" -eq 0 ] || exit 1
-echo "ranges of stage $stage on the emulated GPU: all checks passed"
+finish

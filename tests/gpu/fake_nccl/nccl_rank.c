@@ -15,7 +15,7 @@
 #include "base/dtype.h"
 #include "gpu/pg_nccl.h"
 #include "train/guard/guard.h"
-#include "train/report/stats.h"
+#include "train/report/trace.h"
 
 enum { COUNT = 1000 };
 
@@ -198,7 +198,7 @@ int main(int argc, char **argv)
     bool all_come = argc < 3; /* otherwise NCCL must miss the absent rank, not the comparison of calls */
     pg_set_options(pg, &(ProcessGroupOptions){.timeout = 3, .debug_collectives = all_come});
     CHECK(pg_world_size(pg) <= 16, "room for 16 ranks");
-    phases_observe(pg);
+    timeline_observe(pg);
     pg_use_nccl(pg);
     CHECK(strcmp(pg_backend(pg), "nccl") == 0, "the backend is %s", pg_backend(pg));
     every_operation();

@@ -4,12 +4,11 @@
 #
 # usage: test_nccl.sh NCCL_RANK MPIEXEC [FLAGS OF MPIEXEC...]
 set -u
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../../lib.sh"
 program=$1
 shift
 launcher=("$@")
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-failures=0
 
 # ends NAME STATUS SECONDS PATTERN RANKS WORDS...: the job ends with STATUS within SECONDS, and prints PATTERN to
 # stderr; if PATTERN is empty, nothing.
@@ -19,16 +18,12 @@ ends() {
     timeout -k 5 "$limit" "${launcher[@]}" -n "$ranks" "$program" "$@" >"$scratch/out" 2>"$scratch/err" </dev/null ||
         status=$?
     if [ "$status" -ne "$expected" ]; then
-        echo "FAIL: $name: expected status $expected, got $status (124: it hung for $limit s)"
+        fail "$name: expected status $expected, got $status (124: it hung for $limit s)"
     elif [ -z "$pattern" ] && [ -s "$scratch/err" ]; then
-        echo "FAIL: $name: there was output on stderr"
+        fail "$name: there was output on stderr"
     elif [ -n "$pattern" ] && ! grep -q -e "$pattern" "$scratch/err"; then
-        echo "FAIL: $name: nothing on stderr like: $pattern"
-    else
-        return
+        fail "$name: nothing on stderr like: $pattern"
     fi
-    failures=$((failures + 1))
-    head -n 5 "$scratch/err" | sed 's/^/     stderr: /'
 }
 
 for ranks in 1 2 3 4; do
@@ -37,25 +32,14 @@ done
 export FAKE_NCCL
 FAKE_NCCL=remote ends "a lost peer" 1 60 'rank [01].*number [0-9]* (x, [^)]*): remote process exited.*own message' 2
 FAKE_NCCL=illegal ends "a crashed kernel" 1 60 'illegal memory access.*compute-sanitizer' 2
-if ! grep -q 'fake NCCL: abort' "$scratch/err"; then
-    failures=$((failures + 1))
-    echo "FAIL: after a crashed kernel NCCL's kernels were not stopped"
-fi
+grep -q 'fake NCCL: abort' "$scratch/err" || fail "after a crashed kernel NCCL's kernels were not stopped"
 FAKE_NCCL=init ends "a group that never comes up" 1 60 'the start of the group took more than --timeout 3' 2
 FAKE_NCCL=slow-call ends "a call under way when the job ends" 1 60 'rank [01].*has been waiting.*number [0-9]* (x' 2
-if grep -e 'under a call' -e 'taken apart' "$scratch/err"; then
-    failures=$((failures + 1))
-    echo "FAIL: ncclCommAbort took the communicator apart while another thread was in a call that uses it"
-fi
+! grep -q -e 'under a call' -e 'taken apart' "$scratch/err" ||
+    fail "ncclCommAbort took the communicator apart while another thread was in a call that uses it"
 FAKE_NCCL='' ends "a rank that does not come" 1 60 'rank 1.*has been waiting.*the last one' 2 absent 0
-if ! grep -q 'fake NCCL: abort' "$scratch/err"; then
-    failures=$((failures + 1))
-    echo "FAIL: NCCL's kernels were not stopped"
-elif grep -q 'taken apart' "$scratch/err"; then
-    failures=$((failures + 1))
-    echo "FAIL: a communicator was used after ncclCommAbort"
-fi
+grep -q 'fake NCCL: abort' "$scratch/err" || fail "NCCL's kernels were not stopped"
+! grep -q 'taken apart' "$scratch/err" || fail "a communicator was used after ncclCommAbort"
 FAKE_NCCL=abort-hangs ends "an abort that hangs" 1 60 'rank 1.*has been waiting.*the last one' 2 absent 0
 
-[ "$failures" -eq 0 ] || exit 1
-echo "pg_nccl.c over the fake NCCL: all checks passed"
+finish

@@ -1,0 +1,108 @@
+/* replica_files.c: the checkpoints of a replica: what it saves beside weights and optimizer, and what it says where a run
+ * goes on in another way. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "train/files/checkpoint.h"
+#include "train/loop/replica.h"
+
+/* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
+static void add_settings(const Replica *replica, const Sampler *sampler, CheckpointState *state)
+{
+    const Options *options = replica->options;
+    const long warmup = warmup_steps(options, replica->total_steps);
+    char words[sizeof state->settings[0].words];
+    const char *flag;
+    for (int i = 0; (flag = options_setting(options, i, words, sizeof words)) != NULL; i++)
+        checkpoint_add_setting(state, flag, "%s", words);
+    checkpoint_add_setting(state, CHECKPOINT_DATA, "data of %lld samples, checksum %08x",
+                           (long long)sampler->dataset_size, replica->data_checksum);
+    checkpoint_add_setting(state, "ranks", "%d rank(s)", sampler->world_size);
+    checkpoint_add_setting(state, "order", "gradients added in %s order", replica->rank_order ? "rank" : "another");
+    if (options->lr_schedule == LR_CONSTANT)
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr constant after %ld steps of warm-up", warmup);
+    else
+        checkpoint_add_setting(state, CHECKPOINT_SCHEDULE, "lr cosine over %ld steps, %ld of them warm-up",
+                               replica->total_steps, warmup);
+}
+
+static CheckpointState checkpoint_state(const Replica *replica, const Sampler *sampler, long next_step)
+{
+    const ModelSpec *model = &replica->options->model;
+    const char *optimizer = replica->options->optimizer.kind == OPTIMIZER_ADAMW ? "adamw" : "sgd";
+    CheckpointState state = {.step = next_step,
+                             .loss_scale = replica->scaler.scale,
+                             .good_steps = replica->scaler.good_steps,
+                             .best_loss = replica->best_loss,
+                             .place = sampler_place(sampler, next_step)};
+    if (next_step > 0)
+        state.learning_rate = learning_rate(replica->options, next_step - 1, replica->total_steps);
+    if (model->kind == MODEL_GPT) /* shapes show neither heads nor activation */
+        snprintf(state.model, sizeof state.model, "--model %s --heads %d --optimizer %s", model->name,
+                 model->gpt.heads, optimizer);
+    else
+        snprintf(state.model, sizeof state.model, "--model %s --activation %s --optimizer %s", model->name,
+                 activation_name(model->mlp.activation), optimizer);
+    add_settings(replica, sampler, &state);
+    return state;
+}
+
+/* ours: this run, where it goes on. again: samples of this epoch that are trained a second time. */
+static void tell_differences(const Replica *replica, const char *path, const CheckpointState *saved,
+                             CheckpointState *ours, int64_t again)
+{
+    static const char *const of_rate[] = {CHECKPOINT_RATE, CHECKPOINT_SCHEDULE};
+    const float rate = learning_rate(replica->options, ours->step, replica->total_steps);
+    CheckpointSetting *schedule = checkpoint_setting(ours, CHECKPOINT_SCHEDULE);
+    for (int i = 0; i < 2 && saved->learning_rate > 0 && rate != saved->learning_rate; i++)
+        snprintf(checkpoint_setting(ours, of_rate[i])->effect, sizeof schedule->effect, "the learning rate goes from %g "
+                 "in step %ld to %g in the next", (double)saved->learning_rate, saved->step - 1, (double)rate);
+    if (saved->place.samples > 0)
+        snprintf(checkpoint_setting(ours, CHECKPOINT_SEED)->effect, sizeof schedule->effect,
+                 "the rest of the epoch comes in another order: some samples are trained again, and some are left out");
+    snprintf(checkpoint_setting(ours, CHECKPOINT_DATA)->effect, sizeof schedule->effect,
+             "from here on it trains on other data");
+    checkpoint_compare(path, saved, ours);
+    if (again > 0)
+        advise("%s: was saved after %lld samples of an epoch, which are no whole number of this run's steps: the last "
+               "%lld of them are trained again", path, (long long)saved->place.samples, (long long)again);
+}
+
+long replica_resume(Replica *replica, const char *path, Sampler *sampler)
+{
+    CheckpointState saved = checkpoint_state(replica, sampler, 0);
+    const bool complete = checkpoint_load(path, &replica->optimizer, &saved);
+    replica->resumed_hash = saved.hash;
+    if (!complete) {
+        if (!replica->resumes_quietly)
+            advise("%s: holds parameters only; the optimizer and the step number start from zero", path);
+        return 0;
+    }
+    const int64_t again = saved.place.epoch >= 0 ? sampler_go_on(sampler, saved.step, saved.place) : 0;
+    replica->total_steps = run_length(replica->options, sampler);
+    CheckpointState ours = checkpoint_state(replica, sampler, saved.step);
+    if (!replica->resumes_quietly)
+        tell_differences(replica, path, &saved, &ours, again);
+    if (strcmp(checkpoint_setting(&saved, CHECKPOINT_PRECISION)->words,
+               checkpoint_setting(&ours, CHECKPOINT_PRECISION)->words) == 0) {
+        replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MOST); /* older versions had no limit */
+        replica->scaler.good_steps = saved.good_steps;
+    }
+    replica->best_loss = saved.best_loss;
+    return saved.step;
+}
+
+void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step)
+{
+    CheckpointState state = checkpoint_state(replica, sampler, next_step);
+    checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
+}
+
+bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step,
+                      bool quiet)
+{
+    CheckpointState state = checkpoint_state(replica, sampler, next_step);
+    return checkpoint_try_save(rank == 0 ? path : NULL, &replica->optimizer, &state, quiet);
+}
