@@ -42,7 +42,7 @@ done
 [ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2; }
 [ -x "$1" ] || stop 2 "$1 is no program: give that of a stage, such as build/stage3_overlap/train"
 [[ $most_failures =~ ^[0-9]+$ ]] || stop 2 "--max-restarts: '$most_failures' is no number"
-train=$1 flags=() checkpoint='' first='' every=''
+train=$1 program=$(realpath "$1") flags=() checkpoint='' first='' every=''
 shift
 while [ $# -gt 0 ]; do # --resume is given by this script
     word=$1 value=${2-} both=()
@@ -109,11 +109,16 @@ checkpoint_step() {
     tail -c +9 "$checkpoint" | head -c "$length" | jq -r '.__metadata__.step // -1' 2>/dev/null || echo -1
 }
 
-# Processes of an earlier start on this host, which must not write any more. A launcher that is killed leaves ranks that
+# Processes on this host that were started here.
+ours() {
+    grep -l -a -s "LOCKSTEP_ELASTIC=$mark" /proc/[0-9]*/environ | cut -d / -f 3
+}
+
+# Those of an earlier start, which must not write any more. A launcher that is killed leaves ranks that
 # end a moment later.
 end_leftovers() {
     local left tries=200
-    while left=$(grep -l -a -s "LOCKSTEP_ELASTIC=$mark" /proc/[0-9]*/environ | cut -d / -f 3) && [ -n "$left" ]; do
+    while left=$(ours) && [ -n "$left" ]; do
         # shellcheck disable=SC2086 # a list of numbers
         [ $((tries--)) -gt 0 ] || kill -KILL $left 2>/dev/null
         sleep 0.05
@@ -151,9 +156,14 @@ start() { # sets status
 # ---- until it is done ----
 
 mark=$$-$RANDOM launcher='' failures=0 starts=0 ending=''
-pass_on() { # the ranks save, and end
+pass_on() { # to one rank: all save, and end. (mpiexec's own status would sometimes be 0.) To mpiexec if none runs here
+    local process
     ending=yes
-    [ -z "$launcher" ] || kill -USR1 "$launcher"
+    [ -n "$launcher" ] || return
+    for process in $(ours); do
+        if [ "$(readlink "/proc/$process/exe")" = "$program" ]; then kill -USR1 "$process" && return; fi
+    done
+    kill -USR1 "$launcher"
 }
 trap pass_on TERM USR1 INT
 while :; do
