@@ -168,6 +168,14 @@ static void batch_norm_backward(Tape *tape, Node *node)
     free(sums);
 }
 
+static bool are_finite(const double *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return false;
+    return true;
+}
+
 /* Means and 1 / sqrt(variance + eps) into `saved`, from the rows of this pass or, in evaluation, the running ones. */
 static void choose_statistics(const Tape *tape, const Tensor *x, const RunningStatistics *running,
                               const RankGather *ranks, double *saved)
@@ -175,8 +183,9 @@ static void choose_statistics(const Tape *tape, const Tensor *x, const RunningSt
     const int64_t rows = tensor_rows(x), C = tensor_last(x);
     const float *running_mean = running->mean->tensor.data, *running_var = running->var->tensor.data;
     double *total = tape->recording ? statistics(x->data, rows, C, ranks) : NULL;
-    CHECK(total == NULL || total[0] != 1, "batch normalization of a single sample, which has no variance: take "
-          "a --batch-size that leaves no rank a single one (or --drop-last), or --norm sync-batch");
+    CHECK(total == NULL || total[0] != 1, "batch normalization of a single sample, which has no variance: take a "
+          "--batch-size that does not leave %s, also at the end of an epoch", ranks != NULL
+          ? "all ranks together a single one" : "a rank a single one, or on several ranks --norm sync-batch");
     for (int64_t c = 0; c < C; c++) {
         const bool of_rows = total != NULL && total[0] > 0;
         const double var = of_rows ? total[1 + C + c] / total[0] : (double)running_var[c];
@@ -184,7 +193,7 @@ static void choose_statistics(const Tape *tape, const Tensor *x, const RunningSt
         saved[C + c] = 1 / sqrt(var + EPS);
     }
     saved[2 * C] = total != NULL ? total[0] : 0;
-    if (total != NULL && total[0] > 0)
+    if (total != NULL && total[0] > 0 && are_finite(total, 1 + 2 * C)) /* else --on-nan decides about this step */
         move_running(running, total, C);
     free(total);
 }

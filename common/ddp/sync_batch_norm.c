@@ -11,14 +11,18 @@ RankGather sync_batch_norm_ranks(ProcessGroup *pg)
     return (RankGather){.ranks = pg_world_size(pg), .gather = gather, .owner = pg};
 }
 
-void buffers_broadcast(ProcessGroup *pg, ParameterList *parameters)
+void buffers_broadcast(ProcessGroup *pg, ParameterList *parameters, bool has_rows)
 {
+    int32_t after = has_rows ? pg_world_size(pg) - pg_rank(pg) : 0; /* the first rank's is the largest */
+    pg_all_reduce(pg, &after, &after, 1, DTYPE_I32, REDUCE_MAX, "who has rows");
+    if (after == 0)
+        return;
     for (int i = 0; i < parameters->count; i++) {
         Parameter *parameter = parameters->items[i];
         if (!parameter->is_buffer)
             continue;
-        pg_broadcast(pg, parameter->tensor.data, (size_t)tensor_count(&parameter->tensor), DTYPE_F32, 0,
-                     parameter->name);
+        pg_broadcast(pg, parameter->tensor.data, (size_t)tensor_count(&parameter->tensor), DTYPE_F32,
+                     pg_world_size(pg) - after, parameter->name);
         parameter_changed(parameter);
     }
 }

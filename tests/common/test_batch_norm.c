@@ -107,25 +107,29 @@ static void test_ranks_are_one_process(void **state)
     check_rows((int64_t[]){2, 0, 3, 0});
 }
 
-/* After a broadcast, all have rank 0's buffers; what is trained stays. */
-static void test_buffers_are_those_of_rank_0(void **state)
+/* After a broadcast, all have the buffers of the first rank that had rows; what is trained stays. */
+static void test_buffers_are_of_one_rank(void **state)
 {
-    Pass pass;
-    pass_create(&pass);
-    for (int i = 0; i < 4; i++)
-        init_constant(pass.parameters.items[i], (float)(10 * i + pg_rank(pg)));
-    buffers_broadcast(pg, &pass.parameters);
-    for (int i = 0; i < 4; i++)
-        for (int c = 0; c < C; c++)
-            assert_true(((float *)pass.parameters.items[i]->tensor.data)[c] == (float)(10 * i + (i < 2 ? pg_rank(pg) : 0)));
-    pass_free(&pass);
+    const int rank = pg_rank(pg), last = pg_world_size(pg) - 1;
+    for (int first = 0; first <= last + 1; first++) { /* last + 1: none has rows */
+        Pass pass;
+        pass_create(&pass);
+        for (int i = 0; i < 4; i++)
+            init_constant(pass.parameters.items[i], (float)(10 * i + rank));
+        buffers_broadcast(pg, &pass.parameters, rank >= first);
+        for (int i = 0; i < 4; i++)
+            for (int c = 0; c < C; c++)
+                assert_true(((float *)pass.parameters.items[i]->tensor.data)[c] ==
+                            (float)(10 * i + (i < 2 || first > last ? rank : first)));
+        pass_free(&pass);
+    }
 }
 
 int main(int argc, char **argv)
 {
     struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_are_one_process),
-        cmocka_unit_test(test_buffers_are_those_of_rank_0),
+        cmocka_unit_test(test_buffers_are_of_one_rank),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});

@@ -61,8 +61,8 @@ says '.flags.rank_samples == [205,77]' '.flags.join' '.flags.precision == "bf16"
 keys=$(jq -r 'keys | join(" ")' "$scratch/json")
 expected="allreduce backend backward_ms buckets bytes_per_step collectives_per_step comm_ms comm_share data_ms device \
 eval_accuracy eval_bits_per_byte eval_loss evaluations exposed_comm_ms final_loss first_loss first_step_ms flags \
-forward_ms hidden_fraction loss_scale memory optimizer_ms parameters peak_rss_mb ranks samples_per_s stage stage_name step_ms \
-steps steps_skipped tokens_per_s verify warmup_steps_excluded weights_hash wire_bytes_per_step world_size"
+forward_ms hidden_fraction loss_scale memory norm_collectives_per_step optimizer_ms parameters peak_rss_mb ranks samples_per_s stage \
+stage_name step_ms steps steps_skipped tokens_per_s verify warmup_steps_excluded weights_hash wire_bytes_per_step world_size"
 # All flags of --help are there, and --zero, which stage 4 lacks.
 flags=$({ "$train" --help; echo '  --zero'; } | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' | grep -v -x help | tr - _ |
     sort -u)

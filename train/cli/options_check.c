@@ -225,6 +225,9 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
     if (options->rank_samples_count > 0)
         check_rank_samples(options, world_size);
+    if (options->verify != VERIFY_NONE && options->model.norm != NORM_NONE && world_size > 1 && options->ddp.codec->rounds)
+        die("--verify: not with --norm and --grad-dtype together: rounding needs the ranks' shares one after the other, and "
+            "--norm all of them at once");
     if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.codec->rounds)
         die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
     if (options->verify != VERIFY_NONE && options->model.norm == NORM_BATCH && world_size > 1)

@@ -85,7 +85,7 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     replica_set_samples(&trainer->replica, batch->step, batch->places);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* a rank's own samples moved them */
-        buffers_broadcast(trainer->norm_group, &trainer->replica.model.parameters);
+        buffers_broadcast(trainer->norm_group, &trainer->replica.model.parameters, batch->samples > 0);
     double loss_value = read_loss(trainer, loss, batch, phases);
     ddp_before_backward(trainer->ddp, loss);
     phase_end(phases, PART_FORWARD);
@@ -124,7 +124,12 @@ static void begin_step(long step)
  * starts are carried out during the next. */
 static void record_step(Trainer *trainer, StepTimes *times)
 {
-    const CommCounters comm = pg_counters(trainer->pg);
+    CommCounters comm = pg_counters(trainer->pg);
+    if (trainer->norm_group != NULL) { /* its time is part of the step, too; its collectives are counted apart */
+        const CommCounters of_norms = pg_counters(trainer->norm_group);
+        comm.in_flight += of_norms.in_flight;
+        comm.exposed += of_norms.exposed;
+    }
     device_range_end();
     device_timeline_end();
     times->seconds[PART_COMM] = comm.in_flight - trainer->record.communication.in_flight;

@@ -171,7 +171,10 @@ static void print_advice(const Options *options, const Verification *result)
 {
     if (result->passed || options->verify != VERIFY_WHOLE_BATCH)
         return;
-    if (options->optimizer.kind == OPTIMIZER_ADAMW)
+    if (options->model.norm != NORM_NONE)
+        printf("advice: batch norm of few samples enlarges rounding, by up to 300 in each layer, and the last batch of an "
+               "epoch may have few: compare with another --batch-size, or with --drop-last\n");
+    else if (options->optimizer.kind == OPTIMIZER_ADAMW)
         printf("advice: this may be rounding, which AdamW enlarges, up to the learning rate, if a gradient is near 0; "
                "compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
                "(notes/equality.md)\n");
