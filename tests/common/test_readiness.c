@@ -184,6 +184,9 @@ static void mark_static(void *marks)
     for (const int *mark = marks; *mark >= 0; mark++)
         readiness_mark(&readiness, list.items[*mark]);
     readiness_check_complete(&readiness, &list);
+    readiness_free(&readiness);
+    tape_free(&tape);
+    parameters_free(&list);
 }
 
 static void test_changed_graph(void **state)
