@@ -9,6 +9,8 @@
  * after the other and adds their gradients in rank order; with --allreduce ordered, every bit agrees. */
 
 #define VERIFY_TOLERANCE 1e-5 /* largest difference between two weights, whole-batch mode, float32 */
+#define VERIFY_BUFFERS 10      /* times as much for a running statistic: the mean of a channel adds up the differences of
+                                * all its weights, 784 in the MLP's first layer */
 #define VERIFY_TOLERANCE_HALF 1e-4 /* the same for bf16, fp16, TF32: see notes/equality.md */
 
 typedef struct Verification {
