@@ -1,9 +1,8 @@
 /* test_ops.c: every operation of autograd/ops.h against its formula in float64 and that formula's numerical
- * derivative (gradient_check.h says how). Above each group of tests stands the formula. Losses: test_losses.c. */
+ * derivative (gradient_check.h says how). Above each group of tests stands the formula. Losses: test_losses.c; norms: test_norms.c. */
 #include <math.h>
 #include <stdlib.h>
 
-#include "autograd/batch_norm.h"
 #include "base/check.h"
 #include "device/device.h"
 #include "expect.h"
@@ -159,103 +158,6 @@ static void test_relu_at_zero(void **state)
     Result result = run(&problem, &(Draw){.values = {zeros}, .direction = direction}, 1, 1, 0);
     expect_close("relu at 0: gradient", result.gradient[0], (float[]){0, 0}, 2, 0, 0, "x > 0, not x >= 0");
     result_free(&result);
-}
-
-/* ---- layernorm ---- */
-
-static void layernorm_reference(const Problem *problem, double *out, double *const *operand)
-{
-    int64_t rows = problem->shape[0][0], n = problem->shape[0][1];
-    for (int64_t r = 0; r < rows; r++) {
-        const double *x = operand[0] + r * n;
-        double mean = 0, variance = 0;
-        for (int64_t i = 0; i < n; i++)
-            mean += x[i] / (double)n;
-        for (int64_t i = 0; i < n; i++)
-            variance += (x[i] - mean) * (x[i] - mean) / (double)n;
-        for (int64_t i = 0; i < n; i++)
-            out[r * n + i] = (x[i] - mean) / sqrt(variance + 1e-5) * operand[1][i] + operand[2][i];
-    }
-}
-
-static Tensor *layernorm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    return op_layernorm(tape, operand[0], operand[1], operand[2]);
-}
-
-static void check_layernorm(int64_t rows, int64_t n, float scale, float offset)
-{
-    check_problem(&(Problem){.name = offset != 0 ? "layernorm far from 0" : "layernorm",
-                             .operands = 3,
-                             .scale = scale,
-                             .offset = offset,
-                             .shape = {{rows, n, -1}, {n, -1, -1}, {n, -1, -1}},
-                             .outputs = rows * n,
-                             .reference = layernorm_reference,
-                             .apply = layernorm_apply,
-                             .chain = (double)(rows + n) + 20 + 4 * fabs((double)(offset / scale)),
-                             .hint = "operand 0 is x: mean and variance depend on it, too. Far from 0: take the "
-                                     "variance from x - mean, never from the mean of x^2"});
-}
-
-static void test_layernorm(void **state)
-{
-    check_layernorm(3, 8, 1, 0);
-    check_layernorm(1, 17, 1, 0);
-    check_layernorm(5, 48, 0.1f, 0);
-    check_layernorm(37, 31, 3, 0);
-    check_layernorm(0, 8, 1, 0);
-    check_layernorm(4, 48, 1, 1000);
-}
-
-/* ---- batch norm: the same, per column ---- */
-
-static void batch_norm_reference(const Problem *problem, double *out, double *const *operand)
-{
-    const int64_t rows = problem->shape[0][0], C = problem->shape[0][1];
-    for (int64_t c = 0; c < C; c++) {
-        const double *x = operand[0] + c;
-        double mean = 0, variance = 0;
-        for (int64_t r = 0; r < rows; r++)
-            mean += x[r * C] / (double)rows;
-        for (int64_t r = 0; r < rows; r++)
-            variance += (x[r * C] - mean) * (x[r * C] - mean) / (double)rows;
-        for (int64_t r = 0; r < rows; r++)
-            out[r * C + c] = (x[r * C] - mean) / sqrt(variance + 1e-5) * operand[1][c] + operand[2][c];
-    }
-}
-
-static BatchNorm norm; /* only its running statistics, which no result here depends on */
-
-static Tensor *batch_norm_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    return op_batch_norm(tape, operand[0], operand[1], operand[2], &norm.running, NULL);
-}
-
-static void check_batch_norm(int64_t rows, int64_t C, float scale, float offset)
-{
-    ParameterList parameters = {0};
-    norm = batch_norm_create(&parameters, "bn", C);
-    check_problem(&(Problem){.name = offset != 0 ? "batch norm far from 0" : "batch norm",
-                             .operands = 3,
-                             .scale = scale,
-                             .offset = offset,
-                             .shape = {{rows, C, -1}, {C, -1, -1}, {C, -1, -1}},
-                             .outputs = rows * C,
-                             .reference = batch_norm_reference,
-                             .apply = batch_norm_apply,
-                             .chain = (double)rows + 20 + 4 * fabs((double)(offset / scale)),
-                             .hint = "operand 0 is x: the columns' means and variances depend on it, too"});
-    parameters_free(&parameters);
-}
-
-static void test_batch_norm(void **state)
-{
-    check_batch_norm(8, 3, 1, 0);
-    check_batch_norm(5, 17, 1, 0);
-    check_batch_norm(37, 31, 3, 0);
-    check_batch_norm(0, 8, 1, 0);
-    check_batch_norm(48, 4, 1, 1000);
 }
 
 /* ---- embedding: operand 0 is the token table, 1 the position table ---- */
@@ -423,7 +325,7 @@ int main(void)
     device_init(0, 1);
     return run_cases("ops", cmocka_unit_test(test_linear), cmocka_unit_test(test_relu),
                      cmocka_unit_test(test_relu_at_zero), cmocka_unit_test(test_gelu), cmocka_unit_test(test_add),
-                     cmocka_unit_test(test_layernorm), cmocka_unit_test(test_batch_norm), cmocka_unit_test(test_embedding),
+                     cmocka_unit_test(test_embedding),
                      cmocka_unit_test(test_attention), cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
                      cmocka_unit_test(test_a_summand_takes_over_the_gradient));
 }
