@@ -29,6 +29,7 @@ typedef struct Case {
     bool passes;
     double difference; /* what max_abs_diff must be, within a thousandth */
     int64_t differing; /* elements */
+    Norm norm;
 } Case;
 
 /* ---- running verify_training() ---- */
@@ -63,6 +64,7 @@ static Verification run_case(const Case *one, int less, char *name)
     Options options = toy_options("mlp-toy");
     options.verify = one->mode;
     options.precision = one->precision;
+    options.model.norm = one->norm;
     Dataset dataset = toy_dataset(&options, 100);
     Replica trained;
     replica_create(&trained, &options, options.seed, STEPS);
@@ -173,6 +175,25 @@ static void test_the_worst_parameter_is_named(void **state)
         check_case(&cases[i], 2);
 }
 
+/* A running statistic may be off by ten times as much as a weight, and not by more. In exact mode it may not at all. */
+static void test_running_statistics(void **state)
+{
+    enum { BN1_WEIGHT = 1, BN1_RUNNING_MEAN = 3 };
+    static const Case cases[] = {
+        {"5e-5", VERIFY_WHOLE_BATCH, DTYPE_F32, BN1_RUNNING_MEAN, 0, 5e-5f, true, .norm = NORM_SYNC_BATCH},
+        {"2e-4", VERIFY_WHOLE_BATCH, DTYPE_F32, BN1_RUNNING_MEAN, 0, 2e-4f, false, .norm = NORM_SYNC_BATCH},
+        {"the last bit", VERIFY_EXACT, DTYPE_F32, BN1_RUNNING_MEAN, 1, 1 + 0x1p-23f, false, .norm = NORM_SYNC_BATCH},
+        {"5e-5, a weight", VERIFY_WHOLE_BATCH, DTYPE_F32, BN1_WEIGHT, 1, 1 + 5e-5f, false, .norm = NORM_SYNC_BATCH},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[64];
+        const Verification result = run_case(&cases[i], NONE, name);
+        assert_string_equal(name, cases[i].parameter == BN1_WEIGHT ? "bn1.weight" : "bn1.running_mean");
+        if (result.passed != cases[i].passes)
+            fail_msg("%s off by %s: expected %s", name, cases[i].what, cases[i].passes ? "passed" : "FAILED");
+    }
+}
+
 /* Without this, a reference that never trains would pass all tests above. */
 static void test_the_reference_trains(void **state)
 {
@@ -200,7 +221,7 @@ int main(int argc, char **argv)
                              cmocka_unit_test(test_nothing_that_is_no_number_passes),
                              cmocka_unit_test(test_exact_means_every_bit),
                              cmocka_unit_test(test_the_worst_parameter_is_named),
-                             cmocka_unit_test(test_the_reference_trains));
+                             cmocka_unit_test(test_running_statistics), cmocka_unit_test(test_the_reference_trains));
     job_close(pg);
     return failures != 0;
 }
