@@ -14,8 +14,8 @@
  * operations in the same order, also those without samples. */
 RankGather sync_batch_norm_ranks(ProcessGroup *pg);
 
-/* If each rank has statistics of its own rows, their running statistics differ. Buffers of all ranks become those of the
- * first rank that has had rows; if none has, they stay. (PyTorch: broadcast_buffers, of rank 0 or, under Join, of a rank
+/* Where each rank normalizes by its own rows, the ranks' running statistics move apart. Here the first rank that has had
+ * rows (has_rows) sends its buffers to all; if no rank has, nothing changes. (PyTorch: broadcast_buffers, of rank 0 or, under Join, of a rank
  * that still has data.) Collective. */
 void buffers_broadcast(ProcessGroup *pg, ParameterList *parameters, bool has_rows);
 

@@ -150,7 +150,7 @@ static Readiness readiness_without_fc2(ParameterList *list, Tape *tape, bool sta
     Readiness readiness;
     *list = three_parameters();
     readiness_create(&readiness, list, static_graph);
-    for (int pass = 0; pass < 2; pass++) { /* the second one uses fc3 alone, and nobody looks any more */
+    for (int pass = 0; pass < 2; pass++) { /* the second one uses fc3 alone; if static, nothing looks */
         static float zeros[4];
         readiness_begin(&readiness, list);
         tape_begin(tape, true);
