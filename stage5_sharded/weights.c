@@ -130,7 +130,6 @@ void weights_after_update(Weights *weights)
         weights_end_micro_batch(weights, false);
         return;
     }
-    shards_free_spare(weights->shards); /* level 2 needs the next block only in the next backward pass */
     for (int b = weights->shards->count - 1; b >= 0; b--)
         start_gather(weights, &weights->shards->buckets[b]);
 }

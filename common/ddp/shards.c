@@ -132,13 +132,13 @@ static void point_at_gradients(ShardedBucket *bucket)
         bucket->parameters[i]->tensor.grad = bucket->gradients != NULL ? bucket->gradients + bucket->offsets[i] : NULL;
 }
 
-/* note: spare-block
+/* note: spare-blocks
  * Whole gradients and weights last for a part of a step. Blocks of 256 KiB and more go back to the system when they are
- * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 3,200 pages in a step
- * of the GPT at level 2. So the block that was dropped last is kept until the next bucket needs one. This bucket takes
- * it if both sizes round up to the same multiple of 256 KiB; otherwise it is freed. So no more memory is in use than
- * before it was dropped. Under the address sanitizer nothing is kept or rounded: it shall see every use of a dropped
- * block, and every write beyond the end. */
+ * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 650 pages in a backward
+ * pass of the MLP at level 2, which doubled its time. So the two blocks that were dropped last are kept until a bucket
+ * needs one of their size. Sizes are rounded up to multiples of 256 KiB, so that more buckets have the same. Under the
+ * address sanitizer nothing is kept or rounded: it shall see every use of a dropped block, and every write beyond the
+ * end. */
 #ifdef __SANITIZE_ADDRESS__
 #define KEPT_FROM SIZE_MAX
 #else
@@ -154,32 +154,29 @@ static size_t whole_bytes(const ShardedBucket *bucket)
 /* A block for the whole bucket; zeroed, or with anything in it. */
 static float *take_whole(Shards *shards, const ShardedBucket *bucket, bool zeroed)
 {
-    float *block = shards->spare;
-    if (block == NULL || shards->spare_bytes != whole_bytes(bucket)) {
-        shards_free_spare(shards);
-        return device_alloc(whole_bytes(bucket));
-    }
-    shards->spare = NULL;
-    if (zeroed)
-        device_zero(block, bytes_of(bucket->elements));
-    return block;
+    for (int i = 0; i < SPARES; i++)
+        if (shards->spares[i].block != NULL && shards->spares[i].bytes == whole_bytes(bucket)) {
+            float *block = shards->spares[i].block;
+            shards->spares[i].block = NULL;
+            if (zeroed)
+                device_zero(block, bytes_of(bucket->elements));
+            return block;
+        }
+    return device_alloc(whole_bytes(bucket));
 }
 
 static void drop_whole(Shards *shards, const ShardedBucket *bucket, float *block)
 {
-    shards_free_spare(shards);
+    Spare *spares = shards->spares;
     if (whole_bytes(bucket) < KEPT_FROM) {
         device_free(block);
         return;
     }
-    shards->spare = block;
-    shards->spare_bytes = whole_bytes(bucket);
-}
-
-void shards_free_spare(Shards *shards)
-{
-    device_free(shards->spare);
-    shards->spare = NULL;
+    if (spares[0].block != NULL) {
+        device_free(spares[1].block);
+        spares[1] = spares[0];
+    }
+    spares[0] = (Spare){.block = block, .bytes = whole_bytes(bucket)};
 }
 
 void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
@@ -319,7 +316,8 @@ void shards_free(Shards *shards)
 {
     for (int b = 0; b < shards->count; b++)
         give_back(shards, &shards->buckets[b]);
-    shards_free_spare(shards);
+    for (int i = 0; i < SPARES; i++)
+        device_free(shards->spares[i].block);
     pg_free_shared(shards->pg, shards->weight_block);
     if (shards->zero == 1)
         pg_free_shared(shards->pg, shards->gradient_block);

@@ -32,6 +32,13 @@ typedef struct ShardedBucket {
     void *sent; /* the codec's buffer, from device_alloc(), while gradients are sent; owned; may be NULL */
 } ShardedBucket;
 
+/* Memory of a bucket that was dropped, until a bucket of the same size needs it. */
+typedef struct Spare {
+    float *block; /* owned; NULL: none */
+    size_t bytes;
+} Spare;
+enum { SPARES = 2 };
+
 typedef struct Shards {
     ProcessGroup *pg; /* not owned */
     int zero;
@@ -42,8 +49,7 @@ typedef struct Shards {
     Partition partition;
     float *weight_block, *gradient_block; /* of what is always there; owned */
     size_t weight_bytes, gradient_bytes; /* of these two */
-    float *spare; /* the block that was dropped last, until the next one is needed; owned; may be NULL */
-    size_t spare_bytes;
+    Spare spares[SPARES]; /* the youngest first */
     /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
     size_t gathered, most_gathered, whole_gradients, most_whole_gradients;
 } Shards;
@@ -68,7 +74,5 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
-/* Frees the block that was dropped last, which is otherwise kept until the next bucket needs one. */
-void shards_free_spare(Shards *shards);
 
 #endif
