@@ -3,6 +3,7 @@
 # shows which test catches it, and with which message. See README.md.
 #
 # usage: tests/mutants/run.sh [-v] [NAME ...]     default: all; -v: show the failing test's whole output
+#        tests/mutants/run.sh --applies            only see that all of them still apply
 # Exit status 0: every mutant was caught by a message that names the right idea. 1: at least one was not.
 set -u
 export LC_ALL=C
@@ -13,7 +14,11 @@ root=$(cd "$here/../.." && pwd)
 source "$here/copy_tree.sh"
 limit=${MUTANT_SECONDS:-600} # for one mutant's tests
 jobs=${MUTANT_JOBS:-2}
-verbose=no
+verbose=no applies=no
+if [ "${1:-}" = --applies ]; then
+    applies=yes
+    shift
+fi
 if [ "${1:-}" = -v ]; then
     verbose=yes
     shift
@@ -124,6 +129,12 @@ for name in "$@"; do
     [ -f "${mutants[-1]}" ] || give_up "there is no mutant named $name; see $here"
 done
 
+stale=()
+for file in "${mutants[@]}"; do
+    patch -d "$root" -p1 --fuzz=0 --dry-run -f -s -r - <"$file" >/dev/null 2>&1 || stale+=("$(basename "$file")")
+done
+[ ${#stale[@]} -eq 0 ] || give_up "no longer apply, so bring them up to date with the source: ${stale[*]}"
+[ $applies = no ] || exit 0
 copy_tree "$root" "$tree" || give_up "could not copy the tree"
 echo "building the unmodified tree ..."
 
