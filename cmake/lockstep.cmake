@@ -26,14 +26,24 @@ pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
-# ---- products with 16-bit operands: emulated, or by oneDNN if asked for ----
-option(LOCKSTEP_ONEDNN "bf16 products by oneDNN 2 (package libdnnl-dev), if the processor has AVX512-BF16" OFF)
+# ---- products with 16-bit operands: by oneDNN where it is found, else emulated ----
+set(LOCKSTEP_ONEDNN AUTO CACHE STRING "bf16 products by oneDNN 2 or 3 if the processor has AVX512-BF16: OFF, ON, or AUTO (where it is found)")
 set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/common/device/device_cpu_rounded.c)
 set(LOCKSTEP_ROUNDED_LIBRARY "")
-if(LOCKSTEP_ONEDNN)
-    find_package(dnnl 2.6 REQUIRED) # oneDNN 3 has other calls
-    set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/onednn/rounded_onednn.c)
-    set(LOCKSTEP_ROUNDED_LIBRARY DNNL::dnnl)
+if(LOCKSTEP_ONEDNN) # (its own CMake file wants OpenCL, which the processor's products do not need)
+    find_path(LOCKSTEP_DNNL_INCLUDE oneapi/dnnl/dnnl_version.h)
+    find_library(LOCKSTEP_DNNL dnnl)
+    if(LOCKSTEP_DNNL AND LOCKSTEP_DNNL_INCLUDE)
+        file(STRINGS ${LOCKSTEP_DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h version REGEX "define DNNL_VERSION_M[AI][JN]OR ")
+        string(REGEX REPLACE "[^0-9;]" "" version "${version}")
+        list(JOIN version . version)
+    endif()
+    if(version VERSION_GREATER_EQUAL 2.6)
+        set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/onednn/rounded_onednn.c)
+        set(LOCKSTEP_ROUNDED_LIBRARY ${LOCKSTEP_DNNL})
+    elseif(NOT LOCKSTEP_ONEDNN STREQUAL "AUTO")
+        message(FATAL_ERROR "LOCKSTEP_ONEDNN=ON, but there is no oneDNN 2.6 or later: install libdnnl-dev")
+    endif()
 endif()
 
 # ---- flags ----

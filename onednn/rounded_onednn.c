@@ -1,11 +1,12 @@
 /* rounded_onednn.c: rounded numbers and their products on a CPU that multiplies bf16 itself (AVX512-BF16, AMX): 16 bits
- * in memory, products by oneDNN, sums in float32. Linked in place of common/device/device_cpu_rounded.c if CMake is
- * given -DLOCKSTEP_ONEDNN=ON. A CPU without these instructions, f16 and float32 do what that file does.
+ * in memory, products by oneDNN, sums in float32. Linked in place of common/device/device_cpu_rounded.c if CMake finds
+ * oneDNN. A CPU without these instructions, f16 and float32 do what that file does.
  *
  * The operands have the bits of the emulation, the sums may be in another order: so this build has its own bits. They
  * depend on a product's shape and the number of threads only, therefore the stages are still equal to the bit.
  *
- * Calls: oneDNN 2.6's C interface, https://oneapi-src.github.io/oneDNN/v2.6/ (matmul primitive).
+ * Calls: the C interface of oneDNN 2.6 and of oneDNN 3, which changed two of them (matmul primitive,
+ * https://oneapi-src.github.io/oneDNN/v2.6/ and .../v3.5/).
  */
 #include "device/device_cpu_math.h"
 
@@ -52,20 +53,80 @@ static void expect_success(dnnl_status_t status, const char *call)
           (int)status);
 }
 
-/* (rows, columns) of `type`. transposed: stored as (columns, rows). */
-static dnnl_memory_desc_t matrix(dnnl_data_type_t type, int64_t rows, int64_t columns, bool transposed)
+/* ---- what differs between oneDNN 2 and 3: a description is a struct, or a handle that must be destroyed ---- */
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t Description;
+#define ADDRESS(description) (description)
+
+static void describe(Description *desc, dnnl_data_type_t type, const dnnl_dims_t sizes, const dnnl_dims_t strides)
 {
-    dnnl_memory_desc_t desc;
+    expect_success(dnnl_memory_desc_create_with_strides(desc, 2, sizes, type, strides),
+                   "dnnl_memory_desc_create_with_strides");
+}
+
+static void forget(Description desc)
+{
+    dnnl_memory_desc_destroy(desc);
+}
+
+static dnnl_primitive_desc_t choose(Description a, Description b, Description c, dnnl_primitive_attr_t attributes)
+{
+    dnnl_primitive_desc_t chosen;
+    expect_success(dnnl_matmul_primitive_desc_create(&chosen, engine, a, b, NULL, c, attributes),
+                   "dnnl_matmul_primitive_desc_create");
+    return chosen;
+}
+
+static void add_to_result(dnnl_post_ops_t after)
+{
+    expect_success(dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef), "dnnl_post_ops_append_sum");
+}
+#else
+typedef dnnl_memory_desc_t Description;
+#define ADDRESS(description) (&(description))
+
+static void describe(Description *desc, dnnl_data_type_t type, const dnnl_dims_t sizes, const dnnl_dims_t strides)
+{
+    expect_success(dnnl_memory_desc_init_by_strides(desc, 2, sizes, type, strides), "dnnl_memory_desc_init_by_strides");
+}
+
+static void forget(Description desc)
+{
+    (void)desc;
+}
+
+static dnnl_primitive_desc_t choose(Description a, Description b, Description c, dnnl_primitive_attr_t attributes)
+{
+    dnnl_matmul_desc_t operation;
+    dnnl_primitive_desc_t chosen;
+    expect_success(dnnl_matmul_desc_init(&operation, &a, &b, NULL, &c), "dnnl_matmul_desc_init");
+    expect_success(dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, NULL),
+                   "dnnl_primitive_desc_create");
+    return chosen;
+}
+
+static void add_to_result(dnnl_post_ops_t after)
+{
+    expect_success(dnnl_post_ops_append_sum(after, 1), "dnnl_post_ops_append_sum");
+}
+#endif
+
+/* ---- products ---- */
+
+/* (rows, columns) of `type`. transposed: stored as (columns, rows). */
+static Description matrix(dnnl_data_type_t type, int64_t rows, int64_t columns, bool transposed)
+{
+    Description desc;
     const dnnl_dims_t sizes = {rows, columns}, strides = {transposed ? 1 : columns, transposed ? rows : 1};
-    expect_success(dnnl_memory_desc_init_by_strides(&desc, 2, sizes, type, strides),
-                   "dnnl_memory_desc_init_by_strides");
+    describe(&desc, type, sizes, strides);
     return desc;
 }
 
-static dnnl_memory_t memory_of(const dnnl_memory_desc_t *desc)
+static dnnl_memory_t memory_of(Description desc)
 {
     dnnl_memory_t memory;
-    expect_success(dnnl_memory_create(&memory, desc, engine, DNNL_MEMORY_NONE), "dnnl_memory_create");
+    expect_success(dnnl_memory_create(&memory, ADDRESS(desc), engine, DNNL_MEMORY_NONE), "dnnl_memory_create");
     return memory;
 }
 
@@ -76,28 +137,27 @@ static void prepare(Product *product)
         expect_success(dnnl_engine_create(&engine, dnnl_cpu, 0), "dnnl_engine_create");
         expect_success(dnnl_stream_create(&stream, engine, dnnl_stream_default_flags), "dnnl_stream_create");
     }
-    const dnnl_memory_desc_t a = matrix(dnnl_bf16, product->m, product->k, product->a_transposed);
-    const dnnl_memory_desc_t b = matrix(dnnl_bf16, product->k, product->n, product->b_transposed);
-    const dnnl_memory_desc_t c = matrix(dnnl_f32, product->m, product->n, false);
+    Description a = matrix(dnnl_bf16, product->m, product->k, product->a_transposed);
+    Description b = matrix(dnnl_bf16, product->k, product->n, product->b_transposed);
+    Description c = matrix(dnnl_f32, product->m, product->n, false);
     dnnl_post_ops_t after;
     dnnl_primitive_attr_t attributes;
-    dnnl_matmul_desc_t operation;
-    dnnl_primitive_desc_t chosen;
     expect_success(dnnl_post_ops_create(&after), "dnnl_post_ops_create");
     if (product->add)
-        expect_success(dnnl_post_ops_append_sum(after, 1), "dnnl_post_ops_append_sum");
+        add_to_result(after);
     expect_success(dnnl_primitive_attr_create(&attributes), "dnnl_primitive_attr_create");
     expect_success(dnnl_primitive_attr_set_post_ops(attributes, after), "dnnl_primitive_attr_set_post_ops");
-    expect_success(dnnl_matmul_desc_init(&operation, &a, &b, NULL, &c), "dnnl_matmul_desc_init");
-    expect_success(dnnl_primitive_desc_create(&chosen, &operation, attributes, engine, NULL),
-                   "dnnl_primitive_desc_create");
+    dnnl_primitive_desc_t chosen = choose(a, b, c, attributes);
     expect_success(dnnl_primitive_create(&product->primitive, chosen), "dnnl_primitive_create");
     dnnl_primitive_desc_destroy(chosen);
     dnnl_primitive_attr_destroy(attributes);
     dnnl_post_ops_destroy(after);
-    product->a = memory_of(&a);
-    product->b = memory_of(&b);
-    product->c = memory_of(&c);
+    product->a = memory_of(a);
+    product->b = memory_of(b);
+    product->c = memory_of(c);
+    forget(a);
+    forget(b);
+    forget(c);
 }
 
 /* The prepared product of wanted's shape. */
