@@ -258,6 +258,11 @@ static Share share_of_micro_batch(const Sampler *sampler, int64_t step, int rank
     return (Share){share.first + from * share.stride, share.stride, to - from};
 }
 
+int64_t sampler_count(const Sampler *sampler, int64_t step, int rank, int k, int K)
+{
+    return share_of_micro_batch(sampler, step, rank, k, K).count;
+}
+
 int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices)
 {
     CHECK(sampler->epoch >= 0, "no epoch set");

@@ -77,6 +77,8 @@ int64_t sampler_rank_steps(const Sampler *sampler, int rank);
 int64_t sampler_largest_share(const Sampler *sampler);
 /* Samples in the global batch of `step` (0 .. steps_per_epoch - 1), all ranks together. */
 int64_t sampler_global_count(const Sampler *sampler, int64_t step);
+/* Samples in the rank's micro-batch k of K of `step`. */
+int64_t sampler_count(const Sampler *sampler, int64_t step, int rank, int k, int K);
 /* Writes the sample numbers of the rank's micro-batch k of K to indices, in order of place; returns their number,
  * possibly 0. indices needs room for ceil(ceil(global_batch / world_size) / K) entries. K = 1, k = 0 gives the rank's
  * whole share. */

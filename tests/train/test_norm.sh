@@ -68,7 +68,14 @@ file=$scratch/without length=$(od -A n -t u8 -N 8 "$scratch/without")
 offset=$(head -c $((8 + length)) "$file" | tail -c +9 | jq '."bn1.running_var".data_offsets[0]')
 [ "$(od -A n -t f4 -j $((8 + length + offset)) -N 4 "$file" | tr -d ' ')" != 1 ] ||
     fail "the running statistics have not moved: they are those of a rank without samples"
-refused "a single sample, which has no variance" --norm batch --batch-size 3 --steps 2
+refused "a single sample on one rank, which has no variance" --norm batch --batch-size 3 --steps 2
+refused "step 3 of an epoch has a micro-batch with a single sample" --norm batch --batch-size 333 --epochs 1
+[ ! -s "$scratch/out" ] || fail "a last batch of a single sample on each rank: seen only after steps were trained"
+trained --norm batch --batch-size 333 --steps 3
+trained --norm batch --batch-size 30 --steps 2 --save "$scratch/normalized"
+refused "normalized: .*--norm batch or sync-batch" --batch-size 30 --steps 4 --resume "$scratch/normalized"
+trained --norm sync-batch --batch-size 30 --steps 4 --resume "$scratch/normalized" # it says so
+grep -q -- "--norm" "$scratch/err" "$scratch/out" || fail "resumed with another --norm, without a word"
 refused "depend on the number of ranks" --norm batch --steps 2 --verify
 refused "needs those of all at once" --norm sync-batch --steps 2 --verify exact
 refused "not for model gpt" --model gpt --norm batch --steps 2

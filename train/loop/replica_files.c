@@ -43,8 +43,9 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
         snprintf(state.model, sizeof state.model, "--model %s --heads %d --optimizer %s", model->name,
                  model->gpt.heads, optimizer);
     else
-        snprintf(state.model, sizeof state.model, "--model %s --activation %s --optimizer %s", model->name,
-                 activation_name(model->mlp.activation), optimizer);
+        snprintf(state.model, sizeof state.model, "--model %s --activation %s%s --optimizer %s", model->name,
+                 activation_name(model->mlp.activation), model->norm != NORM_NONE ? " --norm batch or sync-batch" : "",
+                 optimizer);
     add_settings(replica, sampler, &state);
     return state;
 }

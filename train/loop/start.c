@@ -29,6 +29,30 @@ void start_check_even_end(ProcessGroup *pg, const Replica *replica, const Sample
             (long long)most, most_rank, (long long)fewest, fewest_rank);
 }
 
+/* note: too-few-to-normalize
+ * Batch norm divides by a variance, which one sample does not have. The last batch of an epoch may be that small, so the
+ * ranks look at all steps before the first one. */
+void start_check_norm(const Replica *replica, const Sampler *sampler, long first_step)
+{
+    const Options *options = replica->options;
+    const bool alone = options->model.norm == NORM_BATCH; /* a rank's own samples; else those of all ranks */
+    const int64_t epoch = sampler_steps_per_epoch(sampler), left = replica->total_steps - first_step;
+    for (int64_t i = 0; i < (left < epoch ? left : epoch) && options->model.norm != NORM_NONE; i++)
+        for (int k = 0; k < options->accumulate; k++) {
+            int64_t step, samples = 0;
+            bool too_few = false;
+            sampler_epoch_of_step(sampler, first_step + (long)i, &step);
+            for (int rank = 0; rank < sampler->world_size; rank++) {
+                const int64_t own = sampler_count(sampler, step, rank, k, options->accumulate);
+                too_few = too_few || (alone && own == 1);
+                samples += own;
+            }
+            if (too_few || samples == 1)
+                die("--norm: step %lld of an epoch has a micro-batch with a single sample%s, which has no variance; give "
+                    "another --batch-size, or --drop-last", (long long)step, alone ? " on one rank" : "");
+        }
+}
+
 /* Each rank reads the files of its own host, and the same name may hold other data there. */
 void start_check_same_files(ProcessGroup *pg, const Replica *replica, const Dataset *train_set, const Dataset *eval_set,
                             long first_step)

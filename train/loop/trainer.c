@@ -274,6 +274,7 @@ static void create_replica(Trainer *trainer, const Options *options, const Resol
             replica->total_steps);
     start_check_same_files(trainer->pg, replica, &trainer->train_set, &trainer->eval_set, trainer->record.first_step);
     start_check_even_end(trainer->pg, replica, &trainer->sampler);
+    start_check_norm(replica, &trainer->sampler, trainer->record.first_step);
     if (trainer->record.first_step >= replica->total_steps)
         die("--resume: %s was saved after %ld steps, and the run ends there: ask for more --steps or --epochs",
             options->resume, trainer->record.first_step);
