@@ -42,7 +42,7 @@ done
 [ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2; }
 { [ -f "$1" ] && [ -x "$1" ]; } || stop 2 "$1 is no program: give that of a stage, such as build/stage3_overlap/train"
 [[ $most_failures =~ ^[0-9]{1,6}$ ]] || stop 2 "--max-restarts: '$most_failures' is no number"
-train=$1 program=$(realpath "$1") flags=() checkpoint='' first='' every='' steps='' epochs=''
+train=$1 program=$(realpath "$1") flags=() checkpoint='' first='' every='' steps='' epochs='' fixed=''
 shift
 while [ $# -gt 0 ]; do # --resume is given by this script
     word=$1 value=${2-} both=()
@@ -52,6 +52,7 @@ while [ $# -gt 0 ]; do # --resume is given by this script
     --save-every) every=$value ;;
     --steps) steps=$value ;;
     --epochs) epochs=$value ;;
+    --rank-samples) fixed=$word ;;
     --verify) stop 2 "--verify: a run that is started again cannot be compared from its beginning: compare afterwards" ;;
     --resume) [ -n "$value" ] || stop 2 "--resume: needs a value"
         first=$value && shift $((1 + ${#both[@]})) && continue ;;
@@ -81,6 +82,8 @@ done
 [ -n "$range" ] || { [ $room -gt 0 ] && range=1:$room || range=2:2; }
 [[ $range =~ ^[1-9][0-9]{0,5}:[1-9][0-9]{0,5}$ && ${range%:*} -le ${range#*:} ]] || stop 2 "--ranks: '$range' is not MIN:MAX"
 least=${range%:*} most=${range#*:}
+[ -z "$fixed" ] || [ "$least" -eq "$most" ] ||
+    stop 2 "--rank-samples is a list for one number of ranks: give --ranks N:N, not $range"
 { [ $room -eq 0 ] || [ $room -ge "$least" ]; } || stop 2 "--hosts has room for $room rank(s), and --ranks wants at least $least"
 host_flag=-hosts
 [ ${#mpiexec_options[@]} -eq 0 ] || host_flag=--host # Open MPI

@@ -95,6 +95,9 @@ die() {
     esac 2>/dev/null
 }
 
+"$elastic" --ranks 1:2 "$train" "${flags[@]}" --save ck.st --save-every 1 --rank-samples 9,9 >out 2>err &&
+    fail "a list for one number of ranks, and fewer may be left: not refused"
+grep -q -- "--rank-samples is a list for one number of ranks" err || fail "--rank-samples with 1 to 2 ranks: $(cat err)"
 run_ranks 4 "$train" "${flags[@]}" --save whole.st >out 2>err || fail "the undisturbed run"
 began=$(milliseconds)
 begin rank
