@@ -182,6 +182,44 @@ void all_reduce_recursive_doubling(ProcessGroup *pg, const Collective *collectiv
     refuse("--allreduce recursive-doubling");
 }
 
+void all_reduce_hierarchical(ProcessGroup *pg, const Collective *collective)
+{
+    (void)pg, (void)collective;
+    FAULT("the group was not made for it");
+}
+
+void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *collective)
+{
+    all_reduce_hierarchical(pg, collective);
+}
+
+void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *collective)
+{
+    all_reduce_hierarchical(pg, collective);
+}
+
+void all_gather_hierarchical(ProcessGroup *pg, const Collective *collective)
+{
+    all_reduce_hierarchical(pg, collective);
+}
+
+void hierarchy_open(ProcessGroup *pg)
+{
+    (void)pg;
+    refuse("--allreduce hierarchical");
+}
+
+void hierarchy_close(ProcessGroup *pg)
+{
+    (void)pg;
+}
+
+int pg_hosts(const ProcessGroup *pg)
+{
+    (void)pg;
+    return 1;
+}
+
 void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *collective)
 {
     all_reduce_recursive_doubling(pg, collective);

@@ -7,6 +7,7 @@
  *   recursive-doubling  allreduce_doubling.c  pairs at distance 1, 2, 4, ...
  *   ordered             allreduce_ordered.c   the owner of a chunk adds all parts of it in rank order
  *   shm                 allreduce_shm.c       the same, without messages, in memory that all ranks see
+ *   hierarchical        allreduce_hierarchical.c  ordered, within each host, and then across hosts
  *
  * What each costs and when it wins: notes/allreduce.md.
  *
@@ -31,6 +32,16 @@ void reduce_scatter_ordered(ProcessGroup *pg, const Collective *collective);
 void all_gather_ordered(ProcessGroup *pg, const Collective *collective);
 void all_reduce_shm(ProcessGroup *pg, const Collective *collective);
 void scatter_or_gather_shm(ProcessGroup *pg, const Collective *collective); /* a reduce-scatter, or an all-gather */
+
+void all_reduce_hierarchical(ProcessGroup *pg, const Collective *collective);
+void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *collective);
+void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *collective);
+void all_gather_hierarchical(ProcessGroup *pg, const Collective *collective);
+
+/* Makes the levels of the group, in place of earlier ones. die()s where hosts have unequal numbers of ranks. Both are
+ * collective. */
+void hierarchy_open(ProcessGroup *pg);
+void hierarchy_close(ProcessGroup *pg);
 
 /* ---- combine.c ---- */
 bool is_half(DType dtype); /* 16 bits */

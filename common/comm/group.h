@@ -25,6 +25,7 @@
 #include "comm/observer.h"
 
 typedef struct Worker Worker; /* work.c */
+typedef struct Hierarchy Hierarchy; /* allreduce_hierarchical.c */
 enum { MOST_OBSERVERS = 5 };
 
 /* Memory that pg_alloc_shared() gave. */
@@ -47,6 +48,7 @@ struct ProcessGroup {
     Backend *backend;    /* the outermost */
     void *scratch;       /* see group_scratch(); owned */
     size_t scratch_bytes;
+    Hierarchy *hierarchy; /* allreduce_hierarchical.c; NULL unless all_reduce is ALLREDUCE_HIERARCHICAL */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
     bool windows_if_room; /* a window that does not fit becomes ordinary memory; false: it is an error */
     Worker *worker;  /* NULL until the first asynchronous collective */

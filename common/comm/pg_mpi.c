@@ -91,6 +91,9 @@ static const struct {
                            .all_reduce_small = all_reduce_ordered_small, .small_bytes = (size_t)4 << 10,
                            .segments = true, .rank_order = true},
     [ALLREDUCE_SHM] = {"shm", all_reduce_shm, scatter_or_gather_shm, scatter_or_gather_shm, .rank_order = true},
+    [ALLREDUCE_HIERARCHICAL] = {"hierarchical", all_reduce_hierarchical, reduce_scatter_hierarchical,
+                                all_gather_hierarchical, .all_reduce_small = all_reduce_hierarchical_small,
+                                .small_bytes = (size_t)4 << 10, .segments = true, .passes_sums_on = true},
 };
 
 /* note: half-precision-sums
@@ -154,6 +157,7 @@ static void close_mpi(Backend *self, ProcessGroup *pg)
 {
     (void)self;
     shared_memory_close(pg);
+    hierarchy_close(pg);
     free(pg->scratch);
     MPI_Comm_free(&pg->comm);
 }
@@ -192,6 +196,8 @@ void pg_mpi_prepare(ProcessGroup *pg)
     pg->windows_if_room = *algorithm == ALLREDUCE_AUTO;
     if (*algorithm == ALLREDUCE_AUTO)
         *algorithm = pg->one_host ? ALLREDUCE_SHM : ALLREDUCE_MPI;
+    if (*algorithm == ALLREDUCE_HIERARCHICAL)
+        hierarchy_open(pg);
     if (*algorithm != ALLREDUCE_SHM || pg->shared != NULL || pg->world_size == 1)
         return;
     if (!pg->one_host)

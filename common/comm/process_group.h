@@ -23,6 +23,7 @@ typedef enum AllReduceAlgorithm {
     ALLREDUCE_DOUBLING,
     ALLREDUCE_ROOT,
     ALLREDUCE_SHM,
+    ALLREDUCE_HIERARCHICAL,
     ALLREDUCE_AUTO
 } AllReduceAlgorithm;
 
@@ -37,6 +38,7 @@ bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype);
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
     double timeout;           /* seconds that a collective may take; enforced by train/guard */
+    int ranks_per_host;       /* hierarchical: so many consecutive ranks count as a host; 0: those that MPI finds there */
     bool debug_collectives;   /* compare the ranks' calls before each collective; in train/guard */
     double wire_gbps;         /* emulated link: bandwidth in gigabit per second; 0: none */
     double wire_latency;      /* emulated link: seconds per message */
@@ -87,6 +89,7 @@ void pg_set_options(ProcessGroup *pg, const ProcessGroupOptions *options);
 /* Replaces the algorithm only, to compare algorithms. Collective. */
 void pg_set_algorithm(ProcessGroup *pg, AllReduceAlgorithm algorithm);
 AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg); /* never ALLREDUCE_AUTO */
+int pg_hosts(const ProcessGroup *pg); /* of the hierarchical algorithm, once it was chosen; before: 1 */
 const ProcessGroupOptions *pg_options(const ProcessGroup *pg);
 
 /* Zeroed, aligned device memory for fast in-place all-reduces. Under ALLREDUCE_SHM the other ranks of the host see it;

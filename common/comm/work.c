@@ -46,10 +46,21 @@ struct Worker {
 /* note: wire-bytes
  * Bytes that each rank's link carries in one direction under a ring. A reduce-scatter or an all-gather has N-1 steps of
  * 1/N of the bytes each; an all-reduce is both, one after the other. A broadcast goes along the ring in small pieces,
- * so that all ranks pass it on at the same time, but each rank must receive all of it. */
+ * so that all ranks pass it on at the same time, but each rank must receive all of it. The hierarchical algorithm is
+ * counted as a ring of hosts: what the link of a host carries. */
+static int ring_length(const ProcessGroup *pg, const Collective *collective)
+{
+    const bool adds = collective->operation == OP_ALL_REDUCE || collective->operation == OP_REDUCE_SCATTER;
+    const AllReduceAlgorithm wanted = pg->options.algorithm;
+    if (!adds && collective->operation != OP_ALL_GATHER)
+        return pg->world_size;
+    return (adds ? all_reduce_algorithm(wanted, collective->dtype) : wanted) == ALLREDUCE_HIERARCHICAL
+               ? pg_hosts(pg) : pg->world_size;
+}
+
 static int ring_steps(const ProcessGroup *pg, const Collective *collective)
 {
-    return (pg->world_size - 1) * (collective->operation == OP_ALL_REDUCE ? 2 : 1);
+    return (ring_length(pg, collective) - 1) * (collective->operation == OP_ALL_REDUCE ? 2 : 1);
 }
 
 static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
@@ -57,7 +68,7 @@ static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
     int64_t bytes = (int64_t)collective_bytes(pg, collective), steps = ring_steps(pg, collective);
     if (collective->operation == OP_BROADCAST && pg->world_size > 1)
         return bytes;
-    return bytes * steps / pg->world_size;
+    return bytes * steps / ring_length(pg, collective);
 }
 
 /* Counts a collective that took this many seconds. */

@@ -40,6 +40,7 @@ static const struct {
     {"recursive-doubling", ALLREDUCE_DOUBLING, false},
     {"ordered", ALLREDUCE_ORDERED, true},
     {"shm", ALLREDUCE_SHM, true},
+    {"hierarchical", ALLREDUCE_HIERARCHICAL, false},
 };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -56,6 +57,23 @@ static unsigned char *window; /* pg_alloc_shared() memory for the largest count 
 static bool is_wanted(int a)
 {
     return only == NULL || strcmp(only, algorithms[a].name) == 0;
+}
+
+/* Ranks per host for the hierarchical algorithm: more than one, and several hosts, where the number of ranks allows it. */
+static int ranks_per_host(void)
+{
+    const int N = pg_world_size(pg);
+    for (int L = N / 2; L > 1; L--)
+        if (N % L == 0)
+            return L;
+    return 1;
+}
+
+static void use_hosts(void)
+{
+    ProcessGroupOptions options = *pg_options(pg);
+    options.ranks_per_host = ranks_per_host();
+    pg_set_options(pg, &options);
 }
 
 /* ---- numbers ---- */
@@ -86,6 +104,7 @@ typedef struct Problem {
     bool integers;
     unsigned char *mine;   /* this rank's part */
     unsigned char *serial; /* all parts, combined one after the other in rank order, as one process would */
+    unsigned char *by_host; /* the same, each host's parts first */
     double *exact;         /* in higher precision */
     double *bound;         /* the largest allowed |result - exact| */
 } Problem;
@@ -102,7 +121,7 @@ static void solve(Problem *problem, size_t i)
 {
     int N = pg_world_size(pg);
     long double sum = 0, size = 0, largest = -INFINITY;
-    double serial = 0;
+    double serial = 0, of_host = 0, by_host = 0;
     for (int rank = 0; rank < N; rank++) {
         double part = 0;
         unsigned char stored[sizeof part];
@@ -110,12 +129,17 @@ static void solve(Problem *problem, size_t i)
         part = load_value(stored, problem->dtype, 0);
         if (rank == pg_rank(pg))
             store_value(problem->mine, problem->dtype, i, part);
+        const int L = ranks_per_host();
         serial = rank == 0 ? part : combine_one(problem->dtype, problem->op, serial, part);
+        of_host = rank % L == 0 ? part : combine_one(problem->dtype, problem->op, of_host, part);
+        if (rank % L == L - 1)
+            by_host = rank == L - 1 ? of_host : combine_one(problem->dtype, problem->op, by_host, of_host);
         sum += part;
         size += fabsl((long double)part);
         largest = part > largest ? part : largest;
     }
     store_value(problem->serial, problem->dtype, i, serial);
+    store_value(problem->by_host, problem->dtype, i, by_host);
     bool exact = problem->op == REDUCE_MAX || problem->integers;
     bool half = is_half(problem->dtype);
     double u = unit_roundoff(half ? DTYPE_F32 : problem->dtype), n = N - 1;
@@ -132,6 +156,7 @@ static Problem problem_create(DType dtype, size_t count, ReduceOp op, bool integ
     Problem problem = {.dtype = dtype, .count = count, .op = op, .integers = integers};
     problem.mine = alloc_or_fault(count * dtype_size(dtype));
     problem.serial = alloc_or_fault(count * dtype_size(dtype));
+    problem.by_host = alloc_or_fault(count * dtype_size(dtype));
     problem.exact = alloc_or_fault(count * sizeof(double));
     problem.bound = alloc_or_fault(count * sizeof(double));
     for (size_t i = 0; i < count; i++) {
@@ -146,6 +171,7 @@ static void problem_free(Problem *problem)
 {
     free(problem->mine);
     free(problem->serial);
+    free(problem->by_host);
     free(problem->exact);
     free(problem->bound);
 }
@@ -175,11 +201,13 @@ static void check_result(const Problem *problem, int a, Placement placement, con
     /* 16 bits are always added in rank order; and a + b = b + a. */
     const bool in_order = algorithms[a].rank_order || is_half(problem->dtype) || pg_world_size(pg) <= 2;
     size_t size = dtype_size(problem->dtype);
-    for (size_t i = 0; i < problem->count && in_order; i++)
-        if (memcmp(result + i * size, problem->serial + i * size, size) != 0)
-            fail_msg("%s: element %zu is %.17g, but the sum in rank order is %.17g: the parts were added in another "
+    const bool by_host = algorithms[a].algorithm == ALLREDUCE_HIERARCHICAL && !is_half(problem->dtype);
+    const unsigned char *expected = by_host ? problem->by_host : problem->serial;
+    for (size_t i = 0; i < problem->count && (in_order || by_host); i++)
+        if (memcmp(result + i * size, expected + i * size, size) != 0)
+            fail_msg("%s: element %zu is %.17g, but the sum in rank order%s is %.17g: the parts were added in another "
                      "order, or rounded in between", what, i, load_value(result, problem->dtype, i),
-                     load_value(problem->serial, problem->dtype, i));
+                     by_host ? ", host by host," : "", load_value(expected, problem->dtype, i));
 }
 
 /* A sum within bounds may still differ between ranks, and then their weights drift apart. */
@@ -368,6 +396,7 @@ int main(int argc, char **argv)
         a++;
     CHECK(a < ALGORITHMS, "there is no algorithm %s", only);
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
+    use_hosts();
     size_t largest = 600000;
     for (int c = 0; c < COUNTS; c++)
         largest = counts[c] > largest ? counts[c] : largest;

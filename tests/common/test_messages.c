@@ -144,8 +144,9 @@ static void test_algorithms(void **unused)
         {ALLREDUCE_DOUBLING, ALLREDUCE_ORDERED, false, "recursive-doubling"},
         {ALLREDUCE_ORDERED, ALLREDUCE_ORDERED, true, "ordered"},
         {ALLREDUCE_SHM, ALLREDUCE_SHM, true, "shm"},
+        {ALLREDUCE_HIERARCHICAL, ALLREDUCE_ORDERED, false, "hierarchical"},
     };
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         assert_int_equal(all_reduce_algorithm(rows[i].algorithm, DTYPE_F32), rows[i].algorithm);
         assert_int_equal(all_reduce_algorithm(rows[i].algorithm, DTYPE_BF16), rows[i].for_half);
         assert_int_equal(all_reduce_in_rank_order(rows[i].algorithm, DTYPE_F64), rows[i].rank_order);

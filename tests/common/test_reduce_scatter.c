@@ -31,6 +31,7 @@ static const struct {
     {"recursive-doubling", ALLREDUCE_DOUBLING, true},
     {"ordered", ALLREDUCE_ORDERED, true},
     {"shm", ALLREDUCE_SHM, true},
+    {"hierarchical", ALLREDUCE_HIERARCHICAL, false},
 };
 enum { ALGORITHMS = sizeof algorithms / sizeof *algorithms };
 
@@ -241,7 +242,9 @@ static void test_both_halves_are_an_all_reduce(void **state)
         const Reference numbers = {.dtype = dtype};
         Case c = {"reduce_scatter and all_gather", .reference = &numbers, .a = a, .in_place = true,
                   .count = counts[k / ALGORITHMS / DTYPES], .place = k % 2 == 0 ? PLAIN : WINDOW};
-        if (!is_wanted(a) || !all_reduce_in_rank_order(algorithms[a].algorithm, dtype))
+        const bool same_order = all_reduce_in_rank_order(algorithms[a].algorithm, dtype) ||
+                                algorithms[a].algorithm == ALLREDUCE_HIERARCHICAL;
+        if (!is_wanted(a) || !same_order)
             continue;
         size_t all = (size_t)pg_world_size(pg) * c.count, part = c.count * dtype_size(dtype);
         unsigned char *whole = other_buffer(all * dtype_size(dtype)), *halves = buffer_of(&c, all * dtype_size(dtype));
@@ -318,6 +321,9 @@ int main(int argc, char **argv)
     job_set_program("test_reduce_scatter");
     only = argc > 1 ? argv[1] : NULL;
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM, .timeout = 120});
+    ProcessGroupOptions options = *pg_options(pg);
+    options.ranks_per_host = pg_world_size(pg) % 2 == 0 && pg_world_size(pg) > 2 ? 2 : 1;
+    pg_set_options(pg, &options);
     window = pg_alloc_shared(pg, room());
     plain = alloc_or_fault(room());
     other = alloc_or_fault(room());

@@ -254,6 +254,7 @@ static void fill_communication(Options *options, int stage)
     options->group.algorithm = (AllReduceAlgorithm)choice(options, FLAG_ALLREDUCE)->value;
     if (options->group.algorithm == ALLREDUCE_AUTO && device_kind() != DEVICE_CPU)
         options->group.algorithm = ALLREDUCE_MPI; /* ranks cannot share a GPU's memory */
+    options->group.ranks_per_host = (int)whole_number(options, FLAG_RANKS_PER_HOST);
     options->group.timeout = real_number(options, FLAG_TIMEOUT);
     options->group.debug_collectives = options->given[FLAG_DEBUG_COLLECTIVES];
     options->on_nan = (OnNan)choice(options, FLAG_ON_NAN)->value;
@@ -309,7 +310,8 @@ Resolved options_resolve(const Options *options, AllReduceAlgorithm algorithm, i
     const BackendKind backend = options_backend(options);
     return (Resolved){.backend = backend, .algorithm = all_reduce_algorithm(algorithm, sent),
                       .rank_order = world_size <= 2 ||
-                                    (backend == BACKEND_MPI && all_reduce_in_rank_order(algorithm, sent))};
+                                    (backend == BACKEND_MPI && (all_reduce_in_rank_order(algorithm, sent) ||
+                                                                algorithm == ALLREDUCE_HIERARCHICAL))};
 }
 
 bool options_parse(Options *options, int argc, char **argv, int stage)

@@ -78,7 +78,7 @@ typedef struct Options {
 typedef struct Resolved {
     BackendKind backend;          /* carries the gradients */
     AllReduceAlgorithm algorithm; /* adds them, over MPI; never ALLREDUCE_AUTO */
-    bool rank_order;              /* gradients are added in rank order, or have the bits of it: any order on 2 ranks */
+    bool rank_order;              /* gradients are added in rank order (hierarchical: host by host), or have its bits */
 } Resolved;
 
 /* Fills options from the command line; argv must outlive them. Each mistake ends the program with die() (status 2),

@@ -104,6 +104,8 @@ static void check_device(const Options *options)
         die("--backend: this program was built without NCCL; give mpi");
     if (nccl && options->share_gpu)
         die("--share-gpu: NCCL needs a GPU for every rank; ranks that share one need --backend mpi");
+    if (options->given[FLAG_RANKS_PER_HOST] && options->group.algorithm != ALLREDUCE_HIERARCHICAL)
+        die("--ranks-per-host: needs --allreduce hierarchical, which adds each host's parts first");
     if (nccl && options->group.algorithm != ALLREDUCE_MPI)
         die("--allreduce: NCCL adds in its own way; for %s give --backend mpi as well", options->text[FLAG_ALLREDUCE]);
     if (cuda && options->group.algorithm == ALLREDUCE_SHM)
@@ -225,6 +227,9 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
     if (options->rank_samples_count > 0)
         check_rank_samples(options, world_size);
+    if (options->group.ranks_per_host > 0 && world_size % options->group.ranks_per_host != 0)
+        die("--ranks-per-host: %d ranks are not a whole number of hosts with %d", world_size,
+            options->group.ranks_per_host);
     if (options->verify != VERIFY_NONE && options->model.norm != NORM_NONE && world_size > 1 && options->ddp.codec->rounds)
         die("--verify: not with --norm and --grad-dtype together: rounding needs the ranks' shares one after the other, and "
             "--norm all of them at once");
@@ -237,7 +242,7 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
         die("--verify: exact computes one rank's share after the other, but --norm sync-batch needs those of all at once; "
             "give --verify without it");
     if (options->verify == VERIFY_EXACT && !resolved->rank_order)
-        die("--verify: exact needs --allreduce ordered, shm or root on %d ranks%s: this one adds in another order",
+        die("--verify: exact needs --allreduce ordered, shm, root or hierarchical on %d ranks%s: this one adds in another order",
             world_size, resolved->backend == BACKEND_NCCL ? ", with --backend mpi" : "");
 }
 

@@ -32,7 +32,8 @@ static const Choice gradient_codecs[] = {{"fp32", 0}, {"bf16", 0}, {"fp16", 0}, 
 static const Choice backends[] = {{"mpi", BACKEND_MPI}, {"nccl", BACKEND_NCCL}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
-    {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING}, {NULL, 0}};
+    {"mpi", ALLREDUCE_MPI}, {"ring", ALLREDUCE_RING}, {"recursive-doubling", ALLREDUCE_DOUBLING},
+    {"hierarchical", ALLREDUCE_HIERARCHICAL}, {NULL, 0}};
 static const Choice zero_levels[] = {{"1", 1}, {"2", 2}, {"3", 3}, {NULL, 0}};
 static const Choice on_nan[] = {{"stop", ON_NAN_STOP}, {"skip", ON_NAN_SKIP}, {NULL, 0}};
 static const Choice join_modes[] = {{"", JOIN_ACTUAL}, {"initial", JOIN_INITIAL}, {NULL, 0}};
@@ -116,7 +117,11 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
                       "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "auto", 0, 0, 1, NULL,
-                        "auto: shm on one host, else mpi; shm, ordered, root: same bits in all stages"},
+                        "auto: shm on one host, else mpi; shm, ordered, root: same bits in all stages; hierarchical: "
+                        "too, but each host's sums first"},
+    [FLAG_RANKS_PER_HOST] = {"ranks-per-host", "L", NULL, NULL, 1, 1e6, 1, NULL,
+                             "with --allreduce hierarchical: so many ranks count as a host (default: those that are on one)",
+                             .bits = true},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
     [FLAG_TIMEOUT] = {"timeout", "SECONDS", NULL, "300", 0.001, 1e6, 1, NULL,

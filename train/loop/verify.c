@@ -18,16 +18,20 @@ typedef struct Reference {
     Sampler sampler;
     float *gradients;  /* of all parameters, for one shard (device); owned */
     float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
+    int ranks_per_host; /* hierarchical: each host's shards are added first; else: all ranks */
+    float *host_sums;  /* of a host's shards, if there are several hosts (device); owned */
     int64_t elements;  /* of each of the two */
     int64_t *indices, *places; /* these four have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
 
 /* The reference stands where the ranks stood before the first step. */
-static void reference_create(Reference *reference, const Options *options, const Dataset *dataset, int world_size,
+static void reference_create(Reference *reference, const Options *options, const Dataset *dataset, const ProcessGroup *pg,
                              long total_steps, const float *initial)
 {
-    *reference = (Reference){.dataset = dataset};
+    const int world_size = pg_world_size(pg);
+    const bool by_host = all_reduce_algorithm(pg_algorithm(pg), options->ddp.codec->dtype) == ALLREDUCE_HIERARCHICAL;
+    *reference = (Reference){.dataset = dataset, .ranks_per_host = world_size / (by_host ? pg_hosts(pg) : 1)};
     replica_create(&reference->replica, options, options->seed, total_steps);
     parameters_from_host(&reference->replica.model.parameters, initial);
     ParameterList *parameters = &reference->replica.model.parameters;
@@ -48,10 +52,13 @@ static void reference_create(Reference *reference, const Options *options, const
     reference->targets = alloc_or_fault(room * dataset->target_bytes);
     if (options->verify == VERIFY_EXACT)
         reference->sums = device_alloc(parameters_gradient_bytes(parameters));
+    if (options->verify == VERIFY_EXACT && reference->ranks_per_host < world_size)
+        reference->host_sums = device_alloc(parameters_gradient_bytes(parameters));
 }
 
 static void reference_free(Reference *reference)
 {
+    device_free(reference->host_sums);
     device_free(reference->sums);
     device_free(reference->gradients);
     sampler_free(&reference->sampler);
@@ -74,15 +81,16 @@ static void add_gradient(Reference *reference, int64_t count)
 
 /* note: exact-reference
  * Computes what N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch;
- * then adds the shards in rank order, in float32. Leaves the sum in the parameters' gradients. A codec that sends 16
- * bits rounds each shard, and then the sum, because it is sent back.
+ * then adds the shards in rank order, in float32 (hierarchical: those of each host, and then the hosts' sums). Leaves the
+ * sum in the parameters' gradients. A codec that sends 16 bits rounds each shard, and then the sum, because it is sent
+ * back.
  *
  * note: minus-zero
  * The first shard is copied to the sum of the shards, because 0 + x is not always x: -0 would become 0. */
 static void sharded_gradient(Reference *reference, int64_t step)
 {
     const size_t bytes = (size_t)reference->elements * sizeof(float);
-    const int accumulate = reference->replica.options->accumulate;
+    const int accumulate = reference->replica.options->accumulate, L = reference->ranks_per_host;
     const GradientCodec *codec = reference->replica.options->ddp.codec;
     for (int rank = 0; rank < reference->sampler.world_size; rank++) {
         parameters_zero_gradients(&reference->replica.model.parameters);
@@ -93,10 +101,13 @@ static void sharded_gradient(Reference *reference, int64_t step)
         }
         if (codec->round_share != NULL)
             codec->round_share(codec, reference->gradients, reference->elements);
-        if (rank == 0)
-            device_copy(reference->sums, reference->gradients, bytes);
+        float *sums = rank < L ? reference->sums : reference->host_sums; /* the first host's is the sum so far */
+        if (rank % L == 0)
+            device_copy(sums, reference->gradients, bytes);
         else
-            device_accumulate(reference->sums, reference->gradients, reference->elements);
+            device_accumulate(sums, reference->gradients, reference->elements);
+        if (rank >= L && rank % L == L - 1)
+            device_accumulate(reference->sums, sums, reference->elements);
     }
     device_copy(reference->gradients, reference->sums, bytes);
     if (codec->round_sum != NULL)
@@ -225,7 +236,7 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
     if (pg_rank(pg) == 0) {
         own_work_begin("trains", "the process to compare with (--verify)");
         Reference reference;
-        reference_create(&reference, options, dataset, pg_world_size(pg), trained->total_steps, initial);
+        reference_create(&reference, options, dataset, pg, trained->total_steps, initial);
         for (long step = first_step; step < trained->total_steps; step++)
             reference_step(&reference, step);
         compare(&reference, &trained->model.parameters, &result);
