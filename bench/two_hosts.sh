@@ -4,7 +4,7 @@
 #
 #   bench/two_hosts.sh stages      [--rate 1gbit] [--rounds 3] [--steps 20] [--batch-size 8] [--python PYTHON]
 #   bench/two_hosts.sh collectives [--rate 1gbit] [options of build/bench/collectives]
-#   bench/two_hosts.sh run         [--rate 1gbit] COMMAND...        a rank on each host
+#   bench/two_hosts.sh run         [--rate 1gbit] [--ranks-per-host 1] COMMAND...     prints what each host sent, too
 #
 # stages: the GPT, stages 1 to 4 at their defaults, and PyTorch's DDP where PYTHON has it, in turns. DDP runs with
 # buckets of four sizes, each with 1 and with 4 micro-batches.
@@ -30,11 +30,12 @@ what=${1:-}
 [ "$what" = stages ] || [ "$what" = collectives ] || [ "$what" = run ] || usage
 shift
 [ "$what" = collectives ] && limit=3600 || limit=600
-rate=1gbit rounds=3 steps=20 batch=8 python=${PYTHON:-python3} rest=()
+rate=1gbit ranks_per_host=1 rounds=3 steps=20 batch=8 python=${PYTHON:-python3} rest=()
 while [ $# -gt 0 ]; do
     case $what.$1 in
         *.--rate) rate=${2:?} ;;
         *.--limit) limit=${2:?} ;;
+        run.--ranks-per-host) ranks_per_host=${2:?} ;;
         stages.--rounds) rounds=${2:?} ;;
         stages.--steps) steps=${2:?} ;;
         stages.--batch-size) batch=${2:?} ;;
@@ -117,14 +118,14 @@ ended_well() {
     [ "$1" -eq 0 ] || stop "$2 failed with status $1"
 }
 
-# run COMMAND...: a rank on each host, output in $work/out. mpiexec itself runs on the first host, because both hosts
+# run COMMAND...: the ranks of each host, output in $work/out. mpiexec itself runs on the first host, because both hosts
 # must reach its port. Without a rendezvous, UCX sends long messages at once: see bench/README.md.
 run() {
     local status=0
     attended ip netns exec ${tag}a env -u OPENBLAS_CORETYPE UCX_TLS=tcp,self UCX_NET_DEVICES=eth0 \
         UCX_RNDV_THRESH="${UCX_RNDV_THRESH:-inf}" \
         timeout -k 10 "$limit" mpiexec -launcher ssh -launcher-exec "$work/launch" -localhost 10.77.0.1 \
-        -hosts 10.77.0.1,10.77.0.2 -n 2 -ppn 1 "$@" >"$work/out" 2>&1 || status=$?
+        -hosts 10.77.0.1,10.77.0.2 -n $((2 * ranks_per_host)) -ppn "$ranks_per_host" "$@" >"$work/out" 2>&1 || status=$?
     [ "$status" -eq 0 ] || cat "$work/out" >&2
     ended_well "$status" "the run above"
 }
@@ -132,6 +133,9 @@ run() {
 if [ "$what" = run ]; then
     run "${rest[@]}"
     cat "$work/out"
+    for side in a b; do
+        echo "host $side sent $(ip -n $tag$side -s -j link show eth0 | jq '.[0].stats64.tx.bytes') bytes"
+    done
     exit
 fi
 if [ "$what" = collectives ]; then

@@ -111,7 +111,7 @@ same_bits()
     [[ $arguments != *-dtype* && $arguments != *--precision* ]] || first=stage4_accumulation
     # the arguments are a list of words on purpose
     # shellcheck disable=SC2086
-    expected=$(train_hash $first "$ranks" $arguments --allreduce ordered --verify exact)
+    expected=$(train_hash $first "$ranks" $arguments --allreduce "$reference" --verify exact)
     runs=$((runs + 1))
     [[ $expected =~ ^[0-9a-f]{16}$ ]] || fail "$first, $ranks rank(s), $arguments: $expected"
     for stage in stage2_bucketed stage3_overlap stage4_accumulation; do
@@ -132,12 +132,15 @@ same_bits()
 gpt="--model gpt --layers 2 --heads 2 --width 32 --context 16"
 momentum="--optimizer sgd --momentum 0.9"
 mixed="--precision fp16 --grad-dtype bf16 --loss-scale 64 --clip-grad-norm 0.3"
-allreduce=ordered
+allreduce=ordered reference=ordered
 levels="1 2 3"
 if [ -z "$all" ]; then
     same_bits 3 "--model mlp-toy $momentum --clip-grad-norm 0.05" 0:0 100:100
     same_bits 2 "$gpt --optimizer adamw $mixed --accumulate 2" 0:0
     same_bits 3 "$gpt $momentum --mask-tokens 0.7 --dropout 0.3" 0.001:0.01
+    allreduce=hierarchical reference=hierarchical
+    same_bits 4 "$gpt $momentum --clip-grad-norm 0.3 --ranks-per-host 2" 0.001:0.01
+    allreduce=ordered reference=ordered
     allreduce=shm
     same_bits 2 "$gpt --optimizer adamw --accumulate 2 --mask-tokens 0.7 --dropout 0.3" 0:0
     allreduce=mpi

@@ -234,6 +234,7 @@ static void mistakes_are_named(void **state)
         {5, "--rebuild-buckets", "--rebuild-buckets: not in stage 5"},
         {5, "--zero 3 --find-unused-parameters", "--find-unused-parameters: not with --zero 3"},
         {5, "--zero 3 --static-graph", "--static-graph: not with --zero 3"},
+        {1, "--ranks-per-host 2", "--ranks-per-host: needs --allreduce hierarchical"},
         {1, "--dropout 1", "--dropout: '1' is not a number from 0 to 0.9999"},
         {1, "--model gpt --skip-layer 5", "--skip-layer: the model has only 4 block(s)"},
         {1, "--skip-layer 1", "--skip-layer: of an MLP only layer 2 can be left out"},

@@ -43,6 +43,8 @@ static void own_data_must_fit_the_ranks(void **state)
     expect_dies(check_world, &world, 2, "--rank-samples: has 3 number(s) for 2 rank(s)");
     world = (World){parse("--batch-size 7 --rank-samples 5,0,1", 1), 3};
     expect_dies(check_world, &world, 2, "7 is no multiple of 3 ranks; give 9");
+    world = (World){parse("--allreduce hierarchical --ranks-per-host 2", 1), 3};
+    expect_dies(check_world, &world, 2, "--ranks-per-host: 3 ranks are not a whole number of hosts with 2");
     world = (World){parse("--batch-size 6 --rank-samples 0,0,0", 1), 3};
     expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
 }
@@ -70,6 +72,7 @@ static void what_flags_come_to(void **state)
         {"", 3, {BACKEND_MPI, ALLREDUCE_MPI, false}},
         {"--allreduce root", 3, {BACKEND_MPI, ALLREDUCE_ROOT, true}},
         {"--allreduce ring --grad-dtype bf16", 3, {BACKEND_MPI, ALLREDUCE_ORDERED, true}},
+        {"--allreduce hierarchical", 3, {BACKEND_MPI, ALLREDUCE_HIERARCHICAL, true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Resolved expected = cases[i].expected, got = resolve(&(World){parse(cases[i].flags, 4), cases[i].ranks});
