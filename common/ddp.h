@@ -41,6 +41,7 @@ typedef struct DdpOptions {
     bool static_graph;             /* from stage 3 on: the first step finds them for all steps (ddp/readiness.h) */
     const GradientCodec *codec;    /* from stage 4 on: what travels of the gradients; others send them as they are */
     int zero;                      /* stage 5: divided are the optimizer's state (1), also gradients (2), weights (3) */
+    int shard_ranks;               /* stage 5: groups of so many ranks share the shards, with copies; 0: all ranks */
     bool bucket_per_layer;         /* stage 5: a bucket for each layer, instead of the caps */
 } DdpOptions;
 

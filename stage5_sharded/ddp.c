@@ -49,7 +49,7 @@ Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const D
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
     const ShardCaps caps = {.per_layer = options->bucket_per_layer, .first_cap = options->first_bucket_cap_bytes,
-                            .cap = options->bucket_cap_bytes};
+                            .cap = options->bucket_cap_bytes, .shard_ranks = options->shard_ranks};
     ddp->pg = pg;
     ddp->parameters = parameters;
     ddp->tape = tape;
@@ -110,9 +110,10 @@ static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
-    const size_t bytes = codec->buffer_bytes(codec, bucket->elements, pg_world_size(ddp->pg));
+    ProcessGroup *pg = ddp->shards.pg; /* all ranks, or those that share the shards: --shard-ranks */
+    const size_t bytes = codec->buffer_bytes(codec, bucket->elements, pg_world_size(pg));
     bucket->sent = bytes > 0 ? device_alloc(bytes) : NULL;
-    bucket->reduce_scatter = codec->start_reduce_scatter(codec, ddp->pg, bucket->gradients, bucket->sent,
+    bucket->reduce_scatter = codec->start_reduce_scatter(codec, pg, bucket->gradients, bucket->sent,
                                                          bucket->gradient_shard, bucket->shard_elements,
                                                          bucket->gradients_name);
 }
@@ -123,7 +124,7 @@ static void finish(Ddp *ddp, ShardedBucket *bucket)
     const GradientCodec *codec = ddp->options.codec;
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    codec->finish_reduce_scatter(codec, ddp->pg, bucket->gradient_shard, bucket->sent, bucket->shard_elements);
+    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->sent, bucket->shard_elements);
     device_free(bucket->sent);
     bucket->sent = NULL;
     if (ddp->options.zero >= 2)

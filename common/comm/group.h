@@ -1,5 +1,6 @@
 /* group.h: inside comm/ only: what a process group is made of.
  *
+ *   copies.c         a group whose reduce-scatter also adds over copies of it
  *   group.c          the job's and a group's life: MPI's start and end, making groups, their options
  *   collectives.c    the blocking collectives: numbering, order
  *   memory.c         memory for gradients, in windows or not
@@ -40,6 +41,7 @@ struct ProcessGroup {
     int *job_ranks;      /* by rank: the same process's in the job; owned */
     char name[80];       /* that of pg_of_group() */
     ProcessGroup *parent; /* NULL: the world */
+    ProcessGroup *counts_for; /* whose counters this group's collectives belong to; NULL: its own */
     int parts, splits;   /* groups that pg_split() has made of it: there still; calls so far */
     bool one_host;       /* all ranks are on it */
     bool core_per_rank;  /* this host has a core for each of its ranks */

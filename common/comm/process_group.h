@@ -74,6 +74,12 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color);
 /* Frees a group of pg_split(). Faults if a Work has not been given to work_wait(). Collective. */
 void pg_destroy(ProcessGroup *pg);
 
+/* note: split-copies
+ * Groups of `ranks` consecutive ranks each, which must divide the parent's. A reduce-scatter of such a group also adds over
+ * all groups; what else it does, it does alone. Its collectives are counted as the parent's, and so are the sums over
+ * groups. Free with pg_destroy(). Collective in `parent`. */
+ProcessGroup *pg_split_copies(ProcessGroup *parent, int ranks);
+
 /* "the world"; or "group 1/0 (2 ranks, 0 to 2)": of its parent's first pg_split(), of color 0; it has 2 of the job's
  * ranks, the first is rank 0, the last is rank 2. */
 const char *pg_name(const ProcessGroup *pg);

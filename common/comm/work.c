@@ -71,25 +71,31 @@ static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
     return bytes * steps / ring_length(pg, collective);
 }
 
+static ProcessGroup *counts_of(ProcessGroup *pg)
+{
+    return pg->counts_for != NULL ? pg->counts_for : pg;
+}
+
 /* Counts a collective that took this many seconds. */
 static void count_collective(ProcessGroup *pg, const Collective *collective, double seconds)
 {
-    int64_t bytes = (int64_t)collective_bytes(pg, collective);
-    pthread_mutex_lock(&pg->lock);
-    pg->counters.collectives++;
-    pg->counters.bytes += bytes;
-    pg->counters.wire_bytes += link_bytes(pg, collective);
-    pg->counters.in_flight += seconds;
-    pthread_mutex_unlock(&pg->lock);
+    ProcessGroup *counts = counts_of(pg);
+    pthread_mutex_lock(&counts->lock);
+    counts->counters.collectives++;
+    counts->counters.bytes += (int64_t)collective_bytes(pg, collective);
+    counts->counters.wire_bytes += link_bytes(pg, collective);
+    counts->counters.in_flight += seconds;
+    pthread_mutex_unlock(&counts->lock);
 }
 
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until)
 {
-    if (!pg->measuring)
+    ProcessGroup *counts = counts_of(pg);
+    if (!counts->measuring)
         return;
-    pthread_mutex_lock(&pg->lock);
-    pg->counters.exposed += until - from;
-    pthread_mutex_unlock(&pg->lock);
+    pthread_mutex_lock(&counts->lock);
+    counts->counters.exposed += until - from;
+    pthread_mutex_unlock(&counts->lock);
     Collective waited = *collective;
     waited.start = from;
     waited.end = until;
@@ -160,11 +166,12 @@ double group_carry_out(ProcessGroup *pg, const Collective *called)
     pg->backend->run(pg->backend, pg, &collective);
     group_tell(pg, CARRIED, &collective);
     collective.end = now_seconds();
-    if (pg->measuring && pg->options.wire_gbps > 0) {
+    const bool measuring = counts_of(pg)->measuring;
+    if (measuring && pg->options.wire_gbps > 0) {
         sleep_seconds(collective.start + link_seconds(pg, &collective) - collective.end);
         collective.end = now_seconds();
     }
-    if (pg->measuring)
+    if (measuring)
         count_collective(pg, &collective, collective.end - collective.start);
     group_tell(pg, DONE, &collective);
     return collective.end;

@@ -273,6 +273,9 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
     CHECK(zero >= 1 && zero <= 3, "there are levels 1, 2 and 3 of sharding, not %d", zero);
     const size_t count = (size_t)parameters->count;
     *shards = (Shards){.pg = pg, .zero = zero};
+    shards->owns_group = caps.shard_ranks > 0 && caps.shard_ranks < pg_world_size(pg);
+    if (shards->owns_group)
+        shards->pg = pg_split_copies(pg, caps.shard_ranks);
     shards->of_parameter = alloc_or_fault(count * sizeof *shards->of_parameter);
     shards->slices = alloc_or_fault(count * sizeof *shards->slices);
     make_buckets(shards, parameters, caps);
@@ -323,6 +326,8 @@ void shards_free(Shards *shards)
         pg_free_shared(shards->pg, shards->gradient_block);
     else
         device_free(shards->gradient_block);
+    if (shards->owns_group)
+        pg_destroy(shards->pg);
     free(shards->buckets);
     free(shards->of_parameter);
     free(shards->slices);

@@ -40,7 +40,8 @@ typedef struct Spare {
 enum { SPARES = 2 };
 
 typedef struct Shards {
-    ProcessGroup *pg; /* not owned */
+    ProcessGroup *pg; /* whose ranks hold one shard each; of all ranks: not owned; of some (shard_ranks): owned */
+    bool owns_group;
     int zero;
     ShardedBucket *buckets; /* owned */
     int count;
@@ -58,6 +59,7 @@ typedef struct Shards {
 typedef struct ShardCaps {
     bool per_layer;           /* a bucket for each layer (Parameter.layer); else: */
     size_t first_cap, cap;    /* bytes, as buckets_plan() takes them */
+    int shard_ranks;          /* so many ranks share the shards, and others hold copies; 0: all ranks */
 } ShardCaps;
 
 /* Plans the buckets and moves the weights there. All ranks must hold the same weights. Both are collective. */

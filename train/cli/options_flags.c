@@ -141,6 +141,8 @@ const Flag flags[FLAG_COUNT] = {
                          "what gradients are sent as", .bits = true},
     [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
                    "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
+    [FLAG_SHARD_RANKS] = {"shard-ranks", "R", NULL, NULL, 1, 1e6, 5, "sharding",
+                          "groups of R ranks share, and each group holds a copy (default: all ranks share)", .bits = true},
 
     [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
                      "compare with one process on whole batches; exact: every bit, on the ranks' shares",

@@ -18,7 +18,7 @@ typedef struct Reference {
     Sampler sampler;
     float *gradients;  /* of all parameters, for one shard (device); owned */
     float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
-    int ranks_per_host; /* hierarchical: each host's shards are added first; else: all ranks */
+    int ranks_per_host; /* hierarchical, --shard-ranks: their shards are added first; else: all ranks */
     float *host_sums;  /* of a host's shards, if there are several hosts (device); owned */
     int64_t elements;  /* of each of the two */
     int64_t *indices, *places; /* these four have room for a global batch (host); owned */
@@ -32,6 +32,8 @@ static void reference_create(Reference *reference, const Options *options, const
     const int world_size = pg_world_size(pg);
     const bool by_host = all_reduce_algorithm(pg_algorithm(pg), options->ddp.codec->dtype) == ALLREDUCE_HIERARCHICAL;
     *reference = (Reference){.dataset = dataset, .ranks_per_host = world_size / (by_host ? pg_hosts(pg) : 1)};
+    if (options->ddp.shard_ranks > 0)
+        reference->ranks_per_host = options->ddp.shard_ranks;
     replica_create(&reference->replica, options, options->seed, total_steps);
     parameters_from_host(&reference->replica.model.parameters, initial);
     ParameterList *parameters = &reference->replica.model.parameters;
