@@ -45,6 +45,8 @@ static void own_data_must_fit_the_ranks(void **state)
     expect_dies(check_world, &world, 2, "7 is no multiple of 3 ranks; give 9");
     world = (World){parse("--allreduce hierarchical --ranks-per-host 2", 1), 3};
     expect_dies(check_world, &world, 2, "--ranks-per-host: 3 ranks are not a whole number of hosts with 2");
+    world = (World){parse("--shard-ranks 2", 5), 3};
+    expect_dies(check_world, &world, 2, "--shard-ranks: 3 ranks are not a whole number of groups of 2");
     world = (World){parse("--batch-size 6 --rank-samples 0,0,0", 1), 3};
     expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
 }

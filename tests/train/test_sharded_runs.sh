@@ -59,6 +59,44 @@ if [ -n "$stage4" ]; then
     [ "$(hash_of_run)" = "$expected" ] || fail "on 3 ranks, from a checkpoint of 2: weights differ from stage 4's"
 fi
 
+# ---- shards in groups, copies across ----
+
+same() { # WHAT
+    [ "$(hash_of_run)" = "$expected" ] || fail "$1: other weights than stage 4's, which adds in the same order"
+}
+
+if [ -n "$stage4" ]; then
+    by_host=(--allreduce hierarchical --ranks-per-host 2)
+    train 4 "$stage4" --steps 6 "${by_host[@]}"
+    expected=$(hash_of_run)
+    train 4 "$stage4" --steps 3 "${by_host[@]}" --save "$scratch/half"
+    for zero in 1 2 3; do
+        train 4 "$stage5" --zero $zero --steps 6 --shard-ranks 2 --resume "$scratch/half" --check-every 1
+        same "--zero $zero --shard-ranks 2"
+        train 4 "$stage5" --zero $zero --steps 3 --shard-ranks 2 --save "$scratch/saved" --save-every 1
+        train 4 "$stage4" --steps 6 "${by_host[@]}" --resume "$scratch/saved"
+        same "stage 4 goes on from a checkpoint of --zero $zero --shard-ranks 2"
+    done
+    train 3 "$stage4" --steps 6
+    expected=$(hash_of_run)
+    train 3 "$stage5" --zero 3 --steps 6 --shard-ranks 1
+    same "--shard-ranks 1: every rank has everything"
+    train 3 "$stage5" --zero 3 --steps 6 --shard-ranks 3
+    same "--shard-ranks 3 of 3 ranks"
+fi
+train 4 "$stage5" --zero 2 --shard-ranks 2 --steps 4 --rank-samples 20,12,4,0 --join --accumulate 2 --verify exact
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --shard-ranks and --join did not pass"
+train 4 "$stage5" --zero 1 --shard-ranks 2 --steps 4 --find-unused-parameters --skip-layer 1 --allreduce shm --verify exact
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --shard-ranks and unused parameters did not pass"
+train 4 "$stage5" --zero 3 --shard-ranks 2 --steps 2 --trace "$scratch/trace" --debug-collectives
+of_groups=$(jq -c '.memory | [.weights_mb, .gradients_mb, .gathered_weights_mb]' "$scratch/json")
+grep -q 'all_reduce gradients of bucket 0' "$scratch/trace" || fail "the trace has no sum over the copies"
+# A step gathers and scatters each bucket within the group, and adds half of its gradients over the copies.
+holds '.collectives_per_step >= 4 * .buckets' "--shard-ranks 2: collectives are not counted"
+train 2 "$stage5" --zero 3 --steps 2
+holds "(.memory | [.weights_mb, .gradients_mb, .gathered_weights_mb]) == $of_groups" "not as with 4 ranks in groups of 2"
+refused "give one of the two" "$stage5" --shard-ranks 1 --allreduce hierarchical
+
 # ---- outputs and checks ----
 
 train 2 "$stage5" --zero 3 --steps 4 --check-every 1 --verify exact --generate 5 --trace "$scratch/trace" \
