@@ -7,6 +7,7 @@
  *   --zero 3  Whole weights exist only while an operation needs them, in forward and again in backward (weights.c).
  * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter, and then an all-gather. Therefore
  * levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, and so sends half as much again.
+ * --shard-ranks R: shards.pg is a group of R ranks, and others hold copies; it is all ranks by default.
  * What is wrong with it: activations are not divided. Each rank still computes every layer of its samples by itself.
  * Source: Rajbhandari et al., 2020 (ZeRO).
  */
@@ -110,7 +111,7 @@ static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
-    ProcessGroup *pg = ddp->shards.pg; /* all ranks, or those that share the shards: --shard-ranks */
+    ProcessGroup *pg = ddp->shards.pg;
     const size_t bytes = codec->buffer_bytes(codec, bucket->elements, pg_world_size(pg));
     bucket->sent = bytes > 0 ? device_alloc(bytes) : NULL;
     bucket->reduce_scatter = codec->start_reduce_scatter(codec, pg, bucket->gradients, bucket->sent,

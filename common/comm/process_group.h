@@ -74,8 +74,7 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color);
 /* Frees a group of pg_split(). Faults if a Work has not been given to work_wait(). Collective. */
 void pg_destroy(ProcessGroup *pg);
 
-/* note: split-copies
- * Groups of `ranks` consecutive ranks each, which must divide the parent's. A reduce-scatter of such a group also adds over
+/* Groups of `ranks` consecutive ranks each, which must divide the parent's. A reduce-scatter of such a group also adds over
  * all groups; what else it does, it does alone. Its collectives are counted as the parent's, and so are the sums over
  * groups. Free with pg_destroy(). Collective in `parent`. */
 ProcessGroup *pg_split_copies(ProcessGroup *parent, int ranks);
