@@ -89,10 +89,11 @@ fi
 tree=$base/tree build=$base/build checked=$base/build-address
 no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
-# Of all that a starter is made from, but for the solution, which gradescope/setup.sh deletes. A cache of another state
-# of these files is built anew.
-fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$stage" -type f \
-    ! -name ddp.c -exec cksum {} + | sort | cksum)
+# Of all that a starter is made from, but for solutions, which gradescope/setup.sh deletes. A cache of another state of
+# these files is built anew.
+fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$stage" \
+    \( -path course/instructor -o -path tests/stages/solutions \) -prune -o \
+    -type f ! -name ddp.c -exec cksum {} + | sort | cksum)
 if [ "$(cat "$base/complete" 2>/dev/null)" != "$fingerprint" ]; then
     rm -f "$base/complete"
     rm -rf "$tree" "$build" "$checked"

@@ -287,8 +287,8 @@ END
     status 0 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --json "$scratch/json" --line 4
     is "15 15 [4]" "points, line 4's, and which passed" "$(jq -r '"\(.points) \(.items[3].points) \(
         [.items | to_entries[] | select(.value.passed) | .key + 1])"' "$scratch/json")"
-    is 11 "lines in all" "$(jq '.items | length' "$scratch/json")"
-    status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --line 12
+    is 12 "lines in all" "$(jq '.items | length' "$scratch/json")"
+    status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --line 13
     status 2 "$root/course/grade.sh" 1 "$root/stage1_naive/ddp.c" --json "$scratch/other.json" --line 4
     [ -z "$(ls -A "$TMPDIR")" ] || fail "left behind: $(ls -A "$TMPDIR")"
 

@@ -79,14 +79,15 @@ check_other_model()
 }
 
 one_bucket=1000000 small=200 runs=0
-# try COMMAND...: starts a check behind the others, two at a time; what it finds is in the file "found" of its directory.
+# try COMMAND...: starts a check behind the others, two at a time; what it finds is in the file "found" of its directory,
+# and "ended" at its end: on a full disk nothing is, which must not mean that nothing was found.
 try()
 {
     runs=$((runs + 1))
     scratch=$all/$runs
     mkdir "$scratch"
     [ $runs -le 2 ] || wait -n
-    "$@" >"$scratch/found" &
+    { "$@"; echo ended; } >"$scratch/found" &
 }
 
 try check_other_model 2 1 frozen '3 is branch1\.bias'
@@ -104,8 +105,10 @@ if [[ $program =~ stage[345]$ ]]; then # those that have micro-batches, and two 
 fi
 wait
 left=$(left_running "$program")
-[ -z "$left" ] || echo "FAIL: left running: $left" >"$all/found"
-cat "$all"/*/found "$all"/foun[d] 2>/dev/null
-failures=$(cat "$all"/*/found "$all"/foun[d] 2>/dev/null | grep -a -c '^FAIL: ')
+found=$(cat "$all"/*/found)
+failures=$(($(grep -a -c '^FAIL: ' <<<"$found") + runs - $(grep -a -c '^ended$' <<<"$found")))
+grep -a -v '^ended$' <<<"$found"
+[ "$(grep -a -c '^ended$' <<<"$found")" -eq $runs ] || echo "FAIL: what was found could not be written: is the disk full?"
+[ -z "$left" ] || { echo "FAIL: left running: $left" && failures=$((failures + 1)); }
 echo "$runs runs that had to end with a message, $failures failure(s)"
 exit $((failures > 0))
