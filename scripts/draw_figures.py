@@ -318,8 +318,39 @@ def sharded_memory():
     return figure
 
 
+def between_hosts(hosts, ranks):
+    """What a host sends to others in an all-reduce, in units of the buffer: by algorithm. Every rank owns a part."""
+    total, mine = hosts * ranks, range(ranks)
+    others = range(ranks, total)
+    ordered = sum(2 / total for _ in mine for _ in others) # a rank's values to each owner, and its own sum to each rank
+    ring = 2 * (total - 1) / total # of its ranks, one sends to another host
+    return [("hierarchical", ranks * 2 * (hosts - 1) / (hosts * ranks)), ("ring", ring), ("ordered", ordered)]
+
+
+def two_levels():
+    hosts, ranks, rows = 2, 2, between_hosts(2, 2)
+    figure = Figure("What the link between two hosts of two ranks carries, by algorithm",
+                    "In an all-reduce of n bytes each host sends " +
+                    ", ".join(f"{sent:g} n with {name}" for name, sent in rows) + ".", 324)
+    for i, (name, sent) in enumerate(rows):
+        y = 12 + i * 104
+        figure.text(12, y + 48, name, bold=True)
+        for host in range(hosts):
+            x = 150 + host * 520
+            figure.outline(x, y, 190, 84)
+            figure.text(x + 95, y + 18, f"host {host}", "muted", "middle")
+            for rank in range(ranks):
+                figure.rect(x + 20 + rank * 84, y + 30, 66, 38, "cell")
+                figure.text(x + 53 + rank * 84, y + 54, f"rank {host * ranks + rank}", anchor="middle")
+        for way in range(2): # the link carries as much in each direction
+            figure.rect(340, y + 48 + (4 if way else -4 - 12 * sent), 330, 12 * sent,
+                        "all_reduce")
+        figure.text(505, y + 14, f"{sent:g} n in each direction".removeprefix("1 "), anchor="middle")
+    return figure
+
+
 FIGURES = {"one_step": one_step, "bucket_memory": bucket_memory, "ring": ring, "event_too_early": race,
-           "sharded_memory": sharded_memory}
+           "sharded_memory": sharded_memory, "two_levels": two_levels}
 
 
 def check():
