@@ -295,7 +295,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     sed 's/^    replicas_broadcast(.*/&\n    parameters->count = 0;/' "$root"/stage1_*/ddp.c >"$base_file"
     hostile hides_parameters check "changed the number of the model's parameters" ''
 
-    base_file=$scratch/changes_options.c
+    base_file=$scratch/base_with_options.c
     sed 's/^    replicas_broadcast(.*/&\n    ((DdpOptions *)options)->bucket_cap_bytes++;/' "$root"/stage1_*/ddp.c >"$base_file"
     hostile changes_options check 'changed the options' ''
 
