@@ -35,7 +35,8 @@ FEWEST_ROUNDS, MOST_ROUNDS = 3, 8
 CANNOT_TELL = 3  # exit status
 BUCKET_FLAGS = ["--bucket-cap-mb", "--first-bucket-mb"]
 OUR_FLAGS = ["--steps", "--epochs", "--eval-samples", "--json", "--trace", "--save", "--save-every", "--resume",
-             "--verify", "--generate", "--check-every", "--flight-recorder"]
+             "--verify", "--generate", "--check-every", "--flight-recorder", "--eval-every", "--save-best", "--log",
+             "--log-every"]
 TINY_MODEL = {"mlp": ["--hidden", "1,1"], "gpt": ["--layers", "1", "--heads", "1", "--width", "1"]}
 
 
@@ -97,12 +98,14 @@ class Runs:
 
 def turns(runs, f, share, run):
     """The runs that take turns: name: (ranks, more flags, keywords). Beside the first four, remedies are tried."""
-    tiny = (runs.ranks, TINY_MODEL[run["flags"]["model"][:3]], {"flags": without(runs.flags, ["--wire"])})
+    tiny = (runs.ranks, TINY_MODEL[run["flags"]["model"][:3]], {"flags": without(runs.flags, ["--wire", "--norm"])})
     planned = {"one": (1, [], {}), "tiny": tiny, "share": (1, share, {}), "all": (runs.ranks, [], {})}
     if f["threads"] > 1 and runs.ranks * f["threads"] > f["cores_of_ranks"]:
         planned["fewer_threads"] = (runs.ranks, ["--threads", str(f["fewer"])], {})
     if without(runs.flags, BUCKET_FLAGS) != runs.flags:
         planned["chosen_buckets"] = (runs.ranks, [], {"flags": without(runs.flags, BUCKET_FLAGS)})
+    if f["norm"] != "none":
+        planned["no_norm"] = (runs.ranks, [], {"flags": without(runs.flags, ["--norm"])})
     if f["coretype"]:
         planned["best_kernel"] = (1, share, {"before": ["env", "-u", "OPENBLAS_CORETYPE"]})
     return planned
@@ -113,10 +116,11 @@ def median_run(runs):
     return sorted(runs, key=lambda run: run["step"])[(len(runs) - 1) // 2]
 
 
-def slowest_rank(rounds, stage):
+def slowest_rank(rounds, stage, norm):
     """The rank that computes longest, and how much longer than the median of the others: the median of the rounds.
-    Forward tells it, because backward may share its core with messages; but in stage 5 forward waits for gathers."""
-    times = [[rank["forward" if stage < 5 else "own"] for rank in one["all"]["ranks"]] for one in rounds]
+    Forward tells it, because backward may share its core with messages; but in stage 5 forward waits for gathers, and
+    with --norm for statistics."""
+    times = [[rank["forward" if stage < 5 and norm == "none" else "own"] for rank in one["all"]["ranks"]] for one in rounds]
     slow = max(range(len(times[0])), key=lambda rank: sum(t[rank] for t in times))
     ratio = statistics.median(t[slow] / statistics.median(t[:slow] + t[slow + 1:]) for t in times)
     return {"rank": slow, "ratio": ratio}
@@ -146,14 +150,14 @@ def measure(runs):
     f = {"ranks": runs.ranks, "threads": run["flags"]["threads"], "cores": cores, "cores_of_ranks": cores_of_ranks,
          "quota": quota,
          "fewer": max(1, cores_of_ranks // runs.ranks), "coretype": os.environ.get("OPENBLAS_CORETYPE"),
-         "stage": run["stage"], "bytes": run["bytes_per_step"], "wire": run["flags"]["wire"]}
+         "stage": run["stage"], "norm": run["flags"]["norm"], "bytes": run["bytes_per_step"], "wire": run["flags"]["wire"]}
     share = ["--batch-size", str(-(-int(run["flags"]["batch_size"]) // runs.ranks))]
     runs.steps = min(max(int(1e3 * SECONDS_OF_RUN / first["step"]), 3), 1000)
     planned, rounds, until = turns(runs, f, share, run), [], time.monotonic() + SECONDS_OF_ROUNDS
     while len(rounds) < FEWEST_ROUNDS or len(rounds) < MOST_ROUNDS and time.monotonic() < until:
         rounds.append({name: runs.train(ranks, *more, **how)[1] for name, (ranks, more, how) in planned.items()})
     f |= {name: median_run([one[name] for one in rounds]) for name in planned}
-    f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds, run["stage"])}
+    f |= {"rounds": len(rounds), "slowest": slowest_rank(rounds, run["stage"], f["norm"])}
     tiny = f.pop("tiny")["ranks"]
     f["loading"], f["fixed"] = (max(rank["own"] + rank[waits] for rank in tiny) for waits in ("data", "exposed"))
     measure_communication(runs, run, f)
@@ -203,6 +207,11 @@ def of_waiting(f):
         yield "tiny buckets" if buckets > best["buckets"] else "one bucket", f["all"]["exposed"] - waits, (
             f"with {buckets:.0f} bucket(s) a step waits {f['all']['exposed']:.3g} ms for messages, with "
             f"{best['buckets']:.0f} {waits:.3g}"), "leave out " + " and ".join(BUCKET_FLAGS)
+    if "no_norm" in f:
+        of_norm = f["all"]["exposed"] - f["no_norm"]["exposed"]
+        waits -= max(of_norm, 0)
+        yield "norm", of_norm, f"a step waits {of_norm:.3g} ms for the statistics of --norm {f['norm']}", (
+            "a network of less latency, larger batches, fewer ranks, or no --norm")
     if f["link"] > SAME * waits:
         yield "link", waits, (f"gradients alone take {f['link']:.3g} ms, backward {share['backward']:.3g}; {waits:.3g} "
                               "are not hidden"), ("stage 3, " if f["stage"] < 3 else "") + "a faster network" + (

@@ -127,6 +127,11 @@ is_complete() {
     [ "$(checkpoint_number step)" -ge "${steps:-999999999}" ] || [ "$(checkpoint_number epoch)" -ge "${epochs:-999999999}" ]
 } 2>/dev/null # what is no number is train's to refuse
 
+# Files that a run has written because it could not write the checkpoint: see notes/faults.md, "Files".
+rescued() {
+    find -L . "${TMPDIR:-.}" /tmp -maxdepth 1 -name "$(basename -- "$checkpoint").rescued-*" 2>/dev/null
+}
+
 # Processes on this host that were started here.
 ours() {
     grep -l -a -s -z -x -F "LOCKSTEP_ELASTIC=$mark" /proc/[0-9]*/environ | cut -d / -f 3
@@ -203,7 +208,10 @@ while :; do
     fi
     starts=$((starts + 1))
     say "start $starts: $ranks rank(s)${places:+ on $places}, from $([ "$before" -lt 0 ] && echo "the beginning" || echo "step $before")"
+    earlier=$(rescued)
     start
+    new=$(rescued | grep -v -x -F -m 1 -e "$earlier")
+    [ -z "$new" ] || stop 1 "$checkpoint could not be written, and the last state is in $new: make room, and move it there"
     [ -z "$ending" ] || exit $asked_to_end # mpiexec's status may be 0
     [ $status -ne 0 ] || exit 0
     [ $status -ne 2 ] || exit 2

@@ -26,11 +26,12 @@ plant() { # CAUSE
         binding) diagnose --launch "mpiexec -bind-to user:0,0" -- "${gpt[@]}" ;;
         kernel) OPENBLAS_CORETYPE=Prescott diagnose -- --model gpt ;;
         small-model) diagnose -- --model mlp-toy --batch-size 20 ;;
+        norm) diagnose -- --model mlp --norm sync-batch --wire 10,2000 ;;
         *) echo "there is no cause $1" >&2; exit 2 ;;
     esac
 }
 
-[ $# -gt 0 ] || set -- nothing threads link tiny-buckets one-bucket loader slow-rank binding kernel small-model
+[ $# -gt 0 ] || set -- nothing threads link tiny-buckets one-bucket loader slow-rank binding kernel small-model norm
 for cause; do
     for round in $(seq "$times"); do
         start=$SECONDS

@@ -38,7 +38,7 @@ near() {
 for file in "$here"/diagnose_figures/*.json; do
     names "$(basename "$file" .json)" "$file"
 done
-[ "$(ls "$here/diagnose_figures" | wc -l)" -eq 10 ] || fail "there are not ten files of figures: nine causes, and nothing"
+[ "$(ls "$here/diagnose_figures" | wc -l)" -eq 11 ] || fail "there are not eleven files of figures: ten causes, and nothing"
 
 near link '.all.step as $s | .link = $s | .all.exposed = 0.15 * $x * $s'           # WORTH: of the step
 near link '.all.step as $s | .all.exposed = 0.3 * $s | .link = 0.5 * $x * 0.3 * $s' # SAME: as the wait
@@ -47,6 +47,7 @@ near kernel '.coretype = "Prescott" | .best_kernel = .share | .share.ranks[0].ow
 near binding '.cores_of_ranks = 1 | .all.step = 1.3 * $x * .share.step'
 near quota '.quota = 1 | .all.step = 1.3 * $x * .share.step'
 near loader '.share.ranks[0].own as $o | .all.ranks[].data = 0.5 * .all.step | .loading = 0.5 * $x * $o | .fixed = 0'
+near norm '.all.step as $s | .norm = "batch" | .all.exposed = 0.5 * $s | .link = 0 | .no_norm = {exposed: ((0.5 - 0.15 * $x) * $s)}'
 near small-model '.share.ranks[0].own as $o | .fixed = 0.2 * $x * $o | .all.step = $o | .all.exposed = 0'
 
 # A container's limit: of cgroups version 2, of its parent, of version 1, of the container itself; and none.
@@ -93,8 +94,9 @@ others="is no flag of this script; those of the slow run come after --, as in: s
 prints 2 "diagnose.sh: error: --model $others --model gpt --threads 2" --model gpt --threads 2
 prints 2 "diagnose.sh: error: --wire $others --wire 1,50 --threads 2" --ranks 3 --wire 1,50 -- --threads 2
 
-"$diagnose" --program "$(command -v false)" >"$scratch/out" 2>&1
+"$diagnose" --program "$(command -v false)" -- --save-best mine.st --eval-every 5 --log mine.csv >"$scratch/out" 2>&1
 [ $? -eq 1 ] && grep -q '^diagnose: this failed: .*false' "$scratch/out" || fail "a run that fails: $(cat "$scratch/out")"
+! grep -q 'mine' "$scratch/out" || fail "it would write the user's files: $(cat "$scratch/out")"
 "$diagnose" --ranks 1 >"$scratch/out" 2>&1
 [ $? -eq 2 ] || fail "--ranks 1 is not refused"
 finish

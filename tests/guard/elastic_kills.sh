@@ -23,6 +23,7 @@ cd "$scratch" || exit 1
 # ---- two hosts ----
 
 take_down() {
+    ! mountpoint -q "$scratch/full" || umount "$scratch/full"
     for side in a b; do
         ip netns pids $tag$side 2>/dev/null | xargs -r kill -9 2>/dev/null
         ip netns del $tag$side 2>/dev/null
@@ -31,8 +32,8 @@ take_down() {
 }
 
 kinds=(rank launcher)
+trap take_down EXIT
 if [ "$(id -u)" -eq 0 ] && command -v ip >/dev/null && ip netns add ${tag}a 2>/dev/null; then
-    trap take_down EXIT
     ip netns add ${tag}b && ip link add eth0 netns ${tag}a type veth peer name eth0 netns ${tag}b || exit 1
     for side in a b; do
         ip netns exec $tag$side ip addr add "10.77.1.$([ $side = a ] && echo 1 || echo 2)/24" dev eth0
@@ -126,4 +127,16 @@ while [ $runs -lt "$kills" ]; do
     echo "$runs $kind $moment ms (step $before): $(grep -c 'elastic:.*start' err) start(s), $again ms to the next checkpoint"
     [ "$kind" != host ] || ip netns exec ${tag}b ip addr add 10.77.1.2/24 dev eth0
 done
+
+# A full disk takes no checkpoint: the last one is written elsewhere, and the training is not repeated.
+mkdir full elsewhere
+if mount -t tmpfs -o size=16k none full 2>err; then
+    (cd elsewhere && "$elastic" "$train" "${flags[@]}" --steps 3 --save ../full/ck --save-every 1) >out 2>err
+    [ $? -eq 1 ] || fail "a full disk: status $?, expected 1"
+    [ "$(find elsewhere -type f | wc -l)" -eq 1 ] || fail "a full disk: not one file elsewhere: $(ls elsewhere)"
+    grep -q '^elastic: error: .*/full/ck could not be written, and the last state is in ./ck.rescued-' err ||
+        fail "a full disk: no line says where the checkpoint is"
+else
+    echo "nothing can be mounted here: no full disk"
+fi
 finish
