@@ -76,6 +76,7 @@ seq 9 >list
 run 2 "${mlp[@]}" --steps 12 --resume half --log list
 grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
 [ "$(wc -l <list)" -eq 9 ] || fail "another file was changed"
+[ "$(find . -name 'list.*')" = '' ] || fail "a refused run leaves $(find . -name 'list.*')"
 
 # ---- what cannot be written: the same in all stages ----
 

@@ -15,20 +15,24 @@
 /* note: log-of-a-resumed-run
  * Steps after the checkpoint are trained again, so their rows go: each step has one row, and a plot has no jump back. A
  * last row without its end, which a killed run leaves, goes, too. */
-static void keep_rows(AtomicFile *file, const char *path, long last_step, const char *header)
+static void keep_rows(AtomicFile *file, FILE *old, long last_step)
 {
     char *line = NULL;
     size_t size = 0;
-    FILE *old = fopen(path, "r");
-    if (old == NULL)
-        return;
-    ssize_t length = getline(&line, &size, old);
-    if (length > 0 && strcmp(line, header) != 0)
-        die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
+    ssize_t length;
     while ((length = getline(&line, &size, old)) > 0 && line[length - 1] == '\n' && atol(line) <= last_step)
         atomic_write(file, line, (size_t)length);
     free(line);
-    fclose(old);
+}
+
+/* The log that a resumed run continues, behind its header; NULL: there is none. */
+static FILE *open_old(const char *path, const char *header)
+{
+    char line[256];
+    FILE *old = fopen(path, "r");
+    if (old != NULL && fgets(line, sizeof line, old) != NULL && strcmp(line, header) != 0)
+        die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
+    return old;
 }
 
 void step_log_open(StepLog *log, const char *path, long first_step, const char *unit)
@@ -38,10 +42,13 @@ void step_log_open(StepLog *log, const char *path, long first_step, const char *
     snprintf(header, sizeof header, "step,loss,learning_rate,gradient_norm,loss_scale,step_ms,exposed_comm_ms,"
              "%s_per_s\n", unit);
     own_work_begin("writes", path);
+    FILE *old = first_step > 0 ? open_old(path, header) : NULL;
     atomic_open(&file, path);
     atomic_write(&file, header, strlen(header));
-    if (first_step > 0)
-        keep_rows(&file, path, first_step, header);
+    if (old != NULL) {
+        keep_rows(&file, old, first_step);
+        fclose(old);
+    }
     atomic_commit(&file);
     *log = (StepLog){.path = path, .file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
     CHECK(log->file >= 0, "%s: open failed: %s", path, strerror(errno));
