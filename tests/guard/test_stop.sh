@@ -139,4 +139,19 @@ wait "$launcher"
 [ $? -ne 75 ] || fail "$name: status 75, as if the checkpoint were written"
 [ $((SECONDS - begin)) -le 5 ] || fail "$name: the run took $((SECONDS - begin)) s to end"
 [ ! -e ck ] || fail "$name: there is a checkpoint that cannot be whole"
+
+# In the last step nothing is left to stop: here while --save-best is written in it.
+name="a signal in the last step"
+rm -f ck
+SLOW=fsync SLOW_SECONDS=2 LD_PRELOAD=$SLOW_DISK "$mpiexec" -n 2 "$train" "${flags[@]}" --steps 3 --eval-every 3 \
+    --save-best best --save ck --json summary >out 2>err &
+launcher=$!
+for ((i = 0; i < 600; i++)); do
+    [ -z "$(find . -name 'best.*')" ] || break
+    sleep 0.05
+done
+send USR1 all
+wait "$launcher"
+status=$?
+[ $status -eq 0 ] && [ -s summary ] || fail "$name: status $status, expected 0 and a summary: the training was complete"
 finish

@@ -216,13 +216,15 @@ static void run_step(Trainer *trainer, long step)
         way_save(&record->way, step + 1, false);
 }
 
-/* Returns the number of steps done. *signal: the one that has stopped the run, or 0. */
+/* Returns the number of steps done. *signal: the one that has stopped the run, or 0. (One that comes in the last step
+ * stops nothing: the training is complete.) */
 static long run_steps(Trainer *trainer, int *signal)
 {
     const long total = trainer->replica.total_steps;
     long step = trainer->record.first_step;
+    *signal = 0;
     stop_on_signals(step, trainer->options->group.timeout);
-    for (; (*signal = stop_is_due(step)) == 0 && step < total; step++)
+    for (; step < total && (*signal = stop_is_due(step)) == 0; step++)
         run_step(trainer, step);
     pg_set_measuring(trainer->pg, false);
     trainer->record.peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers in stage 5 */
