@@ -18,6 +18,7 @@
 /* The levels have what messages need of a group; `host` has this rank's number on its host, `across` the host's. */
 struct Hierarchy {
     ProcessGroup host, across;
+    int ranks_per_host; /* of the options that it was made for */
 };
 
 static void open_level(ProcessGroup *level, const ProcessGroup *pg, int color)
@@ -43,8 +44,11 @@ static int first_of_host(const ProcessGroup *pg)
 
 void hierarchy_open(ProcessGroup *pg)
 {
+    if (pg->hierarchy != NULL && pg->hierarchy->ranks_per_host == pg->options.ranks_per_host)
+        return;
     hierarchy_close(pg);
     Hierarchy *hierarchy = pg->hierarchy = alloc_or_fault(sizeof *hierarchy);
+    hierarchy->ranks_per_host = pg->options.ranks_per_host;
     const int first = first_of_host(pg);
     open_level(&hierarchy->host, pg, first);
     open_level(&hierarchy->across, pg, hierarchy->host.rank);
