@@ -49,7 +49,7 @@ void start_check_norm(const Replica *replica, const Sampler *sampler, long first
             }
             if (too_few || samples == 1)
                 die("--norm: step %lld of an epoch has a micro-batch with a single sample%s, which has no variance; give "
-                    "another --batch-size, or --drop-last", (long long)step, alone ? " on one rank" : "");
+                    "another --batch-size", (long long)step, alone ? " on one rank" : "");
         }
 }
 

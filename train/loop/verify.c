@@ -189,7 +189,7 @@ static void print_advice(const Options *options, const Verification *result)
         return;
     if (options->model.norm != NORM_NONE)
         printf("advice: batch norm of few samples enlarges rounding, by up to 300 in each layer, and the last batch of an "
-               "epoch may have few: compare with another --batch-size, or with --drop-last\n");
+               "epoch may have few: compare with another --batch-size\n");
     else if (options->optimizer.kind == OPTIMIZER_ADAMW)
         printf("advice: this may be rounding, which AdamW enlarges, up to the learning rate, if a gradient is near 0; "
                "compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
