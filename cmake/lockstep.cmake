@@ -27,14 +27,16 @@ pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
 include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
 
 # ---- products with 16-bit operands: by oneDNN where it is found, else emulated ----
-set(LOCKSTEP_ONEDNN AUTO CACHE STRING "bf16 products by oneDNN 2 or 3 if the processor has AVX512-BF16: OFF, ON, or AUTO (where it is found)")
+set(LOCKSTEP_ONEDNN AUTO CACHE STRING
+    "bf16 products by oneDNN 2 or 3 if the processor has AVX512-BF16: OFF, ON, or AUTO (where it is found)")
 set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/common/device/device_cpu_rounded.c)
 set(LOCKSTEP_ROUNDED_LIBRARY "")
 if(LOCKSTEP_ONEDNN) # (its own CMake file wants OpenCL, which the processor's products do not need)
     find_path(LOCKSTEP_DNNL_INCLUDE oneapi/dnnl/dnnl_version.h)
     find_library(LOCKSTEP_DNNL dnnl)
     if(LOCKSTEP_DNNL AND LOCKSTEP_DNNL_INCLUDE)
-        file(STRINGS ${LOCKSTEP_DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h version REGEX "define DNNL_VERSION_M[AI][JN]OR ")
+        file(STRINGS ${LOCKSTEP_DNNL_INCLUDE}/oneapi/dnnl/dnnl_version.h version
+             REGEX "define DNNL_VERSION_M[AI][JN]OR ")
         string(REGEX REPLACE "[^0-9;]" "" version "${version}")
         list(JOIN version . version)
     endif()

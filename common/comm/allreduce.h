@@ -38,8 +38,8 @@ void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *collectiv
 void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *collective);
 void all_gather_hierarchical(ProcessGroup *pg, const Collective *collective);
 
-/* Makes the levels of the group, in place of those for other options. die()s where hosts have unequal numbers of ranks. Both are
- * collective. */
+/* Makes the levels of the group, in place of those for other options. die()s where hosts have unequal numbers of
+ * ranks. Both are collective. */
 void hierarchy_open(ProcessGroup *pg);
 void hierarchy_close(ProcessGroup *pg);
 

@@ -57,8 +57,8 @@ void hierarchy_open(ProcessGroup *pg)
     int most[3];
     CHECK_MPI(MPI_Allreduce(mine, most, 3, MPI_INT, MPI_MAX, pg->comm));
     if (most[0] != -most[1] || most[2] != 0)
-        die("--allreduce: hierarchical needs equally many ranks on each host, numbered host by host, but the hosts have %d "
-            "to %d%s; give ordered, ring or mpi", -most[1], most[0], most[2] != 0 ? " in turns" : "");
+        die("--allreduce: hierarchical needs equally many ranks on each host, numbered host by host, but the hosts have "
+            "%d to %d%s; give ordered, ring or mpi", -most[1], most[0], most[2] != 0 ? " in turns" : "");
 }
 
 void hierarchy_close(ProcessGroup *pg)
@@ -89,8 +89,9 @@ static void run_step(ProcessGroup *pg, ProcessGroup *level, Step step, const Col
         step(level, c);
 }
 
-/* Where ranks are alone on their hosts, or all on one, one level is all that there is. */
-static bool is_flat(ProcessGroup *pg, Step step, const Collective *c)
+/* Where ranks are alone on their hosts, or all on one, one level is all that there is: runs the step there. False: there
+ * are two. */
+static bool run_if_flat(ProcessGroup *pg, Step step, const Collective *c)
 {
     if (pg->hierarchy->host.world_size > 1 && pg->hierarchy->across.world_size > 1)
         return false;
@@ -102,7 +103,7 @@ static bool is_flat(ProcessGroup *pg, Step step, const Collective *c)
 void all_reduce_hierarchical(ProcessGroup *pg, const Collective *c)
 {
     ProcessGroup *host = &pg->hierarchy->host, *across = &pg->hierarchy->across;
-    if (is_flat(pg, all_reduce_ordered, c))
+    if (run_if_flat(pg, all_reduce_ordered, c))
         return;
     Collective chunk = *c;
     chunk.send = chunk.receive = part_received(host, c, host->rank);
@@ -116,7 +117,7 @@ void all_reduce_hierarchical(ProcessGroup *pg, const Collective *c)
 void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *c)
 {
     Collective sums = *c;
-    if (is_flat(pg, all_reduce_ordered_small, c))
+    if (run_if_flat(pg, all_reduce_ordered_small, c))
         return;
     sums.send = c->receive;
     run_step(pg, &pg->hierarchy->host, all_reduce_ordered_small, c);
@@ -124,15 +125,15 @@ void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *c)
 }
 
 /* note: hierarchical-halves
- * Rank number l of host h owns part hL + l: the parts of host h's ranks lie side by side. So a reduce-scatter within the
- * host is made for the parts of each host, and leaves those with number l, which are then scattered across hosts. An
- * all-gather goes the other way. */
+ * Rank number l of host h owns part hL + l: the parts of host h's ranks lie side by side. So a reduce-scatter within
+ * the host is made for the parts of each host, and leaves those with number l, which are then scattered across hosts.
+ * An all-gather goes the other way. */
 void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *c)
 {
     ProcessGroup *host = &pg->hierarchy->host, *across = &pg->hierarchy->across;
     const size_t bytes = c->count * dtype_size(c->dtype);
     const size_t block_bytes = (size_t)host->world_size * c->stride * dtype_size(c->dtype);
-    if (is_flat(pg, reduce_scatter_ordered, c))
+    if (run_if_flat(pg, reduce_scatter_ordered, c))
         return;
     unsigned char *sums = group_scratch(pg, (size_t)across->world_size * bytes);
     for (int h = 0; h < across->world_size; h++) {
@@ -151,7 +152,7 @@ void all_gather_hierarchical(ProcessGroup *pg, const Collective *c)
 {
     ProcessGroup *host = &pg->hierarchy->host, *across = &pg->hierarchy->across;
     const size_t part_bytes = c->stride * dtype_size(c->dtype), number = (size_t)host->rank;
-    if (is_flat(pg, all_gather_ordered, c))
+    if (run_if_flat(pg, all_gather_ordered, c))
         return;
     Collective first = *c;
     first.receive = (unsigned char *)c->receive + number * part_bytes;

@@ -362,31 +362,6 @@ static void late_ranks_get_the_right_sums(void **state)
     free(plain);
 }
 
-/* Windows are allocated and freed many times, and a buffer may begin anywhere in one. */
-static void shared_memory_can_be_given_back(void **state)
-{
-    enum { COUNT = 10000 };
-    pg_set_algorithm(pg, ALLREDUCE_AUTO); /* all ranks of this test are on one host */
-    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
-    for (int round = 0; round < 4; round++) {
-        float *first = pg_alloc_shared(pg, 3 * COUNT * sizeof *first), *second = pg_alloc_shared(pg, 100);
-        float *values = first + 17 * (round + 1);
-        for (int i = 0; i < 3 * COUNT; i++)
-            if (first[i] != 0)
-                fail_msg("pg_alloc_shared() gave memory that is not zeroed");
-        for (int i = 0; i < COUNT; i++)
-            values[i] = 1;
-        pg_all_reduce(pg, values, values, COUNT, DTYPE_F32, REDUCE_SUM, "part of a window");
-        for (int i = 0; i < COUNT; i++)
-            if (values[i] != (float)pg_world_size(pg))
-                fail_msg("round %d: element %d is %g, not the number of ranks", round, i, (double)values[i]);
-        if (values[-1] != 0 || values[COUNT] != 0)
-            fail_msg("the all-reduce wrote beside its part of the window");
-        pg_free_shared(pg, round % 2 ? first : second);
-        pg_free_shared(pg, round % 2 ? second : first);
-    }
-}
-
 int main(int argc, char **argv)
 {
     job_set_program("test_allreduce");
@@ -406,7 +381,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(maxima_are_exact),
         cmocka_unit_test(a_nan_or_infinity_reaches_every_rank),
         cmocka_unit_test(half_precision_is_added_in_float32),
-        cmocka_unit_test(late_ranks_get_the_right_sums), cmocka_unit_test(shared_memory_can_be_given_back),
+        cmocka_unit_test(late_ranks_get_the_right_sums),
     };
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     pg_free_shared(pg, window);

@@ -1,4 +1,4 @@
-/* test_shared_room.c: windows of shared memory where there is room for them, and where there is not. Run on 2 and 3
+/* test_shared_room.c: windows of shared memory where there is room for them, and where there is not. Run on 2 to 4
  * ranks. Linked with --wrap: statvfs() says how much room this test pretends, and each rank's part of a window begins
  * anywhere, as it may with Open MPI. (A /dev/shm that is really small: test_small_shm.sh.) */
 #include <mpi.h>
@@ -135,12 +135,37 @@ static void test_no_room_for_mailboxes(void **state)
     assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
 }
 
+/* Windows are allocated and freed many times, and a buffer may begin anywhere in one. */
+static void test_memory_can_be_given_back(void **state)
+{
+    enum { COUNT = 10000 };
+    pg_set_algorithm(pg, ALLREDUCE_AUTO); /* all ranks of this test are on one host */
+    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
+    for (int round = 0; round < 4; round++) {
+        float *first = pg_alloc_shared(pg, 3 * COUNT * sizeof *first), *second = pg_alloc_shared(pg, 100);
+        float *values = first + 17 * (round + 1);
+        for (int i = 0; i < 3 * COUNT; i++)
+            if (first[i] != 0)
+                fail_msg("pg_alloc_shared() gave memory that is not zeroed");
+        for (int i = 0; i < COUNT; i++)
+            values[i] = 1;
+        pg_all_reduce(pg, values, values, COUNT, DTYPE_F32, REDUCE_SUM, "part of a window");
+        for (int i = 0; i < COUNT; i++)
+            if (values[i] != (float)pg_world_size(pg))
+                fail_msg("round %d: element %d is %g, not the number of ranks", round, i, (double)values[i]);
+        if (values[-1] != 0 || values[COUNT] != 0)
+            fail_msg("the all-reduce wrote beside its part of the window");
+        pg_free_shared(pg, round % 2 ? first : second);
+        pg_free_shared(pg, round % 2 ? second : first);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_room_for_mailboxes), cmocka_unit_test(test_exactly_enough_room),
         cmocka_unit_test(test_unknown_room),          cmocka_unit_test(test_rank_0_decides),
-        cmocka_unit_test(test_pages_are_there_at_once),
+        cmocka_unit_test(test_pages_are_there_at_once), cmocka_unit_test(test_memory_can_be_given_back),
     };
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()}); /* of MPI's algorithm */
     int failures = cmocka_run_group_tests_name("room for shared memory", tests, NULL, NULL);

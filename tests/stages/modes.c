@@ -126,7 +126,8 @@ static void set_title(Mode *mode, const Row *row)
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
     snprintf(mode->title, sizeof mode->title, "%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s, %s", level,
-             LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ", types[row->value[TYPE]], mode->micro_batches,
+             LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
+             types[row->value[TYPE]], mode->micro_batches,
              mode->unused ? ", unused parameters" : "", mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
              mode->frozen >= 0 ? ", a frozen parameter" : "", mode->tied ? ", a tied weight" : "",
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));

@@ -66,7 +66,8 @@ differs() {
     argument=${argument# }
     case $argument in '' | \[*\]) words=--$1 ;; *) value=$(value_of "$1" "$argument" "$text") words="--$1 $value" ;; esac
     case $text in *'(per rank)'*) per_rank "$1" "$argument" "$value" && return ;; esac
-    for base in "$toy" "$gpt" "$toy --save $work/save" "$toy --precision fp16" "$toy --eval-every 1" "$toy --log $work/log" "$toy --allreduce hierarchical"; do
+    for base in "$toy" "$gpt" "$toy --save $work/save" "$toy --precision fp16" "$toy --eval-every 1" \
+        "$toy --log $work/log" "$toy --allreduce hierarchical"; do
         case $text in gpt*) [ "$base" = "$gpt" ] || continue ;; esac
         run "$base" "$base $words"
         ! grep -q "differently: --$1 is .* on rank 0, but .* on rank 1" "$work/err" || break

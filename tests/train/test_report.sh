@@ -64,8 +64,8 @@ eval_accuracy eval_bits_per_byte eval_loss evaluations exposed_comm_ms final_los
 forward_ms hidden_fraction loss_scale memory norm_collectives_per_step optimizer_ms parameters peak_rss_mb ranks samples_per_s stage \
 stage_name step_ms steps steps_skipped tokens_per_s verify warmup_steps_excluded weights_hash wire_bytes_per_step world_size"
 # All flags of --help are there, and those that stage 4 lacks.
-flags=$({ "$train" --help; printf '  --%s\n' zero shard-ranks; } | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' | grep -v -x help | tr - _ |
-    sort -u)
+flags=$({ "$train" --help; printf '  --%s\n' zero shard-ranks; } | sed -n 's/^  --\([a-z0-9-]*\).*/\1/p' |
+    grep -v -x help | tr - _ | sort -u)
 diff <(jq -r '.flags | keys[]' "$scratch/json") <(echo "$flags") >"$scratch/diff" ||
     fail "the summary's flags (<) are not those of --help (>): $(cat "$scratch/diff")"
 [ "$keys" = "$expected" ] || fail "the keys of the summary are $keys, expected $expected"

@@ -77,7 +77,8 @@ killed()
         [ -e "$scratch/half.save" ] && break
         sleep 0.1
     done
-    ln -f "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
+    # not a hard link: the run may put the next file in this one's place meanwhile, and then there is nothing to link
+    cp "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
     kill $launched
     wait $launched
     local steps=$(($(state_of killed.save | jq '.step | tonumber') + 3))

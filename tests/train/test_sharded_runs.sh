@@ -95,6 +95,8 @@ grep -q 'all_reduce gradients of bucket 0' "$scratch/trace" || fail "the trace h
 holds '.collectives_per_step >= 4 * .buckets' "--shard-ranks 2: collectives are not counted"
 train 2 "$stage5" --zero 3 --steps 2
 holds "(.memory | [.weights_mb, .gradients_mb, .gathered_weights_mb]) == $of_groups" "not as with 4 ranks in groups of 2"
+"$launcher" -n 3 "$stage5" --model mlp-toy --allreduce hierarchical --ranks-per-host 2 >"$scratch/out" 2>"$scratch/err"
+{ [ $? -eq 2 ] && grep -q 'the hosts have 1 to 2' "$scratch/err"; } || fail "hosts of 2 ranks and of 1 are not refused"
 refused "give one of the two" "$stage5" --shard-ranks 1 --allreduce hierarchical
 
 # ---- outputs and checks ----

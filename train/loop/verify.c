@@ -18,9 +18,9 @@ typedef struct Reference {
     Sampler sampler;
     float *gradients;  /* of all parameters, for one shard (device); owned */
     float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
+    float *host_sums;  /* the same, of a host's shards alone, if there are several hosts; owned */
+    int64_t elements;  /* of each of the three */
     int ranks_per_host; /* hierarchical, --shard-ranks: their shards are added first; else: all ranks */
-    float *host_sums;  /* of a host's shards, if there are several hosts (device); owned */
-    int64_t elements;  /* of each of the two */
     int64_t *indices, *places; /* these four have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
