@@ -164,6 +164,7 @@ static ncclDataType_t nccl_datatype(DType dtype)
     case DTYPE_I64: return ncclInt64;
     case DTYPE_BF16: return ncclBfloat16; /* a ring rounds every partial sum: see half-precision-sums in pg_mpi.c */
     case DTYPE_F16: return ncclFloat16;
+    case DTYPE_INT8_BLOCK: break; /* options_check.c refuses it */
     }
     FAULT("no such dtype: %d", (int)dtype);
 }

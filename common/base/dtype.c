@@ -1,5 +1,7 @@
-/* dtype.c: sizes and names of types; float32 to 16 bits and back. */
+/* dtype.c: sizes and names of types; float32 to 16 and 8 bits and back. */
 #include "base/dtype.h"
+
+#include <float.h>
 
 #include "base/check.h"
 
@@ -7,7 +9,8 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {[DTYPE_F32] = {"float32", 4}, [DTYPE_F64] = {"float64", 8}, [DTYPE_BF16] = {"bfloat16", 2},
-              [DTYPE_F16] = {"float16", 2}, [DTYPE_I32] = {"int32", 4}, [DTYPE_I64] = {"int64", 8}};
+              [DTYPE_F16] = {"float16", 2}, [DTYPE_I32] = {"int32", 4}, [DTYPE_I64] = {"int64", 8},
+              [DTYPE_INT8_BLOCK] = {"blocks of int8", sizeof(Int8Block)}};
 
 size_t dtype_size(DType dtype)
 {
@@ -69,4 +72,34 @@ void half_to_floats(float *x, const void *half, DType dtype, int64_t n)
         for (int64_t i = 0; i < n; i++)
             x[i] = float_of_f16_bits(in[i]);
     }
+}
+
+static float largest_of_block(const float *x) /* NaN if a number is NaN */
+{
+    float largest = 0;
+    for (int i = 0; i < INT8_BLOCK; i++)
+        largest = fabsf(x[i]) > largest || x[i] != x[i] ? fabsf(x[i]) : largest;
+    return largest;
+}
+
+static Int8Block block_from_floats(const float *x)
+{
+    const float largest = largest_of_block(x), to_whole = 0x1.8p23f; /* floats near it are whole numbers */
+    Int8Block block = {.scale = largest < INFINITY ? largest / 127.0f : NAN};
+    if (block.scale >= FLT_MIN) /* else the integers stay 0 */
+        for (int i = 0; i < INT8_BLOCK; i++)
+            block.integers[i] = (int8_t)((x[i] / block.scale + to_whole) - to_whole);
+    return block;
+}
+
+void int8_from_floats(Int8Block *blocks, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n / INT8_BLOCK; i++)
+        blocks[i] = block_from_floats(x + i * INT8_BLOCK);
+}
+
+void int8_to_floats(float *x, const Int8Block *blocks, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = blocks[i / INT8_BLOCK].scale * (float)blocks[i / INT8_BLOCK].integers[i % INT8_BLOCK];
 }

@@ -1,6 +1,6 @@
-/* dtype.h: the types of numbers, and 16-bit floating point in host memory: bf16 (the upper half of a float32) and f16
- * (5 bits of exponent, 10 of mantissa). All rounding is to nearest, ties to even. The device chooses by itself how it
- * keeps rounded numbers in its own memory.
+/* dtype.h: the types of numbers, and rounded ones in host memory: bf16 (the upper half of a float32), f16 (5 bits of
+ * exponent, 10 of mantissa), and blocks of 8-bit integers with a scale. All rounding is to nearest, ties to even. The
+ * device chooses by itself how it keeps 16-bit numbers in its own memory.
  */
 #ifndef LOCKSTEP_BASE_DTYPE_H
 #define LOCKSTEP_BASE_DTYPE_H
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum DType { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64 } DType;
+typedef enum DType { DTYPE_F32, DTYPE_F64, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_INT8_BLOCK } DType;
 
 size_t dtype_size(DType dtype); /* bytes of one element */
 const char *dtype_name(DType dtype);
@@ -22,6 +22,21 @@ const char *dtype_name(DType dtype);
  * becomes infinite. */
 void half_from_floats(void *half, const float *x, DType dtype, int64_t n);
 void half_to_floats(float *x, const void *half, DType dtype, int64_t n);
+
+/* ---- 8-bit integers with a scale ---- */
+
+enum { INT8_BLOCK = 16 };
+
+/* An element of DTYPE_INT8_BLOCK: 16 numbers, of which the largest is scale * 127 or scale * -127. */
+typedef struct Int8Block {
+    float scale;
+    int8_t integers[INT8_BLOCK]; /* from -127 to 127 */
+} Int8Block;
+
+/* n numbers, a multiple of INT8_BLOCK. Each is off by at most half a scale, or zero where the scale is no normal number.
+ * A block with a NaN or an infinite number comes back as NaN. */
+void int8_from_floats(Int8Block *blocks, const float *x, int64_t n);
+void int8_to_floats(float *x, const Int8Block *blocks, int64_t n);
 
 /* ---- the bits of a float ---- */
 

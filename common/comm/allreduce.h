@@ -44,13 +44,13 @@ void hierarchy_open(ProcessGroup *pg);
 void hierarchy_close(ProcessGroup *pg);
 
 /* ---- combine.c ---- */
-bool is_half(DType dtype); /* 16 bits */
+bool adds_in_float32(DType dtype); /* 16 bits, and blocks of 8 bits */
 
-/* out = a op b; out may be a or b. Not for 16-bit types. */
+/* out = a op b; out may be a or b. Not where adds_in_float32(). */
 void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
 
 /* Every one of `totals` = parts[0] op parts[1] op ..., in this order: at least two parts, `count` elements each. A
- * total may be one of the parts. 16-bit types are added in float32 and rounded once. */
+ * total may be one of the parts. Types of 16 and 8 bits are added in float32 and rounded once. */
 void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
                    DType dtype, ReduceOp op);
 

@@ -8,9 +8,9 @@
 #define BLOCK_ELEMENTS 512
 #define BLOCK_BYTES (BLOCK_ELEMENTS * sizeof(double))
 
-bool is_half(DType dtype)
+bool adds_in_float32(DType dtype)
 {
-    return dtype == DTYPE_BF16 || dtype == DTYPE_F16;
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_INT8_BLOCK;
 }
 
 /* In all four functions out may be a or b. The simd pragma tells the compiler that this is safe: element i depends only
@@ -64,7 +64,8 @@ void combine(void *out, const void *a, const void *b, size_t count, DType dtype,
     case DTYPE_I32: combine_i32(out, a, b, count, op); return;
     case DTYPE_I64: combine_i64(out, a, b, count, op); return;
     case DTYPE_BF16:
-    case DTYPE_F16: break;
+    case DTYPE_F16:
+    case DTYPE_INT8_BLOCK: break;
     }
     FAULT("%s is added by combine_parts(), in float32", dtype_name(dtype));
 }
@@ -79,28 +80,41 @@ static void combine_block(void *sum, const void *const *parts, int part_count, s
         combine(sum, sum, (const unsigned char *)parts[part] + offset, count, dtype, op);
 }
 
-/* The same for 16-bit elements. They are added in float32 and rounded once, at the end. */
-static void combine_half_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t count,
-                               DType dtype, ReduceOp op)
+static void to_floats(float *x, const void *elements, DType dtype, size_t numbers)
+{
+    if (dtype == DTYPE_INT8_BLOCK)
+        int8_to_floats(x, elements, (int64_t)numbers);
+    else
+        half_to_floats(x, elements, dtype, (int64_t)numbers);
+}
+
+/* The same for elements of 16 bits, and blocks of 8 bits. They are added in float32 and rounded once, at the end.
+ * numbers: those of all its elements. */
+static void combine_rounded_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t numbers,
+                                  DType dtype, ReduceOp op)
 {
     float total[BLOCK_ELEMENTS], part_values[BLOCK_ELEMENTS];
-    half_to_floats(total, (const unsigned char *)parts[0] + offset, dtype, (int64_t)count);
+    to_floats(total, (const unsigned char *)parts[0] + offset, dtype, numbers);
     for (int part = 1; part < part_count; part++) {
-        half_to_floats(part_values, (const unsigned char *)parts[part] + offset, dtype, (int64_t)count);
-        combine_f32(total, total, part_values, count, op);
+        to_floats(part_values, (const unsigned char *)parts[part] + offset, dtype, numbers);
+        combine_f32(total, total, part_values, numbers, op);
     }
-    half_from_floats(sum, total, dtype, (int64_t)count);
+    if (dtype == DTYPE_INT8_BLOCK)
+        int8_from_floats(sum, total, (int64_t)numbers);
+    else
+        half_from_floats(sum, total, dtype, (int64_t)numbers);
 }
 
 void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
                    DType dtype, ReduceOp op)
 {
     _Alignas(64) unsigned char sum[BLOCK_BYTES];
-    for (size_t start = 0; start < count; start += BLOCK_ELEMENTS) {
-        size_t elements = count - start < BLOCK_ELEMENTS ? count - start : BLOCK_ELEMENTS;
+    const size_t numbers = dtype == DTYPE_INT8_BLOCK ? INT8_BLOCK : 1, most = BLOCK_ELEMENTS / numbers;
+    for (size_t start = 0; start < count; start += most) {
+        size_t elements = count - start < most ? count - start : most;
         size_t offset = start * dtype_size(dtype);
-        if (is_half(dtype))
-            combine_half_block(sum, parts, part_count, offset, elements, dtype, op);
+        if (adds_in_float32(dtype))
+            combine_rounded_block(sum, parts, part_count, offset, elements * numbers, dtype, op);
         else
             combine_block(sum, parts, part_count, offset, elements, dtype, op);
         for (int i = 0; i < total_count; i++)

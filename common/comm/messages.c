@@ -81,18 +81,24 @@ Collective segment_of(const Collective *c, size_t start, size_t most)
 
 /* ---- messages ---- */
 
+static int mpi_count(size_t elements, DType dtype)
+{
+    return (int)(dtype == DTYPE_INT8_BLOCK ? elements * sizeof(Int8Block) : elements);
+}
+
 void start_send(ProcessGroup *pg, const Collective *c, const void *elements, size_t count, int to, int tag,
                 MPI_Request *requests, int *pending)
 {
     if (count > 0)
-        CHECK_MPI(MPI_Isend(elements, (int)count, mpi_datatype(c->dtype), to, tag, pg->comm, &requests[(*pending)++]));
+        CHECK_MPI(MPI_Isend(elements, mpi_count(count, c->dtype), mpi_datatype(c->dtype), to, tag, pg->comm,
+                            &requests[(*pending)++]));
 }
 
 void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t count, int from, int tag,
                    MPI_Request *requests, int *pending)
 {
     if (count > 0)
-        CHECK_MPI(MPI_Irecv(elements, (int)count, mpi_datatype(c->dtype), from, tag, pg->comm,
+        CHECK_MPI(MPI_Irecv(elements, mpi_count(count, c->dtype), mpi_datatype(c->dtype), from, tag, pg->comm,
                             &requests[(*pending)++]));
 }
 
@@ -147,6 +153,7 @@ MPI_Datatype mpi_datatype(DType dtype)
     case DTYPE_I64: return MPI_INT64_T;
     case DTYPE_BF16:
     case DTYPE_F16: return MPI_UINT16_T; /* only to send: MPI cannot add 16-bit floating point */
+    case DTYPE_INT8_BLOCK: return MPI_BYTE; /* only to send, and as so many bytes */
     }
     FAULT("no such dtype: %d", (int)dtype);
 }

@@ -78,7 +78,7 @@ static const struct {
     size_t small_bytes;
     bool segments;       /* it gets one segment after the other; false: the whole buffer */
     bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
-    bool passes_sums_on; /* ranks send partial sums, so not for 16-bit types: half-precision-sums, below */
+    bool passes_sums_on; /* ranks send partial sums, so not where these would be rounded: half-precision-sums, below */
 } algorithms[] = {
     [ALLREDUCE_MPI] = {"mpi", all_reduce_mpi, run_by_mpi, run_by_mpi, .passes_sums_on = true},
     [ALLREDUCE_ROOT] = {"root", all_reduce_root, reduce_scatter_ordered, all_gather_ordered, .segments = true,
@@ -99,11 +99,11 @@ static const struct {
 /* note: half-precision-sums
  * A 16-bit partial sum would be rounded at every step, and small parts would be lost: 256 + 1 + 1 + 1 + 1 is 256 in
  * bf16. Algorithms that collect all PARTS in one place add them in float32 and round once. Algorithms that send partial
- * SUMS would have to send them as float32. So 16-bit types use the ordered algorithm instead, which sends no more bytes
- * than a ring. (MPI itself has no 16-bit floating point.) */
+ * SUMS would have to send them as float32. So types of 16 and 8 bits use the ordered algorithm instead, which sends no
+ * more bytes than a ring. (MPI itself has no 16-bit floating point.) */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
-    return is_half(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+    return adds_in_float32(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
 }
 
 const char *all_reduce_name(AllReduceAlgorithm algorithm)

@@ -1,4 +1,4 @@
-/* codec.c: gradients travel as they are, or rounded to 16 bits. */
+/* codec.c: gradients travel as they are, rounded to 16 or 8 bits, or not at all. */
 #include "ddp/codec.h"
 
 #include <string.h>
@@ -32,55 +32,107 @@ static void finish_whole(const GradientCodec *codec, ProcessGroup *pg, float *su
     (void)codec, (void)pg, (void)sums, (void)buffer, (void)elements; /* the sums are where they belong */
 }
 
-/* ---- bf16, fp16: rounded ---- */
+/* ---- bf16, fp16, int8: rounded ---- */
 
-static size_t half_bytes(const GradientCodec *codec, size_t elements, int world_size)
+/* A bucket's parameters begin at multiples of 16 elements, so a block of int8 belongs to one of them. */
+static size_t elements_sent(const GradientCodec *codec, size_t elements)
 {
-    (void)codec, (void)world_size;
-    return elements * sizeof(uint16_t);
+    return codec->dtype == DTYPE_INT8_BLOCK ? elements / INT8_BLOCK : elements;
 }
 
-/* note: half-codec
+static void encode(const GradientCodec *codec, void *buffer, const float *gradients, size_t elements)
+{
+    if (codec->dtype == DTYPE_INT8_BLOCK)
+        int8_from_floats(buffer, gradients, (int64_t)elements);
+    else
+        device_to_half(buffer, gradients, codec->dtype, (int64_t)elements);
+}
+
+static void decode(const GradientCodec *codec, float *gradients, const void *buffer, size_t elements)
+{
+    if (codec->dtype == DTYPE_INT8_BLOCK)
+        int8_to_floats(gradients, buffer, (int64_t)elements);
+    else
+        device_from_half(gradients, buffer, codec->dtype, (int64_t)elements);
+}
+
+static size_t rounded_bytes(const GradientCodec *codec, size_t elements, int world_size)
+{
+    (void)world_size;
+    return elements_sent(codec, elements) * dtype_size(codec->dtype);
+}
+
+/* note: rounded-codec
  * Each rank rounds its own share once, when it is sent. The sum is made in what travels, and comes back into the same
  * buffer: the gradients stay float32, and get the sum's value. */
-static Work *start_half(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer, size_t elements,
-                        const char *carries)
+static Work *start_rounded(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
+                           size_t elements, const char *carries)
 {
-    device_to_half(buffer, gradients, codec->dtype, (int64_t)elements);
-    return pg_all_reduce_async(pg, buffer, buffer, elements, codec->dtype, REDUCE_SUM, carries);
+    encode(codec, buffer, gradients, elements);
+    return pg_all_reduce_async(pg, buffer, buffer, elements_sent(codec, elements), codec->dtype, REDUCE_SUM, carries);
 }
 
-static void finish_half(const GradientCodec *codec, ProcessGroup *pg, float *gradients, const void *buffer,
-                        size_t elements)
+static void finish_rounded(const GradientCodec *codec, ProcessGroup *pg, float *gradients, const void *buffer,
+                           size_t elements)
 {
     (void)pg;
-    device_from_half(gradients, buffer, codec->dtype, (int64_t)elements);
+    decode(codec, gradients, buffer, elements);
 }
 
 /* This rank's part of the buffer: the sums are written over what was sent. */
-static uint16_t *own_part(ProcessGroup *pg, const void *buffer, size_t shard_elements)
+static void *own_part(const GradientCodec *codec, ProcessGroup *pg, const void *buffer, size_t shard_elements)
 {
-    return (uint16_t *)buffer + (size_t)pg_rank(pg) * shard_elements;
+    return (char *)buffer + (size_t)pg_rank(pg) * rounded_bytes(codec, shard_elements, 0);
 }
 
-static Work *start_half_scatter(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
-                                float *shard, size_t shard_elements, const char *carries)
+static Work *start_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
+                                   float *shard, size_t shard_elements, const char *carries)
 {
     (void)shard;
-    device_to_half(buffer, gradients, codec->dtype, (int64_t)shard_elements * pg_world_size(pg));
-    return pg_reduce_scatter_async(pg, buffer, own_part(pg, buffer, shard_elements), shard_elements, codec->dtype,
-                                   REDUCE_SUM, carries);
+    encode(codec, buffer, gradients, shard_elements * (size_t)pg_world_size(pg));
+    return pg_reduce_scatter_async(pg, buffer, own_part(codec, pg, buffer, shard_elements),
+                                   elements_sent(codec, shard_elements), codec->dtype, REDUCE_SUM, carries);
 }
 
-static void finish_half_scatter(const GradientCodec *codec, ProcessGroup *pg, float *shard, const void *buffer,
-                                size_t shard_elements)
+static void finish_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg, float *shard, const void *buffer,
+                                   size_t shard_elements)
 {
-    device_from_half(shard, own_part(pg, buffer, shard_elements), codec->dtype, (int64_t)shard_elements);
+    decode(codec, shard, own_part(codec, pg, buffer, shard_elements), shard_elements);
 }
 
 static void round_to_half(const GradientCodec *codec, float *gradients, int64_t elements)
 {
     device_round(gradients, gradients, codec->dtype, elements);
+}
+
+static void round_to_int8(const GradientCodec *codec, float *gradients, int64_t elements)
+{
+    (void)codec;
+    for (int64_t i = 0; i < elements; i += INT8_BLOCK) {
+        Int8Block block;
+        int8_from_floats(&block, gradients + i, INT8_BLOCK);
+        int8_to_floats(gradients + i, &block, INT8_BLOCK);
+    }
+}
+
+/* ---- noop: nothing is sent ---- */
+
+/* Each rank keeps its own gradients: what a step costs without communication. A collective of no elements gives the
+ * stage something to wait for. */
+static Work *start_nothing(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer, size_t elements,
+                           const char *carries)
+{
+    (void)buffer, (void)elements;
+    return pg_all_reduce_async(pg, gradients, gradients, 0, codec->dtype, REDUCE_SUM, carries);
+}
+
+static Work *start_nothing_scatter(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
+                                   float *shard, size_t shard_elements, const char *carries)
+{
+    const float *own = gradients + (size_t)pg_rank(pg) * shard_elements;
+    if (own != shard)
+        device_copy(shard, own, shard_elements * sizeof(float));
+    return start_nothing(codec, pg, gradients, buffer, 0, carries);
 }
 
 /* ---- the list ---- */
@@ -89,12 +141,21 @@ static const GradientCodec codecs[] = {
     {.name = "fp32", .dtype = DTYPE_F32, .buffer_bytes = no_bytes, .start_all_reduce = start_whole,
      .finish_all_reduce = finish_whole, .start_reduce_scatter = start_whole_scatter,
      .finish_reduce_scatter = finish_whole},
-    {.name = "bf16", .dtype = DTYPE_BF16, .rounds = true, .buffer_bytes = half_bytes, .start_all_reduce = start_half,
-     .finish_all_reduce = finish_half, .start_reduce_scatter = start_half_scatter,
-     .finish_reduce_scatter = finish_half_scatter, .round_share = round_to_half, .round_sum = round_to_half},
-    {.name = "fp16", .dtype = DTYPE_F16, .rounds = true, .buffer_bytes = half_bytes, .start_all_reduce = start_half,
-     .finish_all_reduce = finish_half, .start_reduce_scatter = start_half_scatter,
-     .finish_reduce_scatter = finish_half_scatter, .round_share = round_to_half, .round_sum = round_to_half},
+    {.name = "bf16", .dtype = DTYPE_BF16, .rounds = true, .buffer_bytes = rounded_bytes,
+     .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
+     .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
+     .round_share = round_to_half, .round_sum = round_to_half},
+    {.name = "fp16", .dtype = DTYPE_F16, .rounds = true, .buffer_bytes = rounded_bytes,
+     .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
+     .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
+     .round_share = round_to_half, .round_sum = round_to_half},
+    {.name = "int8", .dtype = DTYPE_INT8_BLOCK, .rounds = true, .on_cpu_only = true, .buffer_bytes = rounded_bytes,
+     .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
+     .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
+     .round_share = round_to_int8, .round_sum = round_to_int8},
+    {.name = "noop", .dtype = DTYPE_F32, .sends_nothing = true, .buffer_bytes = no_bytes,
+     .start_all_reduce = start_nothing, .finish_all_reduce = finish_whole,
+     .start_reduce_scatter = start_nothing_scatter, .finish_reduce_scatter = finish_whole},
 };
 
 const GradientCodec *codec_find(const char *name)

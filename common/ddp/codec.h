@@ -14,6 +14,8 @@ struct GradientCodec {
     const char *name; /* as --grad-dtype says it */
     DType dtype;      /* of what travels */
     bool rounds;      /* the sums differ from those of float32 */
+    bool sends_nothing; /* each rank keeps its own gradients */
+    bool on_cpu_only; /* it has no kernels for a GPU */
 
     /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);

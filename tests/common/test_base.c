@@ -1,5 +1,6 @@
 /* test_base.c: base/: how a process ends (check.h) on each rank of a job, with functions in place of MPI's; memory;
  * types; random numbers; hashes. */
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,13 +216,61 @@ static void test_types(void **state)
     const struct { DType dtype; size_t size; const char *name; } types[] = {
         {DTYPE_F32, 4, "float32"}, {DTYPE_F64, 8, "float64"}, {DTYPE_BF16, 2, "bfloat16"},
         {DTYPE_F16, 2, "float16"}, {DTYPE_I32, 4, "int32"}, {DTYPE_I64, 8, "int64"},
+        {DTYPE_INT8_BLOCK, 20, "blocks of int8"},
     };
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         assert_int_equal(dtype_size(types[i].dtype), types[i].size);
         assert_string_equal(dtype_name(types[i].dtype), types[i].name);
     }
     expect_dies(size_of_no_type, NULL, 1, "no such dtype: 99");
     expect_dies(name_of_no_type, NULL, 1, "no such dtype: 99");
+}
+
+/* Rounds 16 numbers to int8 and back. */
+static void through_int8(const float x[INT8_BLOCK], float result[INT8_BLOCK])
+{
+    Int8Block block;
+    int8_from_floats(&block, x, INT8_BLOCK);
+    int8_to_floats(result, &block, INT8_BLOCK);
+}
+
+/* Each number is off by at most half a scale; the largest, and multiples of the scale, are exact; ties go to even. */
+static void test_int8_rounds_to_the_nearest(void **state)
+{
+    float x[INT8_BLOCK] = {[3] = -127, [4] = 2.5f, [5] = 3.5f, [6] = -2.5f, [7] = 100, [8] = 0.49f}, result[INT8_BLOCK];
+    const float expected[INT8_BLOCK] = {[3] = -127, [4] = 2, [5] = 4, [6] = -2, [7] = 100};
+    through_int8(x, result);
+    for (int i = 0; i < INT8_BLOCK; i++)
+        if (!(result[i] == expected[i]))
+            fail_msg("%g in a block whose largest number is 127 is %g, expected %g", (double)x[i], (double)result[i],
+                     (double)expected[i]);
+    Rng rng;
+    rng_seed(&rng, 1);
+    for (int trial = 0; trial < 2000; trial++) {
+        const float size = ldexpf(1, (int)rng_below(&rng, 200) - 100);
+        float largest = 0;
+        for (int i = 0; i < INT8_BLOCK; i++) {
+            x[i] = size * (float)rng_normal(&rng);
+            largest = fmaxf(largest, fabsf(x[i]));
+        }
+        through_int8(x, result);
+        for (int i = 0; i < INT8_BLOCK; i++)
+            if (!(fabsf(result[i] - x[i]) <= (fabsf(x[i]) == largest ? 1e-6f * largest : largest / 254 * 1.00001f)))
+                fail_msg("%g in a block whose largest number is %g is %g", (double)x[i], (double)largest,
+                         (double)result[i]);
+    }
+}
+
+static void test_int8_at_the_borders(void **state)
+{
+    const float largest[] = {NAN, -NAN, INFINITY, -INFINITY, FLT_MAX / 2, 0, -0.0f, 0x1p-149f, FLT_MIN, 200 * FLT_MIN};
+    for (int i = 0; i < 10; i++) {
+        float x[INT8_BLOCK] = {[1] = largest[i], [2] = largest[i] / 2}, result[INT8_BLOCK];
+        through_int8(x, result);
+        if (!isfinite(largest[i]) ? !isnan(result[0]) || !isnan(result[1])
+                                  : result[0] != 0 || !(fabsf(result[1] - x[1]) <= 1e-6f * fabsf(x[1]) + 127 * FLT_MIN))
+            fail_msg("a block with 0 and %g is %g, %g", (double)x[1], (double)result[0], (double)result[1]);
+    }
 }
 
 /* ---- random numbers (the first ones of a seed: test_model.c) and hashes ---- */
@@ -254,6 +303,7 @@ int main(void)
     return run_cases("base", cmocka_unit_test(test_mistakes), cmocka_unit_test(test_faults),
                      cmocka_unit_test(test_advice), cmocka_unit_test(test_long_lines_are_cut),
                      cmocka_unit_test(test_memory), cmocka_unit_test(test_types),
+                     cmocka_unit_test(test_int8_rounds_to_the_nearest), cmocka_unit_test(test_int8_at_the_borders),
                      cmocka_unit_test(test_unfair_numbers_are_drawn_again),
                      cmocka_unit_test(test_hashes_of_known_texts));
 }

@@ -17,7 +17,7 @@
 
 /* The longest: several staged pieces, segments of the ordered algorithm, and (of 4 bytes) segments of the ring. */
 static const size_t counts[] = {0, 1, 5, 31, 32, 33, 1000, 100003};
-static const DType dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_I32, DTYPE_BF16, DTYPE_F16};
+static const DType dtypes[] = {DTYPE_F32, DTYPE_F64, DTYPE_I32, DTYPE_BF16, DTYPE_F16, DTYPE_INT8_BLOCK};
 enum { COUNTS = 8, DTYPES = 5, LARGEST = 100003, GUARD = 64 /* bytes */ };
 
 static const struct {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mixed precision on several ranks, with gradients sent in 32 or in 16 bits: --verify exact (the sharded run of one
+# Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits: --verify exact (the sharded run of one
 # process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
@@ -48,6 +48,8 @@ for ranks in 2 3 4; do
     verified "$ranks" "$gpt --precision fp16 --grad-dtype fp16 --allreduce ordered --verify exact" \
         "$exact and .steps_skipped == 0"
     verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
+    verified "$ranks" "$gpt --grad-dtype int8 --accumulate 2 --allreduce ordered --verify exact" "$exact"
+    verified "$ranks" "$toy --grad-dtype int8 --allreduce ring --verify exact" "$exact and .allreduce == \"ordered\""
 done
 
 # Over MPI, 16-bit gradients are added in rank order for every --allreduce, and the summary names the algorithm used.
@@ -77,6 +79,9 @@ verified 3 "$gpt --precision bf16 --grad-dtype bf16 --accumulate 2 --rebuild-buc
 verified 2 "$gpt --grad-dtype bf16" '.bytes_per_step > 0'
 half=$(jq .bytes_per_step "$scratch/json")
 verified 2 "$gpt" ".bytes_per_step == 2 * $half"
+verified 2 "$gpt --grad-dtype int8 --allreduce shm --verify exact" "$exact and .bytes_per_step == 10 / 16 * $half"
+verified 2 "$gpt --grad-dtype noop" '.bytes_per_step == 0'
+grep -q '^gradients: NOT sent, ' "$scratch/out" || fail "nothing says that no gradients are sent"
 
 # A scale that overflows: steps are skipped, the scale is halved each time, and all ranks equal the reference. (A run that
 # skips most steps, but takes the last one, has status 0.)

@@ -186,7 +186,9 @@ if [ "$stage" -lt 4 ]; then
     refused --grad-dtype --grad-dtype bf16
     refused --loss-scale --loss-scale 1024
 else
-    refused --grad-dtype --grad-dtype int8
+    refused --grad-dtype --grad-dtype int4
+    refused --verify --model mlp-toy --steps 1 --grad-dtype noop --verify exact
+    refused --check-every --model mlp-toy --steps 1 --grad-dtype noop --check-every 1
     refused --verify --model mlp-toy --steps 1 --grad-dtype bf16 --verify # a process on whole batches sends nothing
     refused --loss-scale --loss-scale 1024 # in fp32
     for value in 0 -1 nan inf x; do

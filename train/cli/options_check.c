@@ -82,6 +82,9 @@ static void check_training(const Options *options, int stage)
             options->text[FLAG_PRECISION]);
     if (options->given[FLAG_LOSS_SCALE] && options->precision != DTYPE_F16)
         die("--loss-scale: only --precision fp16 needs it");
+    if (options->ddp.codec->sends_nothing && (options->verify != VERIFY_NONE || options->check_every > 0))
+        die("--%s: with --grad-dtype noop each rank trains by itself, and there is nothing to compare",
+            options->verify != VERIFY_NONE ? "verify" : "check-every");
 }
 
 static void check_device(const Options *options)
@@ -93,6 +96,8 @@ static void check_device(const Options *options)
         die("--norm: train_cuda has no batch norm; train has it");
     if (options->dropout > 0 && cuda)
         die("--dropout: train_cuda has no kernel for it; the program without CUDA, train, has one");
+    if (options->ddp.codec->on_cpu_only && cuda)
+        die("--grad-dtype: train_cuda has no kernel for %s; it has fp32, bf16 and fp16", options->ddp.codec->name);
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)

@@ -61,6 +61,10 @@ static const char *gradients_algorithm(const Resolved *resolved)
 /* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
 static void print_gradients(const Options *options, const Resolved *resolved, AllReduceAlgorithm wanted)
 {
+    if (options->ddp.codec->sends_nothing) {
+        printf("gradients: NOT sent, so each rank trains by itself; the results are those of rank 0\n");
+        return;
+    }
     printf("gradients: sent in %s, ", options->ddp.codec->name);
     if (resolved->backend == BACKEND_NCCL)
         printf("added by NCCL");
@@ -97,7 +101,7 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
                dtype_name(options->precision), device_rounded_bytes(options->precision, 1) > 2 ? " (emulated)" : "");
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
-    if (options->ddp.codec->rounds)
+    if (options->ddp.codec->rounds || options->ddp.codec->sends_nothing)
         print_gradients(options, resolved, pg_algorithm(pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
