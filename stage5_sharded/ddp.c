@@ -8,7 +8,7 @@
  * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter, and then an all-gather. Therefore
  * levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, and so sends half as much again.
  * --shard-ranks R: shards.pg is a group of R ranks, and others hold copies; it is all ranks by default.
- * What is wrong with it: activations are not divided. Each rank still computes every layer of its samples by itself.
+ * What is wrong with it: each rank still computes every layer of its samples by itself.
  * Source: Rajbhandari et al., 2020 (ZeRO).
  */
 #include "ddp.h"

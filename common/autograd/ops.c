@@ -98,15 +98,16 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 /* note: moved-gradient
  * forward: out = a + b, so da = dout and db = dout. All operations that read out stand later on the tape, so their
  * backward functions have run, and this is the last read of dout. So if it is a's first contribution, a takes over
- * dout's memory instead of copying it. */
+ * dout's memory instead of copying it. (Not if a outlives that memory.) */
 static void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
     if (b->requires_grad)
         device_contribute(tape_gradient(tape, b), out->grad, tensor_count(out));
-    if (a->requires_grad && a->grad == NULL && a->parameter == NULL)
+    if (a->requires_grad && a->grad == NULL && a->parameter == NULL && (a->in_block || !out->grad_in_block)) {
         a->grad = out->grad;
-    else if (a->requires_grad)
+        a->grad_in_block = out->grad_in_block;
+    } else if (a->requires_grad)
         device_contribute(tape_gradient(tape, a), out->grad, tensor_count(out));
 }
 

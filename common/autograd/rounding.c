@@ -8,7 +8,7 @@
 
 static const void *rounded(Tape *tape, const float *values, int64_t count)
 {
-    void *copy = arena_alloc(&tape->arena, device_rounded_bytes(tape->precision, count));
+    void *copy = arena_alloc(tape_arena(tape), device_rounded_bytes(tape->precision, count));
     device_store_rounded(copy, values, tape->precision, count);
     return copy;
 }

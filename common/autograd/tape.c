@@ -13,6 +13,9 @@ void tape_begin(Tape *tape, bool recording)
         for (int k = 0; k < NODE_MAX_INPUTS; k++)
             if (tape->nodes[i].inputs[k] != NULL)
                 tape->nodes[i].inputs[k]->uses = 0;
+    for (int i = 0; i < tape->block_parameter_count; i++)
+        tape->block_parameters[i]->tensor.uses = 0;
+    tape->block_parameter_count = 0;
     arena_reset(&tape->arena);
     tape->tensor_count = 0;
     tape->count = 0;
@@ -23,6 +26,8 @@ void tape_begin(Tape *tape, bool recording)
 void tape_free(Tape *tape)
 {
     arena_free(&tape->arena);
+    arena_free(&tape->block_arena);
+    free(tape->block_parameters);
     for (int i = 0; i < tape->tensor_capacity; i++)
         free(tape->tensors[i]);
     free(tape->tensors);
@@ -35,6 +40,18 @@ TapeListener tape_listen(Tape *tape, TapeListener listener)
     const TapeListener before = tape->listener;
     tape->listener = listener;
     return before;
+}
+
+Arena *tape_arena(Tape *tape)
+{
+    return tape->in_block ? &tape->block_arena : &tape->arena;
+}
+
+void tape_close_block(Tape *tape)
+{
+    tape->in_block = false;
+    tape->tensor_count = tape->tensors_before_block;
+    arena_reset(&tape->block_arena);
 }
 
 /* The next Tensor from the pool. The pool usually grows only in the first step. */
@@ -55,8 +72,9 @@ static Tensor *activation(Tape *tape, DType dtype, int ndim, const int64_t *shap
 {
     Tensor *tensor = next_tensor(tape);
     *tensor = tensor_view(NULL, dtype, ndim, shape);
-    tensor->data = arena_alloc(&tape->arena, device_rounded_bytes(dtype, tensor_count(tensor)));
+    tensor->data = arena_alloc(tape_arena(tape), device_rounded_bytes(dtype, tensor_count(tensor)));
     tensor->requires_grad = requires_grad;
+    tensor->in_block = tape->in_block;
     return tensor;
 }
 
@@ -79,7 +97,7 @@ Tensor *tape_input(Tape *tape, void *data, DType dtype, int ndim, const int64_t 
 
 float *tape_floats(Tape *tape, int64_t count)
 {
-    return arena_alloc(&tape->arena, (size_t)count * sizeof(float));
+    return arena_alloc(tape_arena(tape), (size_t)count * sizeof(float));
 }
 
 Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *), Tensor *output, Tensor *a,
@@ -124,7 +142,8 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
           "give it some (stage 5: or listen to gradient_needed)", tensor->parameter->name);
     if (first) {
         tensor->grad_dtype = gradient_dtype(tape, tensor);
-        tensor->grad = arena_alloc(&tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
+        tensor->grad_in_block = tensor->in_block;
+        tensor->grad = arena_alloc(tensor->in_block ? &tape->block_arena : &tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
     }
     return (Gradient){.values = tensor->grad, .add = !first, .dtype = tensor->grad_dtype};
 }
@@ -134,26 +153,30 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
  * contributed or was skipped. Do not send it earlier. If it is reduced after the first of two contributions, the result
  * depends on timing: equally wrong on every rank, so that no check sees it; different on each rank; or correct by luck
  * (notes/tape.md). */
-static void count_down(Tape *tape, Node *node, bool contributed)
+static void count_down(Tape *tape, Tensor *input, bool contributed)
 {
-    for (int i = 0; i < NODE_MAX_INPUTS; i++) {
-        Tensor *input = node->inputs[i];
-        if (input == NULL)
-            continue;
-        input->uses--;
-        Parameter *parameter = input->parameter;
-        if (parameter == NULL || !input->requires_grad)
-            continue;
-        if (contributed)
-            parameter->contributed = true;
-        if (input->uses > 0 || !parameter->contributed)
-            continue;
-        parameter->contributed = false;
-        parameter->has_gradient = true;
-        device_mark("gradient-ready %s", parameter->name);
-        if (tape->listener.gradient_ready != NULL)
-            tape->listener.gradient_ready(tape->listener.self, parameter);
-    }
+    Parameter *parameter = input->parameter;
+    input->uses--;
+    if (parameter == NULL || !input->requires_grad)
+        return;
+    if (contributed)
+        parameter->contributed = true;
+    if (input->uses > 0 || !parameter->contributed)
+        return;
+    parameter->contributed = false;
+    parameter->has_gradient = true;
+    device_mark("gradient-ready %s", parameter->name);
+    if (tape->listener.gradient_ready != NULL)
+        tape->listener.gradient_ready(tape->listener.self, parameter);
+}
+
+static void count_down_inputs(Tape *tape, const Node *node, bool contributed)
+{
+    for (int i = 0; i < NODE_MAX_INPUTS; i++)
+        if (node->inputs[i] != NULL)
+            count_down(tape, node->inputs[i], contributed);
+    for (int i = 0; i < node->parameter_count; i++) /* of a block that the loss does not depend on */
+        count_down(tape, &tape->block_parameters[node->first_parameter + i]->tensor, contributed);
 }
 
 /* Named after the operation and its first parameter, which says where in the model the operation stands. */
@@ -175,16 +198,25 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
     CHECK(loss->requires_grad, "the loss does not depend on any parameter that is trained");
     device_fill(tape_gradient(tape, loss).values, seed, 1);
     for (int i = tape->count - 1; i >= 0; i--) {
+        if (tape->in_block && i < tape->block_begin)
+            tape_close_block(tape);
         Node *node = &tape->nodes[i];
         bool contributes = node->output->grad != NULL; /* false: the loss does not depend on this node */
+        if (contributes && node->forward != NULL) {
+            node->backward(tape, node);
+            i = tape->count; /* on to the last one of the nodes that have taken its place */
+            continue;
+        }
         if (contributes) {
             begin_range(node);
             tape->running = node;
             node->backward(tape, node);
             device_range_end();
         }
-        count_down(tape, node, contributes);
+        count_down_inputs(tape, node, contributes);
     }
+    if (tape->in_block)
+        tape_close_block(tape);
     tape->running = NULL;
     tape->recording = false;
 }
@@ -196,6 +228,8 @@ void tape_mark_used(const Tape *tape, const Tensor *loss, bool *used)
         tape->nodes[i].output->reached = tape->nodes[i].output == loss;
     for (int i = tape->count - 1; i >= 0; i--) {
         const Node *node = &tape->nodes[i];
+        for (int k = 0; k < node->parameter_count && node->output->reached; k++)
+            used[tape->block_parameters[node->first_parameter + k]->index] = true;
         for (int k = 0; k < NODE_MAX_INPUTS && node->output->reached; k++) {
             Tensor *input = node->inputs[k];
             if (input == NULL)

@@ -24,6 +24,7 @@
 
 typedef struct Tape Tape;
 typedef struct Node Node;
+typedef Tensor *(*TapeBlock)(Tape *tape, Tensor *x, const void *what);
 
 struct Node {
     const char *name;                         /* "linear": for traces and messages */
@@ -33,7 +34,11 @@ struct Node {
     const void *saved[3];   /* what forward keeps for backward; each operation says what */
     const int32_t *indices; /* tokens or targets, where the operation has them */
     int heads;              /* attention only */
-    uint32_t layer;         /* dropout only: of its mask */
+    uint32_t layer;         /* dropout: of its mask; a block: of its first one */
+    /* A block that is computed again (recompute.c): */
+    TapeBlock forward; /* NULL: the node is an operation */
+    const void *what;
+    int first_parameter, parameter_count; /* in Tape.block_parameters */
 };
 
 /* Who hears the tape's events. NULL: the listener does not want to hear this one. */
@@ -54,6 +59,12 @@ struct Tape {
     bool recording;  /* false: evaluation, nothing is kept for backward */
     const Node *running; /* the node whose backward function runs; else NULL */
     DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
+    bool recompute; /* tape_block() keeps nothing but the block's result */
+    bool in_block;  /* a block is being computed, or backward is in one */
+    int block_begin, tensors_before_block; /* where its nodes and tensors begin */
+    Arena block_arena;            /* its activations */
+    Parameter **block_parameters; /* used in the blocks of this recording; owned (the list) */
+    int block_parameter_count, block_parameter_capacity;
     DropoutMask dropout; /* of op_dropout(), to be set before forward and kept until backward is over; but tape_begin()
                           * sets the layer to 0, and op_dropout() counts it up */
     TapeListener listener; /* set it with tape_listen() */
@@ -93,6 +104,14 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor);
 /* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has
  * another version of this function. */
 DType gradient_dtype(const Tape *tape, const Tensor *tensor);
+
+/* Returns forward(tape, x, what), which has x's shape. If the tape recomputes, nothing is kept of it but the result;
+ * backward computes it again, with the same bits. `what` must stay valid until then. */
+Tensor *tape_block(Tape *tape, Tensor *x, TapeBlock forward, const void *what);
+/* Frees the activations of the block that was computed, and the gradients of these. */
+void tape_close_block(Tape *tape);
+/* The arena of what is computed now. */
+Arena *tape_arena(Tape *tape);
 
 /* Adds the gradient of (seed * loss) to the gradient of every parameter that the loss depends on. loss: one element.
  * Nodes that the loss does not depend on are skipped. Faults if called twice for one recording. */

@@ -22,6 +22,7 @@ typedef struct Tensor {
     void *data;
     void *grad;                  /* same shape; NULL until the first contribution arrives */
     DType grad_dtype;            /* of grad: float32, unless gradient_dtype() (tape.h) chose another one */
+    bool in_block, grad_in_block; /* tape: its data, its grad lie in memory of a block that is computed again */
     int uses;                    /* tape: operations that read it, less those that backward has passed */
     bool reached;                /* tape: in tape_mark_used(), the loss depends on it */
     struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */

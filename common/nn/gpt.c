@@ -40,6 +40,7 @@ static void add_block(Model *model, int layer, Rng *rng)
     char prefix[16];
     snprintf(prefix, sizeof prefix, "h.%d.", layer);
     GptBlock *block = &model->blocks[layer];
+    block->heads = model->spec.gpt.heads;
     model->parameters.layers++; /* the last layernorm counts as a part of the last block */
     block->ln_1_weight = add_ones(model, prefix, "ln_1.weight", C);
     block->ln_1_bias = add(model, prefix, "ln_1.bias", C, 0);
@@ -67,11 +68,11 @@ void gpt_create(Model *model, Rng *rng)
 }
 
 /* Tensors are (B, T, C) unless a comment says otherwise. */
-static Tensor *attention(const GptBlock *block, Tape *tape, Tensor *x, int heads)
+static Tensor *attention(const GptBlock *block, Tape *tape, Tensor *x)
 {
     Tensor *h = op_layernorm(tape, x, &block->ln_1_weight->tensor, &block->ln_1_bias->tensor);
     h = op_linear(tape, h, &block->c_attn_weight->tensor, &block->c_attn_bias->tensor); /* (B, T, 3C): q, k, v */
-    h = op_attention(tape, h, heads);
+    h = op_attention(tape, h, block->heads);
     return op_dropout(tape, op_linear(tape, h, &block->attn_proj_weight->tensor, &block->attn_proj_bias->tensor));
 }
 
@@ -82,6 +83,13 @@ static Tensor *feed_forward(const GptBlock *block, Tape *tape, Tensor *x)
     return op_dropout(tape, op_linear(tape, h, &block->mlp_proj_weight->tensor, &block->mlp_proj_bias->tensor));
 }
 
+static Tensor *block_forward(Tape *tape, Tensor *x, const void *gpt_block)
+{
+    const GptBlock *block = gpt_block;
+    x = op_add(tape, x, attention(block, tape, x));
+    return op_add(tape, x, feed_forward(block, tape, x));
+}
+
 Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int64_t time)
 {
     device_range_begin("embedding");
@@ -89,12 +97,10 @@ Tensor *gpt_forward(Model *model, Tape *tape, void *inputs, int64_t samples, int
     x = op_dropout(tape, x);
     device_range_end();
     for (int layer = 0; layer < model->spec.gpt.layers; layer++) {
-        const GptBlock *block = &model->blocks[layer];
         if (layer + 1 == model->spec.skip_layer)
             continue;
         device_range_begin("block %d", layer);
-        x = op_add(tape, x, attention(block, tape, x, model->spec.gpt.heads));
-        x = op_add(tape, x, feed_forward(block, tape, x));
+        x = tape_block(tape, x, block_forward, &model->blocks[layer]);
         device_range_end();
     }
     x = op_layernorm(tape, x, &model->ln_f_weight->tensor, &model->ln_f_bias->tensor);

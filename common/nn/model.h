@@ -41,6 +41,7 @@ typedef struct ModelSpec {
 typedef struct GptBlock {
     Parameter *ln_1_weight, *ln_1_bias, *c_attn_weight, *c_attn_bias, *attn_proj_weight, *attn_proj_bias;
     Parameter *ln_2_weight, *ln_2_bias, *c_fc_weight, *c_fc_bias, *mlp_proj_weight, *mlp_proj_bias;
+    int heads;
 } GptBlock;
 
 typedef struct Model {

@@ -196,6 +196,7 @@ static void fill_model(Options *options)
     options->data = options->text[FLAG_DATA];
     options->binary_data = options->given[FLAG_BINARY_DATA];
     options->dropout = (float)real_number(options, FLAG_DROPOUT);
+    options->recompute = options->given[FLAG_RECOMPUTE];
     options->model.skip_layer = (int)whole_number(options, FLAG_SKIP_LAYER);
     options->mask_tokens = (float)real_number(options, FLAG_MASK_TOKENS);
 

@@ -19,11 +19,12 @@ typedef enum BackendKind { BACKEND_MPI, BACKEND_NCCL } BackendKind;
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
 
 enum { OPTIONS_MAX_RANKS = 256 }; /* in the list of --rank-samples */
-enum { OPTIONS_MAX_FLAGS = 64 };
+enum { OPTIONS_MAX_FLAGS = 80 };
 
 typedef struct Options {
     ModelSpec model;
     DatasetKind dataset;
+    bool recompute;    /* activations of a block are computed again in backward */
     float dropout;     /* the probability that an activation is dropped in training */
     float mask_tokens; /* the probability that a target token is left out of the training loss */
     const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */

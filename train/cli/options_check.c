@@ -25,7 +25,7 @@
 static void check_model(const Options *options)
 {
     static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
-                                       FLAG_BINARY_DATA, FLAG_MASK_TOKENS};
+                                       FLAG_BINARY_DATA, FLAG_MASK_TOKENS, FLAG_RECOMPUTE};
     const char *model = options->model.name;
     if (options->model.kind == MODEL_GPT) {
         if (options->given[FLAG_HIDDEN])
@@ -98,6 +98,8 @@ static void check_device(const Options *options)
         die("--dropout: train_cuda has no kernel for it; the program without CUDA, train, has one");
     if (options->ddp.codec->on_cpu_only && cuda)
         die("--grad-dtype: train_cuda has no kernel for %s; it has fp32, bf16 and fp16", options->ddp.codec->name);
+    if (options->recompute && cuda)
+        die("--recompute: not in train_cuda, where it was never tried; train has it");
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)

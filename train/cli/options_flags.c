@@ -69,6 +69,8 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_SKIP_LAYER] = {"skip-layer", "K", NULL, "0", 0, GPT_MAX_LAYERS, 1, NULL,
                          "leave out block K, or an MLP's layer 2, so that parameters are unused (0: none)",
                          .bits = true},
+    [FLAG_RECOMPUTE] = {"recompute", NULL, NULL, NULL, 0, 0, 1, NULL,
+                        "gpt, gpt2: keep a block's input only, and compute the block again in backward"},
 
     [FLAG_STEPS] = {"steps", "N", NULL, NULL, 1, 1e9, 1, NULL, "train this many optimizer steps, or ...",
                     .title = "Length and batches"},

@@ -14,6 +14,7 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
     *replica = (Replica){.options = options, .total_steps = total_steps, .best_loss = (double)INFINITY};
     model_create(&replica->model, &options->model, seed);
     replica->tape.precision = options->precision;
+    replica->tape.recompute = options->recompute;
     replica->tape.dropout = (DropoutMask){.probability = options->dropout, .seed = options->seed};
     optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
     replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale,
