@@ -81,7 +81,8 @@ void ddp_gather_weights(Ddp *ddp);
 typedef struct DdpMemory {
     size_t weights, gradients; /* all the time */
     size_t buffers;            /* of the stage's own, beside gradients, for what is sent or received */
-    size_t most_gathered_weights, most_whole_gradients; /* stage 5: at most, in addition, while they are used */
+    size_t gathered_weights, whole_gradients; /* stage 5: in addition, while they are used: now, ... */
+    size_t most_gathered_weights, most_whole_gradients; /* ... and at most so far */
 } DdpMemory;
 DdpMemory ddp_memory(const Ddp *ddp);
 

@@ -220,6 +220,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
 DdpMemory ddp_memory(const Ddp *ddp)
 {
     return (DdpMemory){.weights = ddp->shards.weight_bytes, .gradients = ddp->shards.gradient_bytes,
+                       .gathered_weights = ddp->shards.gathered, .whole_gradients = ddp->shards.whole_gradients,
                        .most_gathered_weights = ddp->shards.most_gathered,
                        .most_whole_gradients = ddp->shards.most_whole_gradients};
 }

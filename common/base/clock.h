@@ -40,8 +40,16 @@ double own_work_seconds(char *what, size_t size, double *since);
 /* ---- the timeline ---- */
 
 /* The first two rows show the host: work of a GPU appears when the host queued it or waited for it. The next two rows
- * show a GPU: the training thread's stream, and all other streams. ROW_WAITING is not shown: waits for collectives. */
-typedef enum TimelineRow { ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION, ROW_WAITING } TimelineRow;
+ * show a GPU: the training thread's stream, and all other streams. ROW_WAITING is not shown: waits for collectives.
+ * ROW_MEMORY: samples of what memory holds. */
+typedef enum TimelineRow {
+    ROW_COMPUTE, ROW_COMMUNICATION, ROW_GPU, ROW_GPU_COMMUNICATION, ROW_WAITING, ROW_MEMORY
+} TimelineRow;
+
+typedef enum MemoryKind {
+    MEMORY_WEIGHTS, MEMORY_GATHERED_WEIGHTS, MEMORY_OPERANDS, MEMORY_GRADIENTS, MEMORY_WHOLE_GRADIENTS,
+    MEMORY_OPTIMIZER, MEMORY_ACTIVATIONS, MEMORY_KINDS
+} MemoryKind;
 
 typedef struct TimelineEvent {
     char name[56];     /* "forward", "all_reduce bucket 2", "gradient-ready fc1.weight" */
@@ -52,6 +60,7 @@ typedef struct TimelineEvent {
     int64_t bytes;     /* as in CommCounters */
     double queued;     /* when the training thread called it */
     char algorithm[24]; /* "ring": as --allreduce calls it */
+    int64_t memory[MEMORY_KINDS]; /* of a sample: bytes */
     char group[24];     /* "group 1/0", whose collective it is; "": the world's */
 } TimelineEvent;
 

@@ -21,8 +21,10 @@ RUNS = [("stage1_naive", ["--allreduce", "mpi"]),
         ("stage3_overlap", [*BUCKETS, "--wire", "1,50"]),
         ("stage4_accumulation", [*BUCKETS, "--accumulate", "2", "--allreduce", "ring", "--grad-dtype", "bf16"]),
         ("stage5_sharded", ["--zero", "2"]),
-        ("stage5_sharded", ["--zero", "3", "--wire", "1,50"])]
+        ("stage5_sharded", ["--zero", "3", "--wire", "1,50"]),
+        ("stage5_sharded", ["--zero", "3", "--recompute", "--precision", "bf16"])]
 WIRE_STEPS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}  # times (N-1)/N of the bytes
+MEMORY = ("weights", "gathered_weights", "operands", "gradients", "whole_gradients", "optimizer", "activations")
 failures = 0
 
 
@@ -56,10 +58,25 @@ def check_kinds(trace):
     for e in trace:
         good = {"M": lambda: True, "X": lambda: e["dur"] > 0,
                 "i": lambda: e["s"] == "t" and e["name"].startswith("gradient-ready "),
+                "C": lambda: e["name"] == "memory" and e["args"].keys() == set(MEMORY),
                 "s": lambda: e["cat"] == "launch", "f": lambda: e["cat"] == "launch" and e["bp"] == "e"}
         expect(e["ph"] in good and good[e["ph"]](), f"this kind of event: {e}")
     times = [e["ts"] for e in trace if "ts" in e]
     expect(min(times) == 0, f"the earliest event must be at 0, not {min(times)}")
+
+
+def check_memory(samples, rank, summary):
+    """The summary is of rank 0: what is there all the time, and the most of what comes and goes."""
+    most = {kind: max(e["args"][kind] for e in samples) for kind in MEMORY}
+    least = {kind: min(e["args"][kind] for e in samples) for kind in MEMORY}
+    steady = [kind for kind in ("weights", "gradients", "optimizer") if most[kind] != least[kind]]
+    expect(len(samples) > 2 * STEPS and not steady, f"{steady} is not there all the time, or too few samples")
+    expect(0 < least["activations"] < most["activations"], f"activations come and go: {least}, {most}")
+    if rank == 0:
+        memory = {kind: round(1e6 * summary["memory"][f"{kind}_mb"]) for kind in MEMORY}
+        differ = [kind for kind in MEMORY if kind not in ("activations", "operands") and memory[kind] != most[kind]]
+        expect(not differ and most["activations"] <= memory["activations"], f"samples have at most {most}, the summary has "
+               f"{memory}")
 
 
 def check_compute(events, micro_batches):
@@ -173,7 +190,8 @@ def check_run(launcher, build, directory, flags, scratch):
     check_kinds(trace)
     calls = []
     for rank in range(RANKS):
-        events = [e for e in trace if e["pid"] == rank and e["ph"] != "M"]
+        events = [e for e in trace if e["pid"] == rank and e["ph"] not in "MC"]
+        check_memory([e for e in trace if e["pid"] == rank and e["ph"] == "C"], rank, summary)
         collectives = [e for e in events if e["tid"] == 1 and e["ph"] == "X"]
         check_compute(events, summary["flags"]["accumulate"] or 1)
         check_collectives(collectives, summary)

@@ -14,6 +14,7 @@
 #include "ddp/sync_batch_norm.h"
 #include "train/guard/guard.h"
 #include "train/loop/not_finite.h"
+#include "train/report/memory.h"
 #include "train/report/output.h"
 #include "train/loop/replica.h"
 #include "train/loop/report.h"
@@ -39,6 +40,7 @@ typedef struct Trainer {
     RankGather norm_ranks;    /* --norm sync-batch: what the model hears of that group */
     Progress progress;
     RunRecord record;
+    MemoryWatch memory;     /* with --trace */
     float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
 } Trainer;
 
@@ -206,6 +208,8 @@ static void run_step(Trainer *trainer, long step)
     const double loss_scale = (double)trainer->replica.scaler.scale;
     report_loss(trainer, step, train_step(trainer, step), loss_scale);
     ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
+    if (options->trace != NULL)
+        memory_watch_sample(&trainer->memory);
     if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
         record->evaluation = way_evaluate(&record->way, step + 1);
     progress_step(&trainer->progress, step, record->final_loss,
@@ -368,8 +372,10 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
     set_up(&trainer, options, resolved);
     keep_initial_weights(&trainer);
     report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
-    if (options->trace != NULL)
+    if (options->trace != NULL) {
+        memory_watch_start(&trainer.memory, &trainer.replica.tape, trainer.ddp, &trainer.replica.optimizer);
         trace_start(pg);
+    }
     record->way = (OnTheWay){.options = options, .pg = pg, .ddp = trainer.ddp, .replica = &trainer.replica,
                              .eval_set = &trainer.eval_set, .sampler = &trainer.sampler,
                              .progress = &trainer.progress};

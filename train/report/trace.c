@@ -1,6 +1,6 @@
 /* trace.c: what collectives add to a rank's timeline. Gathers the ranks' timelines, one after the other, and writes them
  * in Chrome's "Trace Event Format", as a JSON array. In it, ph X is an interval, i an instant, s and f are the two ends of
- * an arrow, and M is about all of the trace or names a row. */
+ * an arrow, C is numbers that are drawn as areas, and M is about all of the trace or names a row. */
 #include "train/report/trace.h"
 
 #include <fcntl.h>
@@ -180,6 +180,16 @@ __attribute__((format(printf, 2, 3))) static void print(AtomicFile *file, const 
     atomic_write(file, text, strlen(text));
 }
 
+static void write_memory(AtomicFile *file, int rank, const TimelineEvent *sample, double zero)
+{
+    static const char *const kinds[MEMORY_KINDS] = {"weights", "gathered_weights", "operands", "gradients",
+                                                    "whole_gradients", "optimizer", "activations"};
+    print(file, ",\n{'name':'memory','ph':'C','pid':%d,'ts':%.3f,'args':{", rank, 1e6 * (sample->start - zero));
+    for (int kind = 0; kind < MEMORY_KINDS; kind++)
+        print(file, "%s'%s':%lld", kind > 0 ? "," : "", kinds[kind], (long long)sample->memory[kind]);
+    print(file, "}}");
+}
+
 static void write_head(AtomicFile *file, int ranks)
 {
     static const char *const rows[] = {"compute", "communication", "GPU", "GPU, communication"};
@@ -253,7 +263,9 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
     pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
     own_work_begin("writes", "the trace");
     for (int64_t i = 0, sequence = 0; file != NULL && i < size.count; i++) {
-        if (events[i].row == ROW_WAITING)
+        if (events[i].row == ROW_MEMORY)
+            write_memory(file, rank, &events[i], zero - size.offset);
+        if (events[i].row == ROW_WAITING || events[i].row == ROW_MEMORY)
             continue;
         const TimelineEvent *wait = find_wait(events, size.count, i), *launch = find_launch(events, i);
         if (events[i].sequence > 0)

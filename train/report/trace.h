@@ -20,7 +20,8 @@ void trace_start(ProcessGroup *pg);
  * group of pg_split() that carried something, "communication, group 1/0"; times in microseconds since the earliest
  * event of all ranks. A collective has args: step, bytes, sequence (1, 2, ... on each rank), algorithm, queued (when
  * training called it) and, if a step has waited for it, waited_from and waited (how long). An arrow leads to it from
- * the gradient-ready event that launched it. The first event says how exactly the ranks' clocks agree: error_us. Call
+ * the gradient-ready event that launched it. "memory" says what the rank's memory holds, in bytes, by the summary's names
+ * (report.c). The first event says how exactly the ranks' clocks agree: error_us. Call
  * pg_set_measuring(pg, false) before. Faults if the file cannot be written. */
 void trace_write(ProcessGroup *pg, const char *path);
 
