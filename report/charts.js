@@ -50,6 +50,11 @@ function responsive(place, draw) {
     return () => { drawn = 0; redraw(); };
 }
 
+/* Kinds of memory: name, key in a summary, name of the colour. */
+const MEMORY = [["weights", "weights_mb", "weights"], ["gathered weights", "gathered_weights_mb", "gathered"],
+    ["weights in 16 bits", "operands_mb", "operands"], ["gradients", "gradients_mb", "gradients"],
+    ["whole gradients", "whole_gradients_mb", "whole"], ["optimizer state", "optimizer_mb", "state"]];
+
 /* ---- axes ---- */
 
 /* Round numbers from `begin` to `end`, about `most` of them, and at least `apart` apart. Unless `apart` forbids it, there

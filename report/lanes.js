@@ -2,16 +2,19 @@
 /* lanes.js: the timelines of one step of all runs, to zoom, to pan, and to go through event by event.
  * An event is [rank, row (0 compute, 1 communication), name, start, duration, more], in milliseconds; duration 0 is an
  * instant. more: {bytes, sequence, algorithm, queued, waited, from}, as far as the trace has them; `from` is when the
- * gradient became ready that completed the bucket. */
+ * gradient became ready that completed the bucket.
+ * A sample of memory is [rank, time, [MB of each kind]]; it holds until the rank's next one. */
 
 const LANE = 16, RANK_GAP = 4, RUN_HEAD = 22, AXIS = 24, LANES_LEFT = 48;
 const ROWS = ["compute", "communication"];
+const AREA = 40;
+const MEMORY_KINDS = [...MEMORY.map(([name, , colour]) => [name, colour]), ["activations", "activations"]];
 const KINDS = ["forward", "backward", "optimizer", "all_reduce", "reduce_scatter", "all_gather"];
 const kindOf = event => event[2].split(" ")[0];
 
-/* One lane for each run, rank and row, from top to bottom. */
+/* One lane for each run, rank and row, from top to bottom; and below each rank's lanes the area of its memory. */
 function listLanes() {
-    const lanes = [];
+    const lanes = [], areas = [];
     let y = 0;
     for (const run of data.runs) {
         const head = y;
@@ -24,13 +27,17 @@ function listLanes() {
                 lanes.push({ run, rank, row, events, y, head: rank === ranks[0] && row === 0 ? head : null });
                 y += LANE;
             });
+            areas.push({ run, rank, y, samples: run.memory.filter(sample => sample[0] === rank) });
+            y += AREA;
             y += RANK_GAP;
         }
     }
-    return { lanes, height: y };
+    return { lanes, areas, height: y };
 }
 
-const { lanes, height: lanesHeight } = listLanes();
+const { lanes, areas, height: lanesHeight } = listLanes();
+const total = numbers => numbers.reduce((sum, number) => sum + number, 0);
+const mostMemory = Math.max(...areas.flatMap(area => area.samples.map(sample => total(sample[2]))));
 const longestStep = Math.max(...lanes.flatMap(lane => lane.events.map(event => event[3] + event[4])));
 const view = { begin: 0, end: longestStep, width: 0 };
 let chosen = null; /* {lane, index} */
@@ -54,6 +61,21 @@ function drawEvent(lane, event) {
     return from === undefined ? [drawn] : [drawn, line(from, y - LANE + 5, start, y + 2, { class: "arrow" })];
 }
 
+/* A rank's kinds of memory, one upon the other. All areas have the same scale. */
+function drawArea({ run, rank, y, samples }) {
+    const height = mb => y + (AREA - 2) * (1 - mb / mostMemory);
+    const over = Math.max(...run.events.map(event => event[3] + event[4]));
+    const end = samples.map((_, i) => samples[i + 1]?.[1] ?? over);
+    return MEMORY_KINDS.map(([name, colour], kind) => {
+        const below = samples.map(sample => total(sample[2].slice(0, kind)));
+        const edge = levels => levels.flatMap((mb, i) => [[samples[i][1], height(mb)], [end[i], height(mb)]]);
+        const points = [...edge(samples.map((sample, i) => below[i] + sample[2][kind])), ...edge(below).reverse()];
+        const most = Math.max(...samples.map(sample => sample[2][kind]));
+        return most === 0 ? null : svg("polygon", { points: points.map(point => point.join()).join(" "),
+            fill: `var(--${colour})`, class: "area" }, svg("title", {}, `${run.label}, rank ${rank}: ${name}, at most ${shown(most)} MB`));
+    }).filter(area => area !== null);
+}
+
 const moving = {}; /* the elements that follow the view */
 
 function show() {
@@ -65,10 +87,13 @@ function show() {
 function drawLanes(width) {
     view.width = width;
     moving.axis = svg("g", {});
-    moving.group = svg("g", {}, ...lanes.flatMap(lane => lane.events.flatMap(event => drawEvent(lane, event))));
+    moving.group = svg("g", {}, ...lanes.flatMap(lane => lane.events.flatMap(event => drawEvent(lane, event))),
+        ...areas.flatMap(drawArea));
     const labels = lanes.flatMap(lane => [
         ...(lane.head === null ? [] : [text(0, lane.head + 16, "start", lane.run.label, "strong")]),
         ...(lane.row === 0 ? [text(0, lane.y + LANE + 4, "start", `rank ${lane.rank}`, "soft")] : [])]);
+    labels.push(...areas.map(area => text(0, area.y + AREA / 2 + 4, "start",
+        `${shown(Math.max(...area.samples.map(sample => total(sample[2]))), 0)} MB`, "soft")));
     const inner = svg("svg", { x: LANES_LEFT, width: width - LANES_LEFT, height: lanesHeight, overflow: "hidden" },
         moving.group);
     show();
@@ -195,6 +220,11 @@ legend("lanes-legend", KINDS.filter(kind => lanes.some(lane => lane.events.some(
 at("lanes-legend").append(html("li", {}, "| a gradient is ready"),
     ...(lanes.some(lane => lane.events.some(event => event[5].from !== undefined))
         ? [html("li", {}, "╲ the gradient that completed the bucket")] : []));
+legend("areas-legend", MEMORY_KINDS.filter((_, kind) => areas.some(area => area.samples.some(sample => sample[2][kind] > 0))));
+at("areas-table").append(table("Memory of a rank through the step, in MB: at most, and at least",
+    ["run", "rank", ...MEMORY_KINDS.flatMap(([name]) => [`${name}, most`, `${name}, least`])],
+    areas.map(({ run, rank, samples }) => [run.label, String(rank), ...MEMORY_KINDS.flatMap((_, kind) =>
+        [Math.max, Math.min].map(of => of(...samples.map(sample => sample[2][kind]))))])));
 responsive(at("lanes-chart"), drawLanes);
 listen(at("lanes-chart"));
 for (const run of data.runs)

@@ -16,6 +16,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPTS = ("charts.js", "lanes.js", "numbers.js", "sliders.js")
+MEMORY = ("weights", "gathered_weights", "operands", "gradients", "whole_gradients", "optimizer", "activations")
 WARM_UP = 3  # steps that are never shown: memory is used for the first time, connections are set up
 
 
@@ -46,7 +47,7 @@ def arrows(trace):
 
 
 def read_step(path):
-    """(step, its events as report/lanes.js wants them, in milliseconds from the step's beginning)."""
+    """(step, its events and samples of memory as report/lanes.js wants them, in milliseconds from the step's beginning)."""
     trace = json.loads(read(path))
     events = [e for e in trace if e["ph"] in "Xi" and e.get("tid", 9) <= 1 and "step" in e.get("args", {})]
     if not events:
@@ -69,7 +70,14 @@ def read_step(path):
             more["from"] = ms(begins[event["pid"], event["ts"]])
         duration = round(event.get("dur", 0) / 1e3, 3)
         out.append([event["pid"], event["tid"], event["name"], ms(event["ts"]), duration, more])
-    return step, out
+    end = max(event["ts"] + event.get("dur", 0) for event in events)
+    samples = []
+    for rank in sorted({event["pid"] for event in events}):
+        all_samples = [e for e in trace if e["ph"] == "C" and e["pid"] == rank and e["ts"] <= end]
+        before = [e for e in all_samples if e["ts"] < zero][-1:]
+        for e in before + [e for e in all_samples if e["ts"] >= zero]:
+            samples.append([rank, max(0, ms(e["ts"])), [e["args"][kind] / 1e6 for kind in MEMORY]])
+    return step, out, samples
 
 
 # ---- the page's data ----
@@ -79,9 +87,9 @@ def read_runs(directory):
     runs = []
     for row in read(directory, "runs.tsv").splitlines():
         name, label, command = row.split("\t")
-        step, events = read_step(os.path.join(directory, f"{name}.trace.json"))
+        step, events, samples = read_step(os.path.join(directory, f"{name}.trace.json"))
         runs.append({"name": name, "label": label, "command": command, "step": step, "events": events,
-                     "summary": json.loads(read(directory, f"{name}.json"))})
+                     "memory": samples, "summary": json.loads(read(directory, f"{name}.json"))})
     return runs
 
 

@@ -54,10 +54,6 @@ function drawLosses() {
 
 /* ---- memory ---- */
 
-const MEMORY = [["weights", "weights_mb", "weights"], ["gathered weights", "gathered_weights_mb", "gathered"],
-    ["weights in 16 bits", "operands_mb", "operands"], ["gradients", "gradients_mb", "gradients"],
-    ["whole gradients", "whole_gradients_mb", "whole"], ["optimizer state", "optimizer_mb", "state"]];
-
 function drawMemory() {
     const used = MEMORY.filter(([, key]) => data.runs.some(run => run.summary.memory[key] > 0));
     legend("memory-legend", used.map(([name, , colour]) => [name, colour]));

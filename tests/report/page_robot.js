@@ -53,11 +53,13 @@ function moveSliders() {
 async function lookAtPage() {
     await slidersStarted;
     for (const details of document.querySelectorAll("details")) details.open = true;
-    const tables = Object.fromEntries(["split", "losses", "memory"].map(name => [name, rowsOf(at(`${name}-table`))]));
+    const tables = Object.fromEntries(["split", "losses", "memory", "areas"].map(name => [name, rowsOf(at(`${name}-table`))]));
     const lanes = [...document.querySelectorAll("#lanes-table table")]
         .map(one => ({ caption: one.caption.textContent, rows: rowsOf(one) }));
-    return { tables, lanes, ticks: ticksShown(), keys: pressKeys(), answers: moveSliders(),
-        whatif: at("whatif-body").textContent, runs: data.runs.map(({ name, label }) => ({ name, label })),
+    const areas = [...document.querySelectorAll("#lanes-chart .area")]
+        .map(area => [area.textContent, [...area.points].map(({ x, y }) => [x, y])]);
+    return { tables, lanes, areas, ticks: ticksShown(), keys: pressKeys(), answers: moveSliders(),
+        whatif: at("whatif-body").textContent, runs: data.runs.map(({ name, label, step }) => ({ name, label, step })),
         overflow: document.documentElement.scrollWidth - innerWidth };
 }
 

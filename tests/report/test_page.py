@@ -23,6 +23,9 @@ addEventListener("message", event => {{
 }});
 </script>"""
 HERE = os.path.dirname(os.path.abspath(__file__))
+MEMORY = ("weights", "gathered_weights", "operands", "gradients", "whole_gradients", "optimizer", "activations")
+AREAS = ("weights", "gathered weights", "weights in 16 bits", "gradients", "whole gradients", "optimizer state",
+         "activations")  # their names on the page
 failures = 0
 
 
@@ -125,6 +128,42 @@ def check_lanes(lanes, runs, directory):
         check(sorted(shown) == sorted(expected), f"{run['label']}: the events of step {step} differ from the trace's")
 
 
+def check_areas(areas, rows, runs, directory):
+    """Each area's height at each sample of memory, and the table of the most and the least."""
+    drawn = {title.split(", at most")[0]: points for title, points in areas}
+    most, expected = 0, {}
+    for run in runs:
+        trace = load(directory, f"{run['name']}.trace.json")
+        step = [e for e in trace if e["ph"] in "Xi" and e["args"].get("step") == run["step"] and e.get("tid", 9) <= 1]
+        begin, end = min(e["ts"] for e in step), max(e["ts"] + e.get("dur", 0) for e in step)
+        for rank in sorted({e["pid"] for e in step}):
+            samples = [e for e in trace if e["ph"] == "C" and e["pid"] == rank and e["ts"] <= end]
+            samples = [e for e in samples if e["ts"] < begin][-1:] + [e for e in samples if e["ts"] >= begin]
+            most = max([most, *(sum(e["args"].values()) / 1e6 for e in samples)])
+            expected[run["label"], rank] = [[e["args"][kind] / 1e6 for kind in MEMORY] for e in samples]
+    count = 0
+    for (label, rank), samples in expected.items():
+        for kind, name in enumerate(AREAS):
+            values = [sample[kind] for sample in samples]
+            points = drawn.get(f"{label}, rank {rank}: {name}")
+            check((points is None) == (max(values) == 0), f"{label}, rank {rank}: no area, or one too many, of {name}")
+            if points is None:
+                continue
+            count += 1
+            upper, lower = points[:len(points) // 2], points[len(points) // 2:][::-1]
+            heights = [(b[1] - a[1]) * most / 38 for a, b in zip(upper[::2], lower[::2], strict=True)]
+            good = len(heights) == len(values) and all(abs(a - b) < 1e-3 * most for a, b in zip(heights, values))
+            check(good, f"{label}, rank {rank}: the area of {name} is not what the trace has")
+    check(count == len(areas) > 50, f"{len(areas)} areas are drawn, {count} were expected")
+    for row in rows:
+        samples = expected[row[0], int(row[1])]
+        for kind in range(len(MEMORY)):
+            values = [sample[kind] for sample in samples]
+            same(row[2 + 2 * kind], max(values), 1, f"the most memory of {MEMORY[kind]} in {row[0]}")
+            same(row[3 + 2 * kind], min(values), 1, f"the least memory of {MEMORY[kind]} in {row[0]}")
+    check(len(rows) == len(expected), "the table of memory lacks a rank")
+
+
 def check_keys(keys):
     check(keys["first"][3] == "forward", f"the first key chooses {keys['first']}")
     check(keys["right"] != keys["first"] and keys["right"][:3] == keys["first"][:3], "→ did not go to the next event")
@@ -199,6 +238,7 @@ def main():
     check_summaries(found["runs"], found["tables"], directory)
     check_losses(found["tables"]["losses"], directory)
     check_lanes(found["lanes"], found["runs"], directory)
+    check_areas(found["areas"], found["tables"]["areas"], found["runs"], directory)
     check_keys(found["keys"])
     check_sliders(found["answers"], whatif, directory)
     check_without_simulator(work, browser)
