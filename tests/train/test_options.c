@@ -237,6 +237,7 @@ static void mistakes_are_named(void **state)
         {1, "--ranks-per-host 2", "--ranks-per-host: needs --allreduce hierarchical"},
         {1, "--dropout 1", "--dropout: '1' is not a number from 0 to 0.9999"},
         {1, "--model gpt --skip-layer 5", "--skip-layer: the model has only 4 block(s)"},
+        {5, "--model gpt --zero 3 --skip-layer 1", "--skip-layer: leaves parameters unused, which --zero 3"},
         {1, "--recompute", "--recompute: not for model mlp; --model gpt and gpt2 have it"},
         {1, "--skip-layer 1", "--skip-layer: of an MLP only layer 2 can be left out"},
         {1, "--skip-layer 2 --hidden 8,9", "--skip-layer: of an MLP only layer 2 can be left out"},

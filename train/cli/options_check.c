@@ -136,6 +136,9 @@ static void check_sharding(const Options *options, int stage)
         die("--%s: not with --zero 3, because ranks that use different parameters would gather different weights at "
             "the same time; --zero 1 and 2 have it",
             options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
+    if (options->model.skip_layer > 0 && options->ddp.zero == 3)
+        die("--skip-layer: leaves parameters unused, which --zero 3 does not allow; --zero 1 and 2 do, with "
+            "--find-unused-parameters");
 }
 
 void options_check_flags(const Options *options, int stage)
