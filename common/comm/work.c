@@ -22,6 +22,7 @@ struct Work {
     ProcessGroup *pg;
     Collective collective;
     bool done;
+    int tests;       /* calls of work_test() */
     bool waited_for; /* work_wait() has returned: the Work is in the spare list */
     Work *next;      /* in the queue, or in the spare list */
 };
@@ -33,6 +34,7 @@ struct Worker {
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* queue */
     bool first_under_way;        /* a thread is carrying the first out */
+    bool wants_thread;           /* the queue had one that is not quick since it was empty */
     Work *spare;                 /* kept for later collectives, so that a second work_wait() finds a valid Work */
     long not_waited_for;         /* works without a work_wait() so far */
     bool stop;
@@ -40,6 +42,7 @@ struct Worker {
 
 #define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
 #define QUICK_BYTES 8192  /* in shared memory, a sum of this many takes about a microsecond */
+#define PATIENT_TESTS 64  /* calls of work_test() until a quick collective wakes the thread: then training is polling */
 
 /* ---- counting ---- */
 
@@ -199,6 +202,7 @@ static void end_first(Worker *worker)
     worker->first->done = true;
     worker->first = worker->first->next;
     worker->first_under_way = false;
+    worker->wants_thread = worker->wants_thread && worker->first != NULL;
 }
 
 static void *communicate(void *argument)
@@ -266,8 +270,10 @@ static Work *enqueue(ProcessGroup *pg, Collective collective)
     else
         worker->last->next = work;
     worker->last = work;
-    if (!is_quick(pg, &collective))
+    if (!is_quick(pg, &collective)) {
+        worker->wants_thread = true;
         pthread_cond_signal(&worker->work_arrived);
+    }
     pthread_mutex_unlock(&worker->lock);
     return work;
 }
@@ -314,7 +320,7 @@ static void carry_out_or_wait(ProcessGroup *pg)
     }
     group_carry_out(pg, &begin_first(worker)->collective);
     end_first(worker);
-    if (worker->first != NULL)
+    if (worker->wants_thread)
         pthread_cond_signal(&worker->work_arrived); /* it may have found the first under way, and sleep */
 }
 
@@ -323,7 +329,8 @@ bool work_test(Work *work)
     check_started(work, "work_test");
     pthread_mutex_lock(&work->pg->worker->lock);
     bool done = work->done;
-    pthread_cond_signal(&work->pg->worker->work_arrived); /* a quick one has not woken the thread */
+    if (++work->tests % PATIENT_TESTS == 0)
+        pthread_cond_signal(&work->pg->worker->work_arrived); /* a quick one has not woken the thread */
     pthread_mutex_unlock(&work->pg->worker->lock);
     return done;
 }

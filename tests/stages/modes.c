@@ -152,6 +152,7 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
                                 .codec = codec_find(types[row->value[TYPE]]), .zero = level_of(row),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
+    mode.not_finite = seed % 2 == 1 && mode.options.codec->dtype != DTYPE_F16;
     mode.biases = buckets == SEVERAL;
     mode.overflows = mode.options.codec->dtype == DTYPE_F16;
     mode.unused = row->value[UNUSED] == 1 && several;
@@ -290,6 +291,8 @@ Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch
     Tensor *inputs = random_rows(tape, mode, &rng), *targets = random_rows(tape, mode, &rng);
     for (int i = 0; i < MODE_SAMPLES * mode->width && mode->overflows && step == 2; i++)
         ((float *)targets->data)[i] *= 2e5f;
+    if (mode->not_finite && rank == 0 && step == 2 && micro_batch + 1 == mode->micro_batches)
+        ((float *)targets->data)[0] = NAN;
     Tensor *h = op_linear(tape, inputs, &items[0]->tensor, NULL);
     record_order(mode, rank, step, order);
     for (int i = 0; i < mode->branches; i++) {

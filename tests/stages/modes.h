@@ -17,6 +17,7 @@ enum { MODE_SAMPLES = 4, MOST_MODES = 64 };
 typedef struct Mode {
     int branches, width; /* branches + 1 weights */
     bool biases;         /* each branch also has a bias, registered after its weight */
+    bool not_finite;     /* in step 2 an element of rank 0's last micro-batch is NaN, and must not be hidden */
     bool overflows;      /* fp16: some gradients of step 2 are too large for what is sent, though not for float32 */
     DdpOptions options;
     int micro_batches;

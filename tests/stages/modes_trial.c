@@ -200,6 +200,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
                  pg_rank(trial->pg), (long long)(begin + k), trial->ranks->parameters.items[i]->name, step + 1,
                  (double)got[k], (double)want[k], trial->mode->title, got[k] == 0 ?
+                 isnan(want[k]) ? "a NaN of one rank is hidden, but --on-nan must see it" :
                  "the bucket was not sent, or was made again after the sum" : trial->exact ?
                  "each rank's own sum over micro-batches is rounded once, as options.codec says, when it is sent; the "
                  "factor comes after the sum" :

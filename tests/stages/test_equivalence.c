@@ -102,7 +102,8 @@ static void check_same_start(const char *model, int zero)
 {
     Options options = toy_options(model);
     options.ddp.zero = zero;
-    Pair *pair = pair_create(pg, &options, 24, NULL);
+    /* What is not trained must be broadcast, too. */
+    Pair *pair = pair_create(pg, &options, 24, strcmp(model, "gpt") == 0 ? "transformer.h.0.attn.c_attn.weight" : NULL);
     ddp_gather_weights(pair->ddp);
     int32_t mine = rank_of_weights(pair), *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
     pg_all_gather(pg, &mine, all, 1, DTYPE_I32, "whose weights");
