@@ -144,8 +144,8 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 1};
-    const size_t cap[] = {1 << 30, 7 * bytes / 2 + 12, 1}; /* some end between a branch's bias and its weight */
+    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 0};
+    const size_t cap[] = {1 << 30, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
