@@ -20,10 +20,10 @@ static ProcessGroup *pg;
 
 static void test_order_differs_by_rank(void **state)
 {
-    const size_t caps[] = {0, 200, 1 << 20};
-    for (int c = 0; c < 3; c++) {
+    const size_t caps[] = {0, 200, 1 << 20, 200};
+    for (int c = 0; c < 4; c++) {
         DdpOptions options = {.codec = codec_find("fp32"), .bucket_cap_bytes = caps[c],
-                              .first_bucket_cap_bytes = caps[c]};
+                              .first_bucket_cap_bytes = caps[c], .rebuild_buckets = c == 3};
         BranchPair *pair = branch_pair_create(pg, &options, -1);
         BranchPlan plans[MAX_RANKS];
         for (long step = 0; step < 4; step++) {
