@@ -119,6 +119,10 @@ wait
 grep -q 'fault: .*--save-best: the best state of this run could not be written to place/best' err ||
     fail "no line says that the best state is missing"
 
+# Steps that are skipped: their norms are nan, and not -nan.
+run 1 "${toy[@]}" --steps 20 --lr 1000 --on-nan skip --log skipped
+[ "$(tail -n 1 skipped | cut -d , -f 4)" = nan ] || fail "--log: a skipped step's norm is not nan: $(tail -n 1 skipped)"
+
 # The log is gone.
 (
     wait_for test -s gone

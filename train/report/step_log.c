@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,11 +58,18 @@ void step_log_open(StepLog *log, const char *path, long first_step, const char *
     own_work_end();
 }
 
+/* printf() shows the sign of a NaN, which says nothing: "-nan". */
+static double without_sign_of_nan(double x)
+{
+    return isnan(x) ? fabs((double)NAN) : x;
+}
+
 void step_log_add(StepLog *log, const StepRow *row)
 {
     char line[256];
-    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step, row->loss,
-                                row->learning_rate, row->gradient_norm, row->loss_scale, 1e3 * row->seconds,
+    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step,
+                                without_sign_of_nan(row->loss), row->learning_rate,
+                                without_sign_of_nan(row->gradient_norm), row->loss_scale, 1e3 * row->seconds,
                                 1e3 * row->exposed, row->units / row->seconds);
     own_work_begin("writes", log->path);
     errno = ENOSPC; /* if only a part of the row was written */
