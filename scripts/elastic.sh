@@ -28,6 +28,8 @@ say() {
 
 # ---- the command line ----
 
+usage() { sed -n '2,13s/^# \{0,1\}//p' "$0"; }
+[[ ! ${1-} =~ ^(-h|--help)$ ]] || { usage && exit 0; }
 range='' hosts='' most_failures=3
 while [[ ${1-} = --* ]]; do
     [ $# -ge 2 ] || stop 2 "$1: needs a value"
@@ -39,10 +41,10 @@ while [[ ${1-} = --* ]]; do
     esac
     shift 2
 done
-[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2; }
+[ $# -ge 1 ] || { usage && exit 2; }
 { [ -f "$1" ] && [ -x "$1" ]; } || stop 2 "$1 is no program: give that of a stage, such as build/stage3_overlap/train"
 [[ $most_failures =~ ^[0-9]{1,6}$ ]] || stop 2 "--max-restarts: '$most_failures' is no number"
-train=$1 program=$(realpath "$1") flags=() checkpoint='' first='' every='' steps='' epochs='' fixed=''
+train=$1 program=$(realpath "$1") flags=() checkpoint='' first='' every='' steps='' epochs='' fixed='' model=mlp
 shift
 while [ $# -gt 0 ]; do # --resume is given by this script
     word=$1 value=${2-} both=()
@@ -53,6 +55,7 @@ while [ $# -gt 0 ]; do # --resume is given by this script
     --steps) steps=$value ;;
     --epochs) epochs=$value ;;
     --rank-samples) fixed=$word ;;
+    --model) model=$value ;;
     --verify) stop 2 "--verify: a run that is started again cannot be compared from its beginning: compare afterwards" ;;
     --resume) [ -n "$value" ] || stop 2 "--resume: needs a value"
         first=$value && shift $((1 + ${#both[@]})) && continue ;;
@@ -66,6 +69,14 @@ done
 for tool in jq mpiexec timeout od; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
 done
+
+# How long the model is trained if no flag says so: in the table at the end of --help.
+default_of() { # FLAG
+    "$train" --help | awk -v flag="$1" -v model="$model" '
+        /^Defaults that depend on the model/ { getline; for (i = 1; i <= NF; i++) if ($i == model) column = i + 1 }
+        column && $1 == flag { print $column }'
+}
+[ -n "$steps$epochs" ] || steps=$(default_of --steps) epochs=$(default_of --epochs)
 
 # ---- hosts ----
 
@@ -129,7 +140,9 @@ is_complete() {
 
 # Files that a run has written because it could not write the checkpoint: see notes/faults.md, "Files".
 rescued() {
-    find -L . "${TMPDIR:-.}" /tmp -maxdepth 1 -name "$(basename -- "$checkpoint").rescued-*" 2>/dev/null
+    local name
+    name=$(basename -- "$checkpoint" | cut -c 1-100 | sed 's/[][?*\\]/\\&/g') # they begin with so much of its name
+    find -L . "${TMPDIR:-.}" /tmp -maxdepth 1 -name "$name.rescued-*" 2>/dev/null
 }
 
 # Processes on this host that were started here.

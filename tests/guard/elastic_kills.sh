@@ -99,6 +99,10 @@ die() {
 "$elastic" --ranks 1:2 "$train" "${flags[@]}" --save ck.st --save-every 1 --rank-samples 9,9 >out 2>err &&
     fail "a list for one number of ranks, and fewer may be left: not refused"
 grep -q -- "--rank-samples is a list for one number of ranks" err || fail "--rank-samples with 1 to 2 ranks: $(cat err)"
+for ending in "start 1: 2 rank" "is complete, at step 100: nothing is left to train"; do # 10 epochs: the model's default
+    "$elastic" --ranks 2:2 "$train" --model mlp-toy --save toy.st --save-every 50 >out 2>err || fail "10 epochs: status $?"
+    tail -n 1 err | grep -q "$ending" || fail "10 epochs: expected '$ending': $(cat err)"
+done
 run_ranks 4 "$train" "${flags[@]}" --save whole.st >out 2>err || fail "the undisturbed run"
 began=$(milliseconds)
 begin rank
@@ -131,10 +135,10 @@ done
 # A full disk takes no checkpoint: the last one is written elsewhere, and the training is not repeated.
 mkdir full elsewhere
 if mount -t tmpfs -o size=16k none full 2>err; then
-    (cd elsewhere && "$elastic" "$train" "${flags[@]}" --steps 3 --save ../full/ck --save-every 1) >out 2>err
+    (cd elsewhere && "$elastic" "$train" "${flags[@]}" --steps 3 --save '../full/c[k]' --save-every 1) >out 2>err
     [ $? -eq 1 ] || fail "a full disk: status $?, expected 1"
     [ "$(find elsewhere -type f | wc -l)" -eq 1 ] || fail "a full disk: not one file elsewhere: $(ls elsewhere)"
-    grep -q '^elastic: error: .*/full/ck could not be written, and the last state is in ./ck.rescued-' err ||
+    grep -q '^elastic: error: .*/full/c\[k\] could not be written, and the last state is in \./c\[k\]\.rescued-' err ||
         fail "a full disk: no line says where the checkpoint is"
 else
     echo "nothing can be mounted here: no full disk"

@@ -22,7 +22,7 @@ run() {
 }
 
 # The loss rises in the end, because the learning rate is too high.
-mlp=(--model mlp --eval-samples 301 --batch-size 32 --lr-schedule constant --lr 0.2)
+mlp=(--model mlp --eval-samples 301 --batch-size 33 --lr-schedule constant --lr 0.2)
 
 # ---- the curve, the best state, the log ----
 
@@ -42,7 +42,8 @@ for steps in 3 6 9 12; do
     jq -c "[$steps, .eval_loss, .eval_accuracy]" json
 done >expected
 cmp -s expected curve || fail "the curve is not that of runs that end there: $(diff expected curve | tr '\n' ' ')"
-run 0 "${mlp[@]}" --steps 9 --resume at_6 --json json
+run 0 "${mlp[@]}" --steps 8 --save at_8
+run 0 "${mlp[@]}" --steps 9 --resume at_8 --json json
 jq -c "[9, .eval_loss, .eval_accuracy]" json | grep -qxF -f - curve || fail "a checkpoint's evaluation is not in the curve"
 
 step_of() { # of a checkpoint
@@ -72,6 +73,9 @@ cp best before
 run 0 "${mlp[@]}" --steps 12 --resume half --log log --eval-every 3 --save-best best
 cut -d , -f 1-5 log | cmp -s - expected || fail "--log of a resumed run: $(cut -d , -f 1-5 log | diff expected - | tr '\n' ' ')"
 cmp -s best before || fail "a resumed run has replaced the best state by a worse one"
+# If the best state is not there, the next one is the best.
+run 0 "${mlp[@]}" --steps 12 --resume half --eval-every 3 --save-best another
+[ -e another ] || fail "a resumed run that finds no best state has written none"
 seq 9 >list
 run 2 "${mlp[@]}" --steps 12 --resume half --log list
 grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
@@ -114,6 +118,19 @@ run 1 "${toy[@]}" --eval-samples 0 --lr 1e-4 --eval-every 20 --save-best place/b
 wait
 grep -q 'fault: .*--save-best: the best state of this run could not be written to place/best' err ||
     fail "no line says that the best state is missing"
+
+# Steps that are skipped: their norms are nan, and not -nan.
+run 1 "${toy[@]}" --steps 20 --lr 1000 --on-nan skip --log skipped
+[ "$(tail -n 1 skipped | cut -d , -f 4)" = nan ] || fail "--log: a skipped step's norm is not nan: $(tail -n 1 skipped)"
+
+# The log is gone.
+(
+    wait_for test -s gone
+    rm gone
+) &
+run 1 "${toy[@]}" --steps 40000 --log gone
+wait
+grep -q "fault: .*gone: this run's rows are not there" err || fail "no line says that the log is gone"
 
 # The disk is full: no file of the process may grow by more than this. (The last row that is begun has no room.)
 "$train" "${toy[@]}" --steps 40000 --log full --log-every 4 >/dev/null 2>err &

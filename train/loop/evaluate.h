@@ -11,7 +11,7 @@ typedef struct Evaluation {
 } Evaluation;
 
 /* The ranks share the evaluation set: rank r takes samples r, r + N, ... Evaluates at most `limit` samples (0: all), in
- * batches of replica->capacity, which must not be 0. Collective; the result is equal on all ranks. */
+ * batches as large as the largest micro-batch of training. Collective; the result is equal on all ranks. */
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit);
 
 /* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions, by text_print_byte(). Call it on rank 0

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -14,12 +15,25 @@ bool is_due(long step, long every)
     return every > 0 && (step + 1) % every == 0;
 }
 
+/* The lowest loss so far is that of --save-best's file. If a resumed run finds none there, because it was removed or is
+ * to have another name, the next evaluation's state is the best one that there is. */
+static void forget_missing_best(OnTheWay *way)
+{
+    if (way->options->save_best == NULL)
+        return;
+    int32_t is_there = access(way->options->save_best, F_OK) == 0;
+    pg_broadcast(way->pg, &is_there, 1, DTYPE_I32, 0, "is there a best state?");
+    if (!is_there)
+        way->replica->best_loss = (double)INFINITY;
+}
+
 void way_begin(OnTheWay *way, long first_step)
 {
     const char *unit = way->options->model.kind == MODEL_GPT ? "tokens" : "samples";
     progress_start(way->progress, first_step, way->replica->total_steps, unit);
     if (way->options->log != NULL && pg_rank(way->pg) == 0)
         step_log_open(&way->log, way->options->log, first_step, unit);
+    forget_missing_best(way);
 }
 
 void way_log(OnTheWay *way, long step, double loss, double loss_scale, int64_t global_samples, const StepTimes *times)

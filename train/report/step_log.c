@@ -3,9 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -56,11 +58,18 @@ void step_log_open(StepLog *log, const char *path, long first_step, const char *
     own_work_end();
 }
 
+/* printf() shows the sign of a NaN, which says nothing: "-nan". */
+static double without_sign_of_nan(double x)
+{
+    return isnan(x) ? fabs((double)NAN) : x;
+}
+
 void step_log_add(StepLog *log, const StepRow *row)
 {
     char line[256];
-    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step, row->loss,
-                                row->learning_rate, row->gradient_norm, row->loss_scale, 1e3 * row->seconds,
+    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step,
+                                without_sign_of_nan(row->loss), row->learning_rate,
+                                without_sign_of_nan(row->gradient_norm), row->loss_scale, 1e3 * row->seconds,
                                 1e3 * row->exposed, row->units / row->seconds);
     own_work_begin("writes", log->path);
     errno = ENOSPC; /* if only a part of the row was written */
@@ -76,11 +85,23 @@ void step_log_add(StepLog *log, const StepRow *row)
     own_work_end();
 }
 
+/* False if the file was removed while rows were written to it, or if another one is at its path: another run's log. */
+static bool is_in_place(const StepLog *log)
+{
+    struct stat own, there;
+    return fstat(log->file, &own) == 0 && stat(log->path, &there) == 0 && own.st_dev == there.st_dev &&
+           own.st_ino == there.st_ino;
+}
+
 bool step_log_close(StepLog *log)
 {
+    const bool in_place = is_in_place(log);
     if (close(log->file) != 0)
         log->lost++;
-    if (log->lost > 0)
+    if (!in_place)
+        job_say_fault("%s: this run's rows are not there: the file was removed, moved or replaced meanwhile; does another "
+                      "run write to it?", log->path);
+    else if (log->lost > 0)
         job_say_fault("%s: lacks %ld row(s), which could not be written: was the disk full?", log->path, log->lost);
-    return log->lost == 0;
+    return in_place && log->lost == 0;
 }
