@@ -125,7 +125,7 @@ static void solve(Problem *problem, size_t i)
     double serial = 0, of_host = 0, by_host = 0;
     for (int rank = 0; rank < N; rank++) {
         double part = 0;
-        unsigned char stored[sizeof part];
+        _Alignas(8) unsigned char stored[sizeof(Int8Block)]; /* of the widest dtype */
         store_value(stored, problem->dtype, 0, value_of(rank, i, problem->integers));
         part = load_value(stored, problem->dtype, 0);
         if (rank == pg_rank(pg))

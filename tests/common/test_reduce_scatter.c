@@ -46,7 +46,7 @@ static unsigned char *window, *plain, *other; /* room for the longest buffers, g
 
 static size_t room(void)
 {
-    return (size_t)pg_world_size(pg) * LARGEST * sizeof(double) + 2 * GUARD + 64 * (size_t)pg_world_size(pg);
+    return (size_t)pg_world_size(pg) * LARGEST * sizeof(Int8Block) + 2 * GUARD + 64 * (size_t)pg_world_size(pg);
 }
 
 static bool is_wanted(int a)
