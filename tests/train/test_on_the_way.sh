@@ -81,6 +81,14 @@ run 2 "${mlp[@]}" --steps 12 --resume half --log list
 grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
 [ "$(wc -l <list)" -eq 9 ] || fail "another file was changed"
 [ "$(find . -name 'list.*')" = '' ] || fail "a refused run leaves $(find . -name 'list.*')"
+cp log unreadable
+chmod 200 unreadable
+bounded=()
+[ "$(id -u)" -ne 0 ] || bounded=(setpriv --bounding-set=-dac_override,-dac_read_search) # else root reads all files
+"${bounded[@]}" "$train" "${mlp[@]}" --steps 12 --resume half --log unreadable >out 2>err
+[ $? -eq 2 ] || fail "a log that cannot be read: expected status 2"
+chmod 600 unreadable
+cmp -s log unreadable || fail "a log that cannot be read has lost its rows"
 
 # ---- what cannot be written: the same in all stages ----
 

@@ -32,6 +32,8 @@ static FILE *open_old(const char *path, const char *header)
 {
     char line[256];
     FILE *old = fopen(path, "r");
+    if (old == NULL && errno != ENOENT)
+        die("--log: cannot read %s, which this run would continue: %s; name another file", path, strerror(errno));
     if (old != NULL && fgets(line, sizeof line, old) != NULL && strcmp(line, header) != 0)
         die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
     return old;
