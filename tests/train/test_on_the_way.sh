@@ -62,6 +62,10 @@ tail -n 1 log | awk -F , -v loss="$(jq .final_loss whole.json)" '
     fail "--log: the last row is wrong: $(tail -n 1 log), loss $(jq .final_loss whole.json)"
 run 0 "${mlp[@]}" --steps 12 --log thin --log-every 5
 [ "$(cut -d , -f 1 thin | tr '\n' ' ')" = "step 5 10 " ] || fail "--log-every 5: $(cat thin)"
+if "$train" --help | grep -q -e --loss-scale; then # with this one the step overflows
+    run 1 "${mlp[@]}" --steps 1 --precision fp16 --loss-scale 1048576 --log scaled
+    [ "$(tail -n 1 scaled | cut -d , -f 5)" = 1048576 ] || fail "--log: the loss scale is not 1048576: $(tail -n 1 scaled)"
+fi
 
 # ---- a run that goes on ----
 
