@@ -62,6 +62,10 @@ tail -n 1 log | awk -F , -v loss="$(jq .final_loss whole.json)" '
     fail "--log: the last row is wrong: $(tail -n 1 log), loss $(jq .final_loss whole.json)"
 run 0 "${mlp[@]}" --steps 12 --log thin --log-every 5
 [ "$(cut -d , -f 1 thin | tr '\n' ' ')" = "step 5 10 " ] || fail "--log-every 5: $(cat thin)"
+if "$train" --help | grep -q -e --loss-scale; then # with this one the step overflows
+    run 1 "${mlp[@]}" --steps 1 --precision fp16 --loss-scale 1048576 --log scaled
+    [ "$(tail -n 1 scaled | cut -d , -f 5)" = 1048576 ] || fail "--log: the loss scale is not 1048576: $(tail -n 1 scaled)"
+fi
 
 # ---- a run that goes on ----
 
@@ -81,6 +85,14 @@ run 2 "${mlp[@]}" --steps 12 --resume half --log list
 grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
 [ "$(wc -l <list)" -eq 9 ] || fail "another file was changed"
 [ "$(find . -name 'list.*')" = '' ] || fail "a refused run leaves $(find . -name 'list.*')"
+cp log unreadable
+chmod 200 unreadable
+bounded=()
+[ "$(id -u)" -ne 0 ] || bounded=(setpriv --bounding-set=-dac_override,-dac_read_search) # else root reads all files
+"${bounded[@]}" "$train" "${mlp[@]}" --steps 12 --resume half --log unreadable >out 2>err
+[ $? -eq 2 ] || fail "a log that cannot be read: expected status 2"
+chmod 600 unreadable
+cmp -s log unreadable || fail "a log that cannot be read has lost its rows"
 
 # ---- what cannot be written: the same in all stages ----
 

@@ -32,6 +32,8 @@ static FILE *open_old(const char *path, const char *header)
 {
     char line[256];
     FILE *old = fopen(path, "r");
+    if (old == NULL && errno != ENOENT)
+        die("--log: cannot read %s, which this run would continue: %s; name another file", path, strerror(errno));
     if (old != NULL && fgets(line, sizeof line, old) != NULL && strcmp(line, header) != 0)
         die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
     return old;
@@ -67,7 +69,7 @@ static double without_sign_of_nan(double x)
 void step_log_add(StepLog *log, const StepRow *row)
 {
     char line[256];
-    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%g,%.3f,%.3f,%.1f\n", row->step,
+    const int length = snprintf(line, sizeof line, "%ld,%.9g,%.7g,%.9g,%.9g,%.3f,%.3f,%.1f\n", row->step,
                                 without_sign_of_nan(row->loss), row->learning_rate,
                                 without_sign_of_nan(row->gradient_norm), row->loss_scale, 1e3 * row->seconds,
                                 1e3 * row->exposed, row->units / row->seconds);
