@@ -128,40 +128,51 @@ def check_lanes(lanes, runs, directory):
         check(sorted(shown) == sorted(expected), f"{run['label']}: the events of step {step} differ from the trace's")
 
 
+def read_memory(run, directory):
+    """{rank: [(begin, end, MB of each kind)]} of the run's step: what each sample says holds until the next one."""
+    trace, held = load(directory, f"{run['name']}.trace.json"), {}
+    step = [e for e in trace if e["ph"] in "Xi" and e["args"].get("step") == run["step"] and e.get("tid", 9) <= 1]
+    begin, end = min(e["ts"] for e in step), max(e["ts"] + e.get("dur", 0) for e in step)
+    for rank in {e["pid"] for e in step}:
+        samples = [e for e in trace if e["ph"] == "C" and e["pid"] == rank and e["ts"] <= end]
+        samples = [e for e in samples if e["ts"] < begin][-1:] + [e for e in samples if e["ts"] >= begin]
+        times = [max(0, ts - begin) / 1e3 for ts in [e["ts"] for e in samples] + [end]]
+        held[rank] = [(time, until, [e["args"][kind] / 1e6 for kind in MEMORY])
+                      for e, time, until in zip(samples, times, times[1:])]
+    return held
+
+
+def check_area(where, points, levels, most):
+    """levels: [(begin, end, MB)]. The area's upper edge goes from left to right, its lower one back."""
+    expected = [(time, mb) for begin, end, mb in levels for time in (begin, end)]
+    check(len(points) == 2 * len(expected), f"{where} has {len(points)} corners, not {2 * len(expected)}")
+    for (x, top), (x_below, bottom), (time, mb) in zip(points, points[::-1], expected):
+        height = (bottom - top) * most / 38
+        if max(abs(x - time), abs(x_below - time)) > 0.002 or abs(height - mb) > 1e-3 * most:
+            return check(False, f"{where} has {height} MB at {x} and {x_below} ms, the trace {mb} MB at {time} ms")
+
+
 def check_areas(areas, rows, runs, directory):
-    """Each area's height at each sample of memory, and the table of the most and the least."""
+    """Each area at each sample of memory, and the table of the most and the least."""
     drawn = {title.split(", at most")[0]: points for title, points in areas}
-    most, expected = 0, {}
-    for run in runs:
-        trace = load(directory, f"{run['name']}.trace.json")
-        step = [e for e in trace if e["ph"] in "Xi" and e["args"].get("step") == run["step"] and e.get("tid", 9) <= 1]
-        begin, end = min(e["ts"] for e in step), max(e["ts"] + e.get("dur", 0) for e in step)
-        for rank in sorted({e["pid"] for e in step}):
-            samples = [e for e in trace if e["ph"] == "C" and e["pid"] == rank and e["ts"] <= end]
-            samples = [e for e in samples if e["ts"] < begin][-1:] + [e for e in samples if e["ts"] >= begin]
-            most = max([most, *(sum(e["args"].values()) / 1e6 for e in samples)])
-            expected[run["label"], rank] = [[e["args"][kind] / 1e6 for kind in MEMORY] for e in samples]
+    held = {(run["label"], rank): samples for run in runs for rank, samples in read_memory(run, directory).items()}
+    most = max(sum(mb) for samples in held.values() for _, _, mb in samples)
     count = 0
-    for (label, rank), samples in expected.items():
+    for (label, rank), samples in held.items():
         for kind, name in enumerate(AREAS):
-            values = [sample[kind] for sample in samples]
-            points = drawn.get(f"{label}, rank {rank}: {name}")
-            check((points is None) == (max(values) == 0), f"{label}, rank {rank}: no area, or one too many, of {name}")
-            if points is None:
-                continue
-            count += 1
-            upper, lower = points[:len(points) // 2], points[len(points) // 2:][::-1]
-            heights = [(b[1] - a[1]) * most / 38 for a, b in zip(upper[::2], lower[::2], strict=True)]
-            good = len(heights) == len(values) and all(abs(a - b) < 1e-3 * most for a, b in zip(heights, values))
-            check(good, f"{label}, rank {rank}: the area of {name} is not what the trace has")
+            where, levels = f"{label}, rank {rank}: {name}", [(begin, end, mb[kind]) for begin, end, mb in samples]
+            points = drawn.get(where)
+            check((points is None) == all(mb == 0 for _, _, mb in levels), f"{where}: no area, or one too many")
+            if points is not None:
+                count += 1
+                check_area(where, points, levels, most)
     check(count == len(areas) > 50, f"{len(areas)} areas are drawn, {count} were expected")
     for row in rows:
-        samples = expected[row[0], int(row[1])]
         for kind in range(len(MEMORY)):
-            values = [sample[kind] for sample in samples]
+            values = [mb[kind] for _, _, mb in held[row[0], int(row[1])]]
             same(row[2 + 2 * kind], max(values), 1, f"the most memory of {MEMORY[kind]} in {row[0]}")
             same(row[3 + 2 * kind], min(values), 1, f"the least memory of {MEMORY[kind]} in {row[0]}")
-    check(len(rows) == len(expected), "the table of memory lacks a rank")
+    check(len(rows) == len(held), "the table of memory lacks a rank")
 
 
 def check_keys(keys):
