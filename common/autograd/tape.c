@@ -143,7 +143,8 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
     if (first) {
         tensor->grad_dtype = gradient_dtype(tape, tensor);
         tensor->grad_in_block = tensor->in_block;
-        tensor->grad = arena_alloc(tensor->in_block ? &tape->block_arena : &tape->arena, device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
+        tensor->grad = arena_alloc(tensor->in_block ? &tape->block_arena : &tape->arena,
+                                   device_rounded_bytes(tensor->grad_dtype, tensor_count(tensor)));
     }
     return (Gradient){.values = tensor->grad, .add = !first, .dtype = tensor->grad_dtype};
 }
