@@ -11,9 +11,9 @@ import subprocess
 import sys
 import tempfile
 
-RANKS, STEPS, BLOCK = 2, 4, 1024
+RANKS, STEPS, LAYERS, BLOCK = 2, 4, 2, 1024
 # In buckets, gradients begin at multiples of 64 bytes. All of this model have such a size: no bytes are between them.
-GPT = ("--model gpt --layers 2 --heads 2 --width 32 --context 16 --batch-size 8 --eval-samples 8 "
+GPT = (f"--model gpt --layers {LAYERS} --heads 2 --width 32 --context 16 --batch-size 8 --eval-samples 8 "
        f"--lr-schedule constant --warmup-steps 0 --steps {STEPS}").split()
 BUCKETS = ["--bucket-cap-mb", "0.03", "--first-bucket-mb", "0.01"]
 RUNS = [("stage1_naive", ["--allreduce", "mpi"]),
@@ -65,6 +65,21 @@ def check_kinds(trace):
     expect(min(times) == 0, f"the earliest event must be at 0, not {min(times)}")
 
 
+def check_what_is_freed(samples, events, summary):
+    """Within a pass, activations only grow, but a block that is computed again frees its own: in forward, and in
+    backward. Whole gradients are gone before the update."""
+    falls = set()
+    for e in events:
+        if e["name"] in ("forward", "backward"):
+            held = [s["args"]["activations"] for s in samples if e["ts"] <= s["ts"] <= end(e)]
+            falls.add(sum(after < before for before, after in zip(held, held[1:])))
+        if e["name"] == "optimizer":
+            held = [s["args"]["whole_gradients"] for s in samples if s["ts"] <= e["ts"]][-1]
+            expect(held == 0, f"step {e['args']['step']}: {held} bytes of whole gradients when the update begins")
+    blocks = LAYERS if summary["flags"]["recompute"] else 0
+    expect(falls == {blocks}, f"activations must be freed {blocks} times in each pass, not {falls}")
+
+
 def check_memory(samples, rank, summary):
     """The summary is of rank 0: what is there all the time, and the most of what comes and goes."""
     most = {kind: max(e["args"][kind] for e in samples) for kind in MEMORY}
@@ -75,8 +90,8 @@ def check_memory(samples, rank, summary):
     if rank == 0:
         memory = {kind: round(1e6 * summary["memory"][f"{kind}_mb"]) for kind in MEMORY}
         differ = [kind for kind in MEMORY if kind not in ("activations", "operands") and memory[kind] != most[kind]]
-        expect(not differ and most["activations"] <= memory["activations"], f"samples have at most {most}, the summary has "
-               f"{memory}")
+        expect(not differ and most["activations"] <= memory["activations"],
+               f"samples have at most {most}, the summary has {memory}")
 
 
 def check_compute(events, micro_batches):
@@ -191,7 +206,9 @@ def check_run(launcher, build, directory, flags, scratch):
     calls = []
     for rank in range(RANKS):
         events = [e for e in trace if e["pid"] == rank and e["ph"] not in "MC"]
-        check_memory([e for e in trace if e["pid"] == rank and e["ph"] == "C"], rank, summary)
+        samples = [e for e in trace if e["pid"] == rank and e["ph"] == "C"]
+        check_memory(samples, rank, summary)
+        check_what_is_freed(samples, events, summary)
         collectives = [e for e in events if e["tid"] == 1 and e["ph"] == "X"]
         check_compute(events, summary["flags"]["accumulate"] or 1)
         check_collectives(collectives, summary)

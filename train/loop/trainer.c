@@ -40,7 +40,7 @@ typedef struct Trainer {
     RankGather norm_ranks;    /* --norm sync-batch: what the model hears of that group */
     Progress progress;
     RunRecord record;
-    MemoryWatch memory;     /* with --trace */
+    MemoryWatch memory;     /* started with --trace */
     float *initial_weights; /* rank 0, for --verify: the weights after the broadcast; owned */
 } Trainer;
 
@@ -151,6 +151,7 @@ static double train_step(Trainer *trainer, long step)
     phase_begin(&phases, PART_STEP);
     for (int k = 0; k < K; k++)
         loss += train_micro_batch(trainer, k + 1 == K, &phases);
+    memory_watch_sample(&trainer->memory); /* the stage has freed what it needs for backward only */
 
     phase_begin(&phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step) && !trainer->replica.scaler.skip_not_finite)
@@ -208,8 +209,7 @@ static void run_step(Trainer *trainer, long step)
     const double loss_scale = (double)trainer->replica.scaler.scale;
     report_loss(trainer, step, train_step(trainer, step), loss_scale);
     ddp_after_update(trainer->ddp); /* after the report, which would wait for the gathers that this starts */
-    if (options->trace != NULL)
-        memory_watch_sample(&trainer->memory);
+    memory_watch_sample(&trainer->memory);
     if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
         record->evaluation = way_evaluate(&record->way, step + 1);
     progress_step(&trainer->progress, step, record->final_loss,

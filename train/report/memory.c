@@ -6,6 +6,8 @@
 
 void memory_watch_sample(const MemoryWatch *watch)
 {
+    if (watch->tape == NULL)
+        return;
     const DdpMemory held = ddp_memory(watch->ddp);
     const Tape *tape = watch->tape;
     const double now = now_seconds();

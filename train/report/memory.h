@@ -1,5 +1,7 @@
-/* memory.h: for --trace: what this rank's memory holds, sampled whenever an operation needs parameters, and whenever a
- * gradient needs memory or is ready: only then does it change.
+/* memory.h: for --trace: what this rank's memory holds, sampled whenever an operation needs parameters, whenever a
+ * gradient needs memory or is ready, and before and after the update. Between two samples only activations change. They
+ * grow, until a block that is computed again frees its own; in forward, the block's last sample lacks the results of
+ * its last operations, which need no parameters.
  */
 #ifndef LOCKSTEP_TRAIN_MEMORY_H
 #define LOCKSTEP_TRAIN_MEMORY_H
@@ -16,7 +18,7 @@ typedef struct MemoryWatch {
 
 /* Begins to listen to the tape; call it after ddp_create(). The watch must stay where it is while the tape is used. */
 void memory_watch_start(MemoryWatch *watch, Tape *tape, const Ddp *ddp, const Optimizer *optimizer);
-/* Adds a sample to the timeline. */
+/* Adds a sample to the timeline; nothing if the watch was not started. */
 void memory_watch_sample(const MemoryWatch *watch);
 
 #endif
