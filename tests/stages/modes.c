@@ -213,12 +213,15 @@ int fan_weight(const Mode *mode, int branch)
     return 1 + branch * (mode->biases ? 2 : 1);
 }
 
-static void add_parameter(Fan *fan, const char *kind, int branch, int ndim, const Mode *mode, Rng *rng)
+/* A bias has three dimensions, so that its size is not the product of the first two. */
+static void add_parameter(Fan *fan, const char *kind, int branch, const Mode *mode, Rng *rng)
 {
+    const bool is_bias = strcmp(kind, "bias") == 0;
+    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
     char name[32] = "trunk.weight";
     if (branch >= 0)
         snprintf(name, sizeof name, "branch%d.%s", branch, kind);
-    Parameter *parameter = parameters_add(&fan->parameters, name, ndim, (int64_t[]){mode->width, mode->width});
+    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 3 : 2, shape);
     parameter->tensor.requires_grad = parameter->index != mode->frozen;
     init_uniform(parameter, rng, sqrtf(3) / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
 }
@@ -228,11 +231,11 @@ void fan_create(Fan *fan, const Mode *mode, uint64_t seed)
     Rng rng;
     rng_seed(&rng, seed);
     *fan = (Fan){.tape = {.precision = DTYPE_F32}};
-    add_parameter(fan, "weight", -1, 2, mode, &rng);
+    add_parameter(fan, "weight", -1, mode, &rng);
     for (int k = 0; k < mode->branches; k++) {
-        add_parameter(fan, "weight", k, 2, mode, &rng);
+        add_parameter(fan, "weight", k, mode, &rng);
         if (mode->biases)
-            add_parameter(fan, "bias", k, 1, mode, &rng);
+            add_parameter(fan, "bias", k, mode, &rng);
     }
 }
 

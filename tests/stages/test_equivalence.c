@@ -57,6 +57,21 @@ static double compare_updated_weights(Pair *pair, long step, const char *what, d
 
 /* ---- one training ---- */
 
+/* Returns the largest difference between weights after the step. */
+static double train_step(Pair *pair, long step, const char *what, double tolerance)
+{
+    expect_zero_gradients(pair, step);
+    pair_ranks_gradient(pair);
+    pair_compare_weights(pair, "before the optimizer", what, tolerance,
+                         "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
+    pair_whole_gradient(pair, step);
+    expect_right_gradients(pair, step, what, fmax(tolerance, 1e-5));
+    pair_update(pair, step);
+    double worst = compare_updated_weights(pair, step, what, tolerance);
+    replicas_check_equal(pg, &pair->ranks->model.parameters);
+    return worst;
+}
+
 static void train_and_compare(Options options, int64_t samples, const char *frozen, const char *what,
                               double tolerance)
 {
@@ -64,18 +79,8 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
     double worst = 0;
     pair_compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so "
                                                          "that all ranks start with its weights");
-    for (long step = 0; step < options.steps; step++) {
-        expect_zero_gradients(pair, step);
-        pair_ranks_gradient(pair);
-        pair_compare_weights(pair, "before the optimizer", what, tolerance,
-                             "the parameter itself (tensor.data) was reduced or scaled, not its gradient "
-                             "(tensor.grad)");
-        pair_whole_gradient(pair, step);
-        expect_right_gradients(pair, step, what, fmax(tolerance, 1e-5));
-        pair_update(pair, step);
-        worst = fmax(worst, compare_updated_weights(pair, step, what, tolerance));
-        replicas_check_equal(pg, &pair->ranks->model.parameters);
-    }
+    for (long step = 0; step < options.steps; step++)
+        worst = fmax(worst, train_step(pair, step, what, tolerance));
     print_message("  stage %d, %d ranks, %s: largest difference %.2e in %ld steps\n", ddp_stage_number,
                   pg_world_size(pg), what, worst, options.steps);
     pair_free(pair);
@@ -222,6 +227,18 @@ static void test_sgd_with_momentum_and_decay(void **state)
     }
 }
 
+/* As a generator and its adversary are: what ddp_create() returns owns all of its state. */
+static void test_two_models_at_once(void **state)
+{
+    const Options options[] = {toy_options("mlp-toy"), toy_options("gpt")};
+    Pair *pairs[] = {pair_create(pg, &options[0], 240, NULL), pair_create(pg, &options[1], 240, NULL)};
+    for (long step = 0; step < 4; step++)
+        for (int i = 0; i < 2; i++)
+            train_step(pairs[i], step, i == 0 ? "the first of two models" : "the second of two models", 1e-5);
+    for (int i = 0; i < 2; i++)
+        pair_free(pairs[i]);
+}
+
 /* Unequal shares on 3 or 4 ranks, and a shorter last batch in the epoch: a mean of per-rank means fails here. */
 static void test_uneven_batches(void **state)
 {
@@ -359,6 +376,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_no_more_travels_than_gradients),
         cmocka_unit_test(test_sgd),
         cmocka_unit_test(test_sgd_with_momentum_and_decay),
+        cmocka_unit_test(test_two_models_at_once),
         cmocka_unit_test(test_uneven_batches),
         cmocka_unit_test(test_empty_share),
         cmocka_unit_test(test_uneven_ranks),

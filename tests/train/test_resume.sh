@@ -77,8 +77,8 @@ killed()
         [ -e "$scratch/half.save" ] && break
         sleep 0.1
     done
-    # not a hard link: the run may put the next file in this one's place meanwhile, and then there is nothing to link
-    cp "$scratch/half.save" "$scratch/killed.save" || fail "no file after a minute"
+    # neither a hard link nor cp: both fail if the run puts the next file in this one's place meanwhile
+    cat "$scratch/half.save" >"$scratch/killed.save" || fail "no file after a minute"
     kill $launched
     wait $launched
     local steps=$(($(state_of killed.save | jq '.step | tonumber') + 3))
