@@ -35,8 +35,8 @@ typedef struct Buckets {
 
 /* Places the gradient of every trained parameter in a bucket, zeroed. order: the indices of all trained parameters, in
  * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.
- * The memory comes from pg_alloc_shared(), so all three functions are collective. (Only
- * tests of the plan pass NULL for pg: plain device memory.) */
+ * The memory comes from pg_alloc_shared(), so all three functions are collective. Only tests of the plan alone pass
+ * NULL for pg. They get plain device memory. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap);
 /* Gives each bucket what the codec needs for what is sent: Bucket.sent. */
