@@ -137,7 +137,7 @@ void trial_free(Trial *trial)
 static float scale_of(const Trial *trial, int step, int k)
 {
     const bool last = k == trial->mode->micro_batches - 1;
-    return (last ? 0.37f + 0.11f * (float)step : 3) / (float)(pg_world_size(trial->pg) * trial->mode->micro_batches);
+    return (last ? 0.37f + 0.11f * (float)(step % 7) : 3) / (float)(pg_world_size(trial->pg) * trial->mode->micro_batches);
 }
 
 void trial_micro_batch(Trial *trial, int step, int k)
