@@ -77,6 +77,10 @@ cp best before
 run 0 "${mlp[@]}" --steps 12 --resume half --log log --eval-every 3 --save-best best
 cut -d , -f 1-5 log | cmp -s - expected || fail "--log of a resumed run: $(cut -d , -f 1-5 log | diff expected - | tr '\n' ' ')"
 cmp -s best before || fail "a resumed run has replaced the best state by a worse one"
+# Over one held-out sample the loss may be lower than over all of them, and says nothing about them.
+run 0 "${mlp[@]}" --steps 12 --resume half --eval-every 3 --save-best best --eval-samples 7
+grep -q 'note: half: its best loss, .* is over other held-out samples' err || fail "no note says that two losses cannot be compared"
+! cmp -s best before || fail "the best loss over all samples was compared with one over 7"
 # If the best state is not there, the next one is the best.
 run 0 "${mlp[@]}" --steps 12 --resume half --eval-every 3 --save-best another
 [ -e another ] || fail "a resumed run that finds no best state has written none"

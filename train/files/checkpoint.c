@@ -108,6 +108,7 @@ static cJSON *state_to_metadata(const CheckpointState *state)
     add_text(metadata, "learning_rate", "%.9g", (double)state->learning_rate);
     if (isfinite(state->best_loss))
         add_text(metadata, "best_loss", "%.17g", state->best_loss);
+    add_text(metadata, "best_loss_samples", "%ld", state->best_loss_samples);
     add_text(metadata, "epoch", "%ld", state->place.epoch);
     add_text(metadata, "epoch_samples", "%lld", (long long)state->place.samples);
     cJSON_AddStringToObject(metadata, "model", state->model);
@@ -259,6 +260,9 @@ static void metadata_to_state(const SafetensorsFile *file, CheckpointState *stat
     state->best_loss = (double)INFINITY;
     if (safetensors_metadata(file, "best_loss") != NULL)
         state->best_loss = metadata_number(file, "best_loss", 0, DBL_MAX);
+    state->best_loss_samples = -1;
+    if (safetensors_metadata(file, "best_loss_samples") != NULL)
+        state->best_loss_samples = (long)metadata_number(file, "best_loss_samples", 0, LARGEST_COUNT);
     read_place(file, state);
     for (int i = 0; i < state->setting_count; i++) {
         const char *words = safetensors_metadata(file, state->settings[i].key);

@@ -31,6 +31,7 @@ typedef struct CheckpointState {
     long good_steps;  /* fp16: steps since the loss scale changed */
     float learning_rate; /* of the last step; 0: none yet */
     double best_loss; /* the lowest on held-out data so far (--eval-every); INFINITY: none */
+    long best_loss_samples; /* over which it was computed; 0: all. -1: not known, in a file of an older version */
     DataPlace place;  /* at which the next step begins; epoch -1: not known, in a file of an older version */
     /* The meaning of the numbers, which must not differ: "--model mlp --activation gelu --optimizer sgd". */
     char model[128];

@@ -36,6 +36,7 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
                              .loss_scale = replica->scaler.scale,
                              .good_steps = replica->scaler.good_steps,
                              .best_loss = replica->best_loss,
+                             .best_loss_samples = replica->options->eval_samples,
                              .place = sampler_place(sampler, next_step)};
     if (next_step > 0)
         state.learning_rate = learning_rate(replica->options, next_step - 1, replica->total_steps);
@@ -48,8 +49,8 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
                  optimizer);
     const size_t used = strlen(state.model);
     if (replica->power_sgd != NULL) /* each rank has a state of its own */
-        snprintf(state.model + used, sizeof state.model - used, " --grad-dtype powersgd --powersgd-rank %d on %d rank(s)",
-                 replica->options->power_sgd_rank, sampler->world_size);
+        snprintf(state.model + used, sizeof state.model - used,
+                 " --grad-dtype powersgd --powersgd-rank %d on %d rank(s)", replica->options->power_sgd_rank, sampler->world_size);
     add_settings(replica, sampler, &state);
     return state;
 }
@@ -73,6 +74,21 @@ static void tell_differences(const Replica *replica, const char *path, const Che
     if (again > 0)
         advise("%s: was saved after %lld samples of an epoch, which are no whole number of this run's steps: the last "
                "%lld of them are trained again", path, (long long)saved->place.samples, (long long)again);
+}
+
+/* Losses over other samples cannot be compared. */
+static void take_best_loss(Replica *replica, const char *path, CheckpointState *saved, CheckpointState *ours)
+{
+    const char *was = checkpoint_setting(saved, CHECKPOINT_DATA)->words;
+    const char *is = checkpoint_setting(ours, CHECKPOINT_DATA)->words;
+    replica->best_loss = saved->best_loss;
+    if (!isfinite(saved->best_loss) || saved->best_loss_samples < 0 ||
+        (saved->best_loss_samples == ours->best_loss_samples && strcmp(was, is) == 0))
+        return;
+    replica->best_loss = (double)INFINITY;
+    if (!replica->resumes_quietly)
+        advise("%s: its best loss, %.6g, is over other held-out samples than this run's, so it is forgotten: the first "
+               "evaluation counts as the best", path, saved->best_loss);
 }
 
 long replica_resume(Replica *replica, const char *path, Sampler *sampler)
@@ -100,7 +116,7 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
         replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MOST); /* older versions had no limit */
         replica->scaler.good_steps = saved.good_steps;
     }
-    replica->best_loss = saved.best_loss;
+    take_best_loss(replica, path, &saved, &ours);
     return saved.step;
 }
 
