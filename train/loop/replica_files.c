@@ -50,7 +50,8 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
     const size_t used = strlen(state.model);
     if (replica->power_sgd != NULL) /* each rank has a state of its own */
         snprintf(state.model + used, sizeof state.model - used,
-                 " --grad-dtype powersgd --powersgd-rank %d on %d rank(s)", replica->options->power_sgd_rank, sampler->world_size);
+                 " --grad-dtype powersgd --powersgd-rank %d on %d rank(s)", replica->options->power_sgd_rank,
+                 sampler->world_size);
     add_settings(replica, sampler, &state);
     return state;
 }
