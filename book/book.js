@@ -1,164 +1,141 @@
 "use strict";
-/* book.js: brings code beside the text, explains words, searches, copies commands, turns pages. Without it every page
- * still shows its text, and below or beside it all code that it cites. */
-const page = document.documentElement, framed = self !== top;
-const at = selector => document.querySelector(selector), all = selector => [...document.querySelectorAll(selector)];
-const stored = (...value) => { try { return value.length ? localStorage.theme = value[0] : localStorage.theme; } catch { return null; } };
-const theme = new URLSearchParams(location.search).get("theme") ?? stored();
+/* book.js: brings code beside the text, explains words, searches, copies commands, turns pages. Without it a page shows
+ * its text and all code that it cites. */
+const page = document.documentElement, at = selector => document.querySelector(selector);
+const all = selector => [...document.querySelectorAll(selector)];
+const on = (kind, act, place = document) => place.addEventListener(kind, act);
+const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
+
+const theme = new URLSearchParams(location.search).get("theme") ?? localStorage.theme;
 if (theme) page.dataset.theme = theme;
-page.classList.add("js", ...framed ? ["framed"] : []);
+page.classList.add("js", self === top ? "alone" : "framed"); /* framed: a whole file beside a text */
+const themeNow = () => page.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+const otherTheme = () => themeNow() === "dark" ? "light" : "dark";
 
-function make(tag, properties, ...children) {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
+function beginTheme() {
+    const button = at("#theme");
+    button.hidden = false;
+    button.textContent = otherTheme();
+    button.onclick = () => {
+        localStorage.theme = page.dataset.theme = otherTheme();
+        button.textContent = otherTheme();
+    };
 }
 
-const isDark = () => (page.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-
-/* ---- code beside the text: an excerpt of this page, or the page of a whole file in a frame ---- */
-
-let opener = null; /* the link that brought what is shown; Escape goes back to it */
-let side, bar;
-
-function open(link, content) {
-    all("#code .shown, #code iframe").forEach(old => old.localName === "iframe" ? old.remove() : old.classList.remove("shown"));
-    all("main a[aria-current]").forEach(other => other.removeAttribute("aria-current"));
-    link.closest("main")?.contains(link) && link.setAttribute("aria-current", "true");
-    if (link.closest("main")) opener = link;
-    document.body.classList.add("open");
-    if (content.localName === "iframe") side.append(content);
-    else content.classList.add("shown");
-    bar.replaceChildren(...content.localName === "iframe" ? [make("a", { href: link.href, textContent: content.title })] : [],
-        make("button", { type: "button", textContent: "Close", onclick: close }));
-    side.scrollTop = 0;
-}
+let opener = null; /* the link that brought the code; Escape goes back to it */
 
 function close() {
     document.body.classList.remove("open");
     opener?.focus();
 }
 
-function follow(event) {
-    const link = event.target.closest?.("a.file, a.note");
-    if (!link || bar.contains(link) || !side || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
-    event.preventDefault();
-    const excerpt = link.dataset.note && document.getElementById(`code-${link.dataset.note}`);
-    if (excerpt) {
-        open(link, excerpt);
-        if (event.detail === 0) excerpt.querySelector("a").focus(); /* the keyboard did it */
-    } else {
-        const address = new URL(link.href);
-        address.search = `theme=${isDark() ? "dark" : "light"}`;
-        open(link, make("iframe", { src: address.href, title: link.dataset.file }));
+/* Shows the excerpt of an anchor if this page has it, or else a whole file in a frame. */
+function open(link) {
+    all("#code iframe").forEach(frame => frame.remove());
+    all("#code .shown").forEach(excerpt => excerpt.classList.remove("shown"));
+    if (at("main").contains(link)) {
+        opener?.removeAttribute("aria-current");
+        opener = link;
+        opener.setAttribute("aria-current", "true");
     }
+    at("#code .bar").replaceChildren(make("button", { type: "button", textContent: "close", onclick: close }));
+    document.body.classList.add("open");
+    at("#code").scrollTop = 0;
+    const excerpt = document.getElementById(`code-${link.dataset.note}`);
+    excerpt?.classList.add("shown");
+    if (excerpt) return;
+    const address = new URL(link.href);
+    address.search = `theme=${themeNow()}`;
+    at("#code .bar").append(make("a", { href: link.href, textContent: link.dataset.file }));
+    at("#code").append(make("iframe", { src: address.href, title: link.dataset.file }));
 }
 
-function beginSide() {
-    side = at("#code");
-    if (!side) return;
-    bar = make("div", { className: "bar" });
-    side.prepend(bar);
-    document.addEventListener("click", follow);
-    const first = at("main a.note");
-    if (first && matchMedia("(min-width: 1000px)").matches) open(first, document.getElementById(`code-${first.dataset.note}`));
+function beginCode() {
+    if (!at("#code")) return;
+    at("#code").prepend(make("div", { className: "bar" }));
+    on("click", event => {
+        const link = event.target.closest("a[data-file]");
+        if (!link || link.closest(".bar") || event.ctrlKey || event.metaKey || event.shiftKey) return;
+        event.preventDefault();
+        open(link);
+        if (event.detail === 0) at("#code .shown a, #code .bar a").focus(); /* Enter was pressed */
+    });
+    if (at("main a.note") && innerWidth >= 1000) open(at("main a.note"));
 }
 
-/* ---- words of the glossary ---- */
-
+/* The line of the glossary, below a word under the pointer or with the focus. */
 function beginWords() {
     const tip = make("div", { id: "tip", role: "tooltip", hidden: true });
     document.body.append(tip);
     const show = event => {
-        const word = event.target.closest?.(".word");
-        if (!word) return event.target.closest?.("#tip") || hide();
-        tip.replaceChildren(make("b", { textContent: word.dataset.word }), `: ${WORDS[word.dataset.word]}`);
-        tip.hidden = false;
-        word.setAttribute("aria-describedby", "tip");
-        const { left, top, bottom } = word.getClientRects()[0];
-        tip.style.left = `${Math.max(8, Math.min(left, innerWidth - tip.offsetWidth - 16))}px`;
-        tip.style.top = `${bottom + tip.offsetHeight + 8 < innerHeight ? bottom + 2 : top - tip.offsetHeight - 2}px`;
-    };
-    const hide = () => {
-        tip.hidden = true;
+        const word = event.target.closest(".word");
+        if (event.target === tip) return;
         at("[aria-describedby=tip]")?.removeAttribute("aria-describedby");
+        tip.hidden = !word;
+        if (!word) return;
+        tip.textContent = `${word.dataset.word}: ${WORDS[word.dataset.word]}`;
+        word.setAttribute("aria-describedby", "tip");
+        const { left, top, bottom } = word.getClientRects()[0], below = bottom + tip.offsetHeight < innerHeight;
+        tip.style.left = `${Math.max(8, Math.min(left, innerWidth - tip.offsetWidth - 16))}px`;
+        tip.style.top = `${below ? bottom : top - tip.offsetHeight}px`;
     };
-    for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, show);
-    addEventListener("scroll", hide, { passive: true });
-    return hide;
+    for (const kind of ["pointerover", "focusin"]) on(kind, show);
+    on("keydown", event => { if (event.key === "Escape") tip.hidden = true; });
 }
 
-/* ---- search ---- */
-
-function search(input, found) {
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    if (input.value.trim().length < 2) return found.replaceChildren();
-    const score = ([, title, section, text]) => words.reduce((sum, word) => {
-        const points = 9 * section.toLowerCase().includes(word) + 3 * title.toLowerCase().includes(word) + text.toLowerCase().includes(word);
-        return points && sum && sum + points;
-    }, 1);
-    const hits = INDEX.map(entry => [score(entry), entry]).filter(([points]) => points).sort((a, b) => b[0] - a[0]);
-    found.replaceChildren(make("span", { textContent: hits.length ? `${hits.length} places` : "Nothing found." }),
-        ...hits.slice(0, 12).map(([, [address, title, section, text]]) => {
-            const place = Math.max(0, text.toLowerCase().indexOf(words[0]) - 60);
-            return make("a", { href: page.dataset.root + address }, make("b", { textContent: section }),
-                make("small", { textContent: title }), make("small", { textContent: `… ${text.slice(place, place + 150)} …` }));
-        }));
+/* Shows the sections that have all words: those with a word in the heading first. */
+function search() {
+    const words = at("#search input").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const points = ([, ...texts]) => words.reduce((sum, word) => {
+        const [title, heading, text] = texts.map(part => part.toLowerCase().includes(word));
+        return sum && (title || heading || text) && sum + 3 * title + 9 * heading;
+    }, words.join("").length > 1);
+    const hits = INDEX.map(entry => [points(entry), entry]).filter(hit => hit[0]).sort((a, b) => b[0] - a[0]);
+    const links = hits.slice(0, 12).map(([, [address, title, heading, text]]) => {
+        const link = make("a", { href: page.dataset.root + address, textContent: heading });
+        const place = Math.max(0, text.toLowerCase().indexOf(words[0]) - 60);
+        link.append(...[title, text.slice(place, place + 150)].map(line => make("small", { textContent: line })));
+        return link;
+    });
+    at("#found").replaceChildren(...words.length ? [`${hits.length} found`, ...links] : []);
 }
 
 function beginSearch() {
-    const form = at("#search"), input = form.querySelector("input"), found = at("#found");
-    form.hidden = false;
-    input.addEventListener("focus", () => document.head.append(make("script", {
-        src: `${page.dataset.root}search.js`, onload: () => input.value && search(input, found) })), { once: true });
-    input.addEventListener("input", () => typeof INDEX === "undefined" || search(input, found));
-    form.addEventListener("submit", event => { event.preventDefault(); found.querySelector("a")?.click(); });
-    return () => { found.replaceChildren(); };
+    at("#search").hidden = false;
+    at("#search input").onfocus = () => {
+        if (!window.INDEX) document.head.append(make("script", { src: `${page.dataset.root}search.js`, onload: search }));
+    };
+    at("#search input").oninput = () => window.INDEX && search();
+    at("#search").onsubmit = event => {
+        event.preventDefault();
+        at("#found a")?.click();
+    };
 }
-
-/* ---- commands, keys, light and dark ---- */
 
 function beginCopying() {
-    for (const block of all(".command")) {
-        const button = make("button", { type: "button", textContent: "copy", ariaLabel: "Copy this command" });
-        button.addEventListener("click", async () => {
-            await navigator.clipboard.writeText(block.querySelector("code").textContent);
+    for (const command of all(".command")) {
+        const button = make("button", { type: "button", textContent: "copy" });
+        button.onclick = async () => {
+            await navigator.clipboard.writeText(command.querySelector("code").textContent);
             button.textContent = "copied";
-            setTimeout(() => { button.textContent = "copy"; }, 1500);
-        });
-        block.append(button);
+        };
+        command.append(button);
     }
-    for (const box of all("pre, .scroll")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 }
 
-function beginKeys(...closers) {
-    document.addEventListener("keydown", event => {
+function beginKeys() {
+    on("keydown", event => {
         if (event.key === "Escape") {
-            closers.forEach(closer => closer());
-            if (at("#contents").open) at("#contents").open = false;
-            else if (document.body.classList.contains("open")) close();
+            if (!at("#contents").open && !at("#found a") && at(".open")) close();
+            at("#contents").open = false;
+            at("#found").replaceChildren();
         }
-        const turn = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
-        if (framed || event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, pre, .scroll, figure")) return;
-        if (turn) at(`link[rel=${turn}]`) && location.assign(at(`link[rel=${turn}]`).href);
-        if (event.key === "/") { event.preventDefault(); at("#search input").focus(); }
+        if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, pre, .scroll, figure")) return;
+        if (event.key === "ArrowLeft") at(".pager [rel=prev]")?.click();
+        if (event.key === "ArrowRight") at(".pager [rel=next]")?.click();
+        if (event.key === "/") setTimeout(() => at("#search input").focus()); /* or the key would be typed there */
     });
-    document.addEventListener("click", event => { if (!event.target.closest("#contents")) at("#contents").open = false; });
+    for (const box of all("pre, .scroll, figure")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 }
 
-function beginTheme() {
-    const button = at("#theme"), name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
-    button.hidden = false;
-    button.addEventListener("click", () => {
-        page.dataset.theme = stored(isDark() ? "light" : "dark") ?? (isDark() ? "light" : "dark");
-        name();
-    });
-    name();
-}
-
-document.addEventListener("DOMContentLoaded", () => {
-    beginSide();
-    beginTheme();
-    beginCopying();
-    beginKeys(beginWords(), beginSearch());
-});
+on("DOMContentLoaded", () => [beginTheme, beginCode, beginWords, beginSearch, beginCopying, beginKeys].forEach(f => f()));
