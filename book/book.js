@@ -133,7 +133,9 @@ function beginKeys() {
         if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, pre, .scroll, figure")) return;
         if (event.key === "ArrowLeft") at(".pager [rel=prev]")?.click();
         if (event.key === "ArrowRight") at(".pager [rel=next]")?.click();
-        if (event.key === "/") setTimeout(() => at("#search input").focus()); /* or the key would be typed there */
+        if (event.key !== "/") return;
+        event.preventDefault();
+        at("#search input").focus();
     });
     for (const box of all("pre, .scroll, figure")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 }

@@ -58,7 +58,8 @@ def diff(old, new, explain):
     for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old.plain, new.plain, False).get_opcodes():
         if kind != "equal":
             said = explain([name for name, i in new.anchors.items() if j1 <= i < j2])
-            html.append(f'<div class="change">{pair(kind, i1, i2, j1, j2)}<aside>{said}</aside></div>')
+            said = said and f"<aside>{said}</aside>"
+            html.append(f'<div class="change">{pair(kind, i1, i2, j1, j2)}{said}</div>')
             continue
         head, tail = i1 + CONTEXT * (i1 > 0), i2 - CONTEXT * (i2 < len(old.plain))
         if tail - head <= CONTEXT:
