@@ -31,6 +31,7 @@ def for_python_markdown(text):
         item = re.match(r"([-*]|\d+\.) +", line)
         inside = offset and line.startswith(" " * offset)
         offset = item.end() if item else 0 if line and not inside and not lines[-1] else offset
+        lines += [""] if item and lines[-1].startswith("    ") else []
         lines.append(" " * (4 - offset) + line if inside and not item else line)
     return re.sub(r"(?<![(<\w])https?://[^\s)]*[^\s).,]", r"<\g<0>>", "\n".join(lines))
 
