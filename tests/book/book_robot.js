@@ -71,7 +71,6 @@ function switchTheme() {
 }
 
 addEventListener("load", async () => {
-    if (parent !== top) return; /* a whole file beside a text: it is a page of its own, too */
     const pathname = decodeURI(location.pathname), isFile = document.body.classList.contains("file");
     const images = [...document.querySelectorAll("main img")].filter(image => !image.naturalWidth).map(image => image.src);
     const seen = { pathname, images, figures: [...document.querySelectorAll("figure svg")].map(shows) };

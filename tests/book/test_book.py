@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -48,6 +49,8 @@ async function walk(pages) {
 }
 walk(PAGES);
 </script>"""
+# Hundreds of whole files would be loaded beside the texts. Each is shown as a page of its own, too.
+NO_FRAMES = """<meta http-equiv="Content-Security-Policy" content="frame-src 'none'">"""
 failures = 0
 
 
@@ -65,7 +68,7 @@ class Page(HTMLParser):
         super().__init__()
         self.tags, self.headings, self.title, self.inside = [], [], "", None
         self.feed(text)
-        self.ids = [attributes["id"] for _, attributes in self.tags if "id" in attributes]
+        self.ids = Counter(attributes["id"] for _, attributes in self.tags if "id" in attributes)
 
     def handle_starttag(self, tag, attributes):
         self.tags.append((tag, dict(attributes)))
@@ -96,7 +99,7 @@ def check_pages(pages):
         check({"main", "header", "nav"} <= set(kinds) and kinds.count("main") == 1, f"{path}: a landmark is missing")
         check(page.headings[:1] == [1] and page.headings.count(1) == 1, f"{path}: the first heading, and it alone, is h1")
         check(all(b <= a + 1 for a, b in zip(page.headings, page.headings[1:])), f"{path}: headings jump: {page.headings}")
-        twice = {name for name in page.ids if page.ids.count(name) > 1}
+        twice = [name for name, count in page.ids.items() if count > 1]
         check(not twice, f"{path}: ids that stand twice: {twice}")
         for tag, attributes in page.tags:
             check(tag != "img" or attributes.get("alt"), f"{path}: a picture without a text: {attributes}")
@@ -148,13 +151,13 @@ def show_all(pages):
         for path in pages:
             file = work / "site" / path
             script = "../" * len(path.parts) + "robot.js"
-            file.write_text(file.read_text(encoding="utf-8").replace("</body>", f'<script src="{script}"></script></body>'),
-                            encoding="utf-8")
+            text = file.read_text(encoding="utf-8").replace("</body>", f'<script src="{script}"></script></body>')
+            file.write_text(text.replace("<head>", f"<head>{NO_FRAMES}"), encoding="utf-8")
         (work / "frame.html").write_text(FRAME.replace("PAGES", json.dumps(order)).replace("WIDTHS", str(list(WIDTHS))),
                                          encoding="utf-8")
         command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={work}/profile",
                    "--window-size=1700,1000", "--virtual-time-budget=600000", "--dump-dom", f"file://{work}/frame.html"]
-        dumped = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=240, check=True)
+        dumped = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=500, check=True)
     found = re.search(r'<pre id="robot">(.*?)</pre>', dumped.stdout.decode(), re.DOTALL)
     if not found:
         sys.exit("FAIL: book_robot.js sent nothing: did a script stop?")
