@@ -16,6 +16,7 @@ from text import ROOT, Text, plain, words_of
 
 from figure import COLOURS, THEME  # in scripts/, which text.py adds to the path
 
+BAR = '<p class="bar"><a id="opened"></a><button id="close" type="button">close</button></p>'
 HERE = Path(__file__).resolve().parent
 STAGES = sorted(path.name for path in ROOT.glob("stage[0-9]_*"))
 
@@ -112,7 +113,7 @@ class Book:
                 return "".join(self.source(file).article(name, lambda *place: self.link(file, page, *place))
                                for file, name in cited)
             code = excerpts(text.cited, path)
-            aside = f'<aside id="code" aria-label="Code"><h2>Code of this page</h2>{code}</aside>'
+            aside = f'<aside id="code" aria-label="Code">{BAR}<h2>Code of this page</h2>{code}</aside>'
             main = text.html if path == "notes/README.md" else text.with_words(words)
             self.write(path, text.title, main, aside, "cites" if code else "")
             part = re.sub(r'(<h\d) id="[^"]*"', r"\1", from_the_top(text, text.html))

@@ -44,7 +44,7 @@ class Source:
         """The excerpt of an anchor. link(html, fragment): a link to a place of the whole file."""
         start, end = self.excerpt(name)
         heading = link(self.path, f"#note-{name}") + f" <small>lines {start + 1} to {end}</small>"
-        more = link("What follows, in the whole file", f"#L{min(end + 1, len(self.plain))}")
+        more = link("What follows, in the whole file", f"#L{min(end + 2, len(self.plain))}")
         code = self.block(start, end, "here", [self.anchors[name]])
         return f'<article id="code-{name}"><h3>{heading}</h3>{code}<p>{more}</p></article>'
 

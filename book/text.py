@@ -2,6 +2,7 @@
 import posixpath
 import re
 import sys
+from collections import Counter
 from html import escape, unescape
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from check_examples import is_whole
 # How a block without "$ " begins that holds commands.
 COMMAND = re.compile(r"flags=|for |docker |mpiexec |cmake |ctest |nsys |srun |\./check|# the proof|"
                      r"(build|bench|course|scripts|tests)/\S")
+COPY = '<button type="button">copy</button>'
 KEPT = r"<(a|code|pre|h\d|figure|table)\b.*?</\1>|<[^>]+>"  # no words of the glossary are looked for there
 BLOCKS = re.compile(r"</?(?:p|li|td|th|tr|ul|ol|table|tbody|h\d|pre|div|figure)\b[^>]*>")
 
@@ -41,7 +43,7 @@ def plain(html):
 
 
 def code_block(match):
-    """A block of code. Each of its commands stands in a frame, to which book.js adds a button that copies it."""
+    """A block of code. Each of its commands stands in a frame, with a button that copies it."""
     lines, blocks = unescape(match[1]).rstrip("\n").split("\n"), []
     prompts = any(line.startswith("$ ") for line in lines)
     while lines:
@@ -50,8 +52,8 @@ def code_block(match):
         while lines and (not is_whole("\n".join(block)[2:]) if command else not lines[0].startswith("$ ")):
             block.append(lines.pop(0))
         kind = "command prompt" if command else "output" if prompts else "command" if COMMAND.match(block[0]) else ""
-        code = escape("\n".join(block).removeprefix("$ "), False)
-        blocks.append(f'<div class="{kind}"><pre><code>{code}</code></pre></div>')
+        code = f"<pre><code>{escape(chr(10).join(block).removeprefix('$ '), False)}</code></pre>"
+        blocks.append(f'<div class="{kind}">{code}{COPY if "command" in kind else ""}</div>')
     return f'<div class="run">{"".join(blocks)}</div>'
 
 
@@ -59,7 +61,7 @@ class Text:
     """A document as HTML, with its headings [(level, name, text)] and what it cites {(file, anchor): None}."""
 
     def __init__(self, path, source, book):
-        self.path, self.book, self.cited, self.headings = path, book, {}, []
+        self.path, self.book, self.cited, self.headings, self.names = path, book, {}, [], Counter()
         html = markdown.markdown(for_python_markdown(source), extensions=["tables", "sane_lists"])
         for pattern, replacement in (
                 (r"<pre><code>(.*?)</code></pre>", code_block),
@@ -79,11 +81,10 @@ class Text:
 
     def heading(self, match):
         """Gives a heading the name that GitHub gives it."""
-        def name_of(text):
-            return re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-")
         text = plain(match[2])
-        same = sum(name_of(other) == name_of(text) for _, _, other in self.headings)
-        name = name_of(text) + (f"-{same}" if same else "")
+        name = re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-")
+        self.names[name] += 1
+        name += f"-{self.names[name] - 1}" if self.names[name] > 1 else ""
         self.headings.append((int(match[1]), name, text))
         return f'<h{match[1]} id="{name}">{match[2]}</h{match[1]}>'
 
