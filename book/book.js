@@ -116,5 +116,5 @@ document.addEventListener("DOMContentLoaded", () => {
     at("#search input").oninput = search;
     at("#search").onsubmit = () => { at("#found a")?.click(); return false; };
     for (const box of all("pre, .scroll, figure")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
-    if (at("main a.note") && innerWidth >= 1000) open(at("main a.note"));
+    if (at("#code") && at("main a.note") && innerWidth >= 1000) open(at("main a.note"));
 });

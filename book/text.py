@@ -76,8 +76,8 @@ class Text:
     def figure(self, match):
         """An SVG in the page. Its colours are those of book.css, which follow the page's switch, too."""
         svg = ((ROOT / self.path).parent / match[2]).read_text(encoding="utf-8")
-        svg = re.sub("<style>.*?</style>", "", svg, flags=re.DOTALL).replace("<svg ", f'<svg aria-label="{match[1]}" ', 1)
-        return f"<figure>{svg}</figure>"
+        svg = svg.replace("<svg ", f'<svg aria-label="{match[1]}" ', 1)
+        return f'<figure>{re.sub("<style>.*?</style>", "", svg, flags=re.DOTALL)}</figure>'
 
     def heading(self, match):
         """Gives a heading the name that GitHub gives it."""

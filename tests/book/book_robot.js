@@ -1,6 +1,6 @@
 "use strict";
-/* book_robot.js: added to each page of the book by test_book.py. Uses the page as a reader would, and sends what it shows
- * to the frame around it. The frame then changes its width, and the page says whether it is wider than that. */
+/* book_robot.js: added to each page of the book by test_book.py. Uses the page as a reader would, and sends what it
+ * shows to the frame around it. The frame then changes its width, and the page says whether it is wider than that. */
 const robotErrors = [];
 addEventListener("error", event => robotErrors.push(event.message));
 addEventListener("unhandledrejection", event => robotErrors.push(String(event.reason)));
@@ -38,7 +38,8 @@ function missedAnchors() {
         const line = anchor.closest(".l"), { top, bottom } = line.getBoundingClientRect();
         const bar = document.querySelector("body > header").getBoundingClientRect().bottom;
         const marked = getComputedStyle(line).backgroundColor !== getComputedStyle(line.parentElement).backgroundColor;
-        return top < bar || bottom > innerHeight || !marked || !line.textContent.includes(`note: ${anchor.id.slice(5)}`);
+        const right = line.textContent.includes(`note: ${anchor.id.slice(5)}`);
+        return top < bar || bottom > innerHeight || !marked || !right;
     }).map(anchor => anchor.id);
 }
 
@@ -62,7 +63,7 @@ async function searchFor(words) {
 }
 
 /* The background before and after the switch between light and dark is pressed. */
-function switchTheme() {
+function pressTheme() {
     const colour = () => getComputedStyle(document.body).backgroundColor, before = colour();
     document.getElementById("theme").click();
     const after = colour();
@@ -72,7 +73,7 @@ function switchTheme() {
 
 addEventListener("load", async () => {
     const pathname = decodeURI(location.pathname), isFile = document.body.classList.contains("file");
-    const images = [...document.querySelectorAll("main img")].filter(image => !image.naturalWidth).map(image => image.src);
+    const images = [...document.images].filter(image => !image.naturalWidth).map(image => image.src);
     const seen = { pathname, images, figures: [...document.querySelectorAll("figure svg")].map(shows) };
     document.documentElement.classList.replace("framed", "alone");
     if (isFile) seen.missed = missedAnchors();
@@ -82,7 +83,7 @@ addEventListener("load", async () => {
         words: linesOfWords(),
         commands: [...document.querySelectorAll("main .prompt")].map(one => one.querySelector("code").textContent),
         buttons: [...document.querySelectorAll("main .command")].map(one => shows(one.querySelector("button"))),
-        theme: switchTheme(),
+        theme: pressTheme(),
     });
     if (location.hash === "#search") seen.found = await searchFor("ring all-reduce");
     addEventListener("message", () => {

@@ -88,8 +88,8 @@ def check_pages(pages):
     """Links, titles, languages, headings, names, pictures: of all pages, and that all documents have one."""
     documents = [*ROOT.glob("notes/*.md"), *ROOT.glob("stage*/README.md"), *ROOT.glob("course/stage*.assignment.md"),
                  ROOT / "CONTRIBUTING.md"]
-    expected = {path.relative_to(ROOT).with_suffix(".html") for path in documents} | {Path("index.html"), Path("print.html")}
-    expected |= {Path(f"diff{n}-{n + 1}.html") for n in range(1, 5)}
+    expected = {path.relative_to(ROOT).with_suffix(".html") for path in documents}
+    expected |= {Path(name) for name in ("index.html", "print.html", *(f"diff{n}-{n + 1}.html" for n in range(1, 5)))}
     for missing in expected - set(pages):
         check(False, f"there is no page {missing}")
     for path, page in pages.items():
@@ -97,8 +97,9 @@ def check_pages(pages):
         check(page.title.strip(), f"{path}: no title")
         check(dict(page.tags[0][1]).get("lang") == "en", f"{path}: no language")
         check({"main", "header", "nav"} <= set(kinds) and kinds.count("main") == 1, f"{path}: a landmark is missing")
-        check(page.headings[:1] == [1] and page.headings.count(1) == 1, f"{path}: the first heading, and it alone, is h1")
-        check(all(b <= a + 1 for a, b in zip(page.headings, page.headings[1:])), f"{path}: headings jump: {page.headings}")
+        levels = page.headings
+        check(levels[:1] == [1] and levels.count(1) == 1, f"{path}: the first heading, and it alone, is h1")
+        check(all(b <= a + 1 for a, b in zip(levels, levels[1:])), f"{path}: headings jump: {levels}")
         twice = [name for name, count in page.ids.items() if count > 1]
         check(not twice, f"{path}: ids that stand twice: {twice}")
         for tag, attributes in page.tags:
@@ -122,19 +123,20 @@ def check_link(pages, path, tag, target):
 
 
 def check_excerpt(page, seen):
-    """What the browser showed for an anchor, against the file: the comment with it, and the whole of what it is about."""
-    name, where = seen["note"], f"{page}: note {seen['note']}"
+    """What the browser showed for an anchor, against the file: the comment with it, and all that it is about."""
+    name, file, where = seen["note"], seen.get("file"), f"{page}: note {seen['note']}"
     if "text" not in seen:
         check(False, f"{where}: {seen['excerpts']} excerpts are shown")
         return
-    lines = (ROOT / seen["file"]).read_text(encoding="utf-8").splitlines() + ["", "end"]
+    lines = (ROOT / file).read_text(encoding="utf-8").splitlines() + ["", "end"]
     start, shown = seen["first"] - 1, seen["text"].removesuffix("\n").split("\n")
     end = start + len(shown)
-    check(shown == lines[start:end], f"{where}: the excerpt is not what stands in {seen['file']} from line {start + 1} on")
-    check(any(re.fullmatch(rf"(/\*| \*|//|#) note: {name}( \*/)?", line) for line in shown), f"{where}: it is not there")
+    check(shown == lines[start:end], f"{where}: the excerpt is not what stands in {file} from line {start + 1} on")
+    anchor = re.compile(rf"(/\*| \*|//|#) note: {name}( \*/)?")
+    check(any(map(anchor.fullmatch, shown)), f"{where}: it is not in the excerpt")
     check(re.match(r"\s*(/\*|//|#)", shown[0]), f"{where}: begins within a comment: {shown[0]}")
     over = [i for i in range(start, end + 1) if not lines[i] and re.match(r"\S", lines[i + 1])]
-    check(over[-1:] == [end], f"{where}: ends with line {end}, where {seen['file']} goes on with the same")
+    check(over[-1:] == [end], f"{where}: ends with line {end}, where {file} goes on with the same")
     check(over == [end] or (start == 0 and len(shown) <= 60), f"{where}: shows what it is not about: ends {over}")
     whole, more = seen["frames"]
     check(whole and whole.endswith(f"#note-{name}"), f"{where}: the whole file opens at {whole}")
@@ -182,7 +184,8 @@ def check_shown(pages):
         for link, opened in seen.get("files", []):
             check(opened and opened.partition("?")[0] == link.partition("#")[0], f"{path}: {link} opens {opened}")
         for word, line in seen.get("words", []):
-            row = next((row for row in table.splitlines() if re.match(rf"\| ([^|]*, )?{re.escape(word)}[ ,]", row)), "none")
+            rows = [row for row in table.splitlines() if re.match(rf"\| ([^|]*, )?{re.escape(word)}[ ,]", row)]
+            row = rows[0] if rows else "no row"
             check(line.startswith(word + ": ") and line.partition(": ")[2] in row.replace("`", ""),
                   f"{path}: the word {word} shows: {line}")
         if "theme" in seen:
@@ -193,10 +196,12 @@ def check_shown(pages):
         if document.is_file() and path.name != "print.html":
             text = document.read_text(encoding="utf-8")
             cited = re.findall(r"\[note:\s*([a-z0-9-]+)\]\(", re.sub(r"`[^`]*`", "", text))
-            check([note["note"] for note in seen["notes"]] == cited, f"{path}: not all anchors of {document.name} are links")
+            followed = [note["note"] for note in seen["notes"]]
+            check(followed == cited, f"{path}: not all anchors of {document.name} are links")
             written = [command for _, command, _ in examples(document)]
             check(seen["commands"] == written, f"{path}: the commands are not those of {document.name}")
-            check(seen["words"] or path == Path("notes/README.html") or len(text) < 2000, f"{path}: no word is explained")
+            needs_none = path == Path("notes/README.html") or len(text) < 2000
+            check(seen["words"] or needs_none, f"{path}: no word is explained")
             notes += len(cited)
     found = seen_of[Path("index.html")]["found"]
     check(len(found) > 3 and "ring" in found[0][1].lower(), f"a search for 'ring all-reduce' finds {found}")
