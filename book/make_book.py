@@ -67,8 +67,9 @@ class Book:
         self.out, self.files, self.directories, self.order = out, {}, set(), reading_order()
         self.paths = sum(self.order.values(), [])
         self.texts = {path: Text(path, markdown_of(path), self) for path in self.paths if not path.startswith("diff")}
-        self.titles = {path: self.texts[path].title if path in self.texts else
-                       f"From stage {path[4]} to stage {path[6]}" for path in self.paths}
+        self.titles = {path: f"From stage {path[4]} to stage {path[6]}" if path.startswith("diff") else
+                       f"Stage {path[5]}: read and run" if path.startswith("stage") else self.texts[path].title
+                       for path in self.paths}
 
     def source(self, path):
         if path not in self.files:
@@ -115,7 +116,7 @@ class Book:
             code = excerpts(text.cited, path)
             aside = f'<aside id="code" aria-label="Code">{BAR}<h2>Code of this page</h2>{code}</aside>'
             main = text.html if path == "notes/README.md" else text.with_words(words)
-            self.write(path, text.title, main, aside, "cites" if code else "")
+            self.write(path, text.title, main, aside)
             part = re.sub(r'(<h\d) id="[^"]*"', r"\1", from_the_top(text, text.html))
             part += excerpts([place for place in text.cited if place not in printed], "print")
             part = re.sub(r"<(/?)h(\d)", lambda match: f"<{match[1]}h{int(match[2]) + 1}", part)
