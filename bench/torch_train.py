@@ -4,6 +4,7 @@
     python3 bench/torch_train.py --ranks 2                      DistributedDataParallel (DDP) over Gloo
     python3 bench/torch_train.py --threads 2                    one process
     python3 bench/torch_train.py --steps 280 --threads 2        a shorter schedule
+    python3 bench/torch_train.py --ranks 4 --hook powersgd:4    gradients are sent by one of PyTorch's hooks
 
 The same model and deviations of its first weights (other random numbers), windows of the same length in another random
 order, AdamW, clipping, warm-up and cosine. At the end, the loss on the last tenth of the text, as `train` measures it.
@@ -67,19 +68,36 @@ def loss_on(model, text, rank, ranks, batch):
     return (sums[0] / sums[1]).item()
 
 
+def send_by(hook, model):
+    """Registers the hook; returns a function for the bytes that a rank gives to all-reduces in a step, by its own count."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    if hook == "bf16":
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        return lambda: 2 * numbers
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(hook.removeprefix("powersgd:")),
+                                        start_powerSGD_iter=2)  # as early as it can, as lockstep does
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return lambda: 4 * numbers / state.compression_stats()[0]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2800)
     parser.add_argument("--batch-size", type=int, default=8, help="of all ranks together")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of each rank")
+    parser.add_argument("--hook", choices=["bf16", "powersgd:1", "powersgd:4"], help="with --ranks 2 or more")
+    parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--data", default="/usr/share/doc/jargon-text/jargon.txt.gz")
     arguments = parser.parse_args()
     if arguments.ranks > 1 and "RANK" not in os.environ:
         sys.exit(start_ranks(arguments.ranks))
+    if arguments.hook and arguments.ranks == 1:
+        parser.error("--hook needs --ranks 2 or more")
     rank, ranks = int(os.environ.get("RANK", "0")), arguments.ranks
     torch.set_num_threads(arguments.threads)
-    torch.manual_seed(42)
+    torch.manual_seed(arguments.seed)
     text = torch.tensor(list(gzip.open(arguments.data).read()))
     held_out = len(text) // 10
     text, unseen = text[:-held_out], text[-held_out:]
@@ -88,8 +106,9 @@ def main():
     if ranks > 1:
         torch.distributed.init_process_group("gloo")
         model = distribute(plain, "ddp")
+    sent = send_by(arguments.hook, model) if arguments.hook else None
     optimizer = build_optimizer("gpt", model, False)
-    order = epochs(text, torch.Generator().manual_seed(42))
+    order = epochs(text, torch.Generator().manual_seed(arguments.seed))
 
     start = time.perf_counter()
     for step in range(arguments.steps):
@@ -105,7 +124,7 @@ def main():
     result = loss_on(plain, unseen, rank, ranks, 16)
     if rank == 0:
         print(json.dumps({"torch": torch.__version__, "steps": arguments.steps, "train_s": seconds,
-                          "eval_loss": result}))
+                          "bytes_per_step": sent() if sent else None, "eval_loss": result}))
     if ranks > 1:
         torch.distributed.destroy_process_group()
 

@@ -31,15 +31,16 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
     return 0;
 }
 
-void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step)
+void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
 {
-    (void)replica, (void)path, (void)rank, (void)sampler, (void)next_step;
+    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step;
     refuse("--save");
 }
 
-bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step, bool quiet)
+bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                      bool quiet)
 {
-    (void)replica, (void)path, (void)rank, (void)sampler, (void)next_step, (void)quiet;
+    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step, (void)quiet;
     refuse("--save-best");
     return false;
 }
@@ -81,6 +82,23 @@ static const GradientCodec as_they_are = {.name = "fp32", .dtype = DTYPE_F32};
 const GradientCodec *codec_find(const char *name)
 {
     return strcmp(name, as_they_are.name) == 0 ? &as_they_are : NULL;
+}
+
+PowerSgd *power_sgd_create(ParameterList *model, int rank, int first_rank, int ranks, int world_size)
+{
+    (void)model, (void)rank, (void)first_rank, (void)ranks, (void)world_size;
+    return NULL;
+}
+
+const GradientCodec *power_sgd_codec(const PowerSgd *power)
+{
+    (void)power;
+    return NULL;
+}
+
+void power_sgd_free(PowerSgd *power)
+{
+    (void)power;
 }
 
 /* ---- what is seen of a run ---- */

@@ -64,7 +64,7 @@ is_wanted() {
     common/ddp/bucket_plan.c) [ "$number" -ge 2 ] || return 1 ;;
     common/autograd/rounding.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
         common/comm/allreduce_ring.c | common/comm/allreduce_hierarchical.c | \
-        common/data/file_kind.c | common/ddp/codec.c | train/files/atomic_file.c | \
+        common/data/file_kind.c | common/ddp/codec.c | common/ddp/power_sgd.c | train/files/atomic_file.c | \
         train/files/checkpoint.? | train/files/safetensors.? | train/guard/flight.c | train/guard/stop.c | \
         train/guard/supervise.c | train/loop/generate.c | train/loop/replica_files.c | train/report/step_log.c | \
         train/report/memory.c | train/report/trace.c)

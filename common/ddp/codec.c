@@ -1,4 +1,4 @@
-/* codec.c: gradients travel as they are, rounded to 16 or 8 bits, or not at all. */
+/* codec.c: gradients travel as they are, rounded to 16 or 8 bits, or not at all. (As thin matrices: power_sgd.c.) */
 #include "ddp/codec.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static Work *start_whole_scatter(const GradientCodec *codec, ProcessGroup *pg, f
     return pg_reduce_scatter_async(pg, gradients, shard, shard_elements, codec->dtype, REDUCE_SUM, carries);
 }
 
-static void finish_whole(const GradientCodec *codec, ProcessGroup *pg, float *sums, const void *buffer, size_t elements)
+static void finish_whole(const GradientCodec *codec, ProcessGroup *pg, float *sums, void *buffer, size_t elements)
 {
     (void)codec, (void)pg, (void)sums, (void)buffer, (void)elements; /* the sums are where they belong */
 }
@@ -72,7 +72,7 @@ static Work *start_rounded(const GradientCodec *codec, ProcessGroup *pg, float *
     return pg_all_reduce_async(pg, buffer, buffer, elements_sent(codec, elements), codec->dtype, REDUCE_SUM, carries);
 }
 
-static void finish_rounded(const GradientCodec *codec, ProcessGroup *pg, float *gradients, const void *buffer,
+static void finish_rounded(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                            size_t elements)
 {
     (void)pg;
@@ -80,7 +80,7 @@ static void finish_rounded(const GradientCodec *codec, ProcessGroup *pg, float *
 }
 
 /* This rank's part of the buffer: the sums are written over what was sent. */
-static void *own_part(const GradientCodec *codec, ProcessGroup *pg, const void *buffer, size_t shard_elements)
+static void *own_part(const GradientCodec *codec, ProcessGroup *pg, void *buffer, size_t shard_elements)
 {
     return (char *)buffer + (size_t)pg_rank(pg) * rounded_bytes(codec, shard_elements, 0);
 }
@@ -94,7 +94,7 @@ static Work *start_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg,
                                    elements_sent(codec, shard_elements), codec->dtype, REDUCE_SUM, carries);
 }
 
-static void finish_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg, float *shard, const void *buffer,
+static void finish_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg, float *shard, void *buffer,
                                    size_t shard_elements)
 {
     decode(codec, shard, own_part(codec, pg, buffer, shard_elements), shard_elements);
@@ -105,6 +105,12 @@ static void round_to_half(const GradientCodec *codec, float *gradients, int64_t 
     device_round(gradients, gradients, codec->dtype, elements);
 }
 
+static void round_share_to_half(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
+{
+    (void)rank;
+    round_to_half(codec, gradients, elements);
+}
+
 static void round_to_int8(const GradientCodec *codec, float *gradients, int64_t elements)
 {
     (void)codec;
@@ -113,6 +119,12 @@ static void round_to_int8(const GradientCodec *codec, float *gradients, int64_t 
         int8_from_floats(&block, gradients + i, INT8_BLOCK);
         int8_to_floats(gradients + i, &block, INT8_BLOCK);
     }
+}
+
+static void round_share_to_int8(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
+{
+    (void)rank;
+    round_to_int8(codec, gradients, elements);
 }
 
 /* ---- noop: nothing is sent ---- */
@@ -144,18 +156,19 @@ static const GradientCodec codecs[] = {
     {.name = "bf16", .dtype = DTYPE_BF16, .rounds = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_to_half, .round_sum = round_to_half},
+     .round_share = round_share_to_half, .round_sum = round_to_half},
     {.name = "fp16", .dtype = DTYPE_F16, .rounds = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_to_half, .round_sum = round_to_half},
+     .round_share = round_share_to_half, .round_sum = round_to_half},
     {.name = "int8", .dtype = DTYPE_INT8_BLOCK, .rounds = true, .on_cpu_only = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_to_int8, .round_sum = round_to_int8},
+     .round_share = round_share_to_int8, .round_sum = round_to_int8},
     {.name = "noop", .dtype = DTYPE_F32, .sends_nothing = true, .buffer_bytes = no_bytes,
      .start_all_reduce = start_nothing, .finish_all_reduce = finish_whole,
      .start_reduce_scatter = start_nothing_scatter, .finish_reduce_scatter = finish_whole},
+    {.name = "powersgd", .dtype = DTYPE_F32, .rounds = true, .on_cpu_only = true, .keeps_state = true},
 };
 
 const GradientCodec *codec_find(const char *name)

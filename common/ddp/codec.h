@@ -16,6 +16,7 @@ struct GradientCodec {
     bool rounds;      /* the sums differ from those of float32 */
     bool sends_nothing; /* each rank keeps its own gradients */
     bool on_cpu_only; /* it has no kernels for a GPU */
+    bool keeps_state; /* it has no functions here: each model needs an instance, from power_sgd_create() */
 
     /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);
@@ -24,19 +25,19 @@ struct GradientCodec {
     Work *(*start_all_reduce)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                               size_t elements, const char *carries);
     /* Writes the sums over the gradients. */
-    void (*finish_all_reduce)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, const void *buffer,
+    void (*finish_all_reduce)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                               size_t elements);
 
     /* Starts the reduce-scatter: of world_size * shard_elements gradients each rank gets the sums of its own part. They
      * are written to `shard`, which may be that part of `gradients`. */
     Work *(*start_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                                   float *shard, size_t shard_elements, const char *carries);
-    void (*finish_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *shard, const void *buffer,
+    void (*finish_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *shard, void *buffer,
                                   size_t shard_elements);
 
-    /* What one process does to have the same bits (--verify exact): to each rank's share before it is added, and to the
-     * sum. NULL: nothing. */
-    void (*round_share)(const GradientCodec *codec, float *gradients, int64_t elements);
+    /* What one process does to have the same bits (--verify exact): to the share of each rank, in rank order, before it is
+     * added, and to the sum. NULL: nothing. */
+    void (*round_share)(const GradientCodec *codec, int rank, float *gradients, int64_t elements);
     void (*round_sum)(const GradientCodec *codec, float *gradients, int64_t elements);
 };
 

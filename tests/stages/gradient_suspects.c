@@ -271,18 +271,26 @@ static bool is_close(const float *a, const float *b, int64_t count, double toler
     return true;
 }
 
-/* Recognises a count that was too small: the first elements are right, and at least a fifth of the rest is wrong. */
-static void explain_cut_off(const float *got, const float *want, int64_t count, double tolerance, char *text,
-                            size_t size)
+/* Recognises a count or an offset that is wrong: some elements at the beginning or the end are right, and at least a fifth
+ * of the rest is wrong. */
+static void explain_some_elements(const float *got, const float *want, int64_t count, double tolerance, char *text,
+                                  size_t size)
 {
-    int64_t right = 0, wrong = 0;
-    while (right < count && is_close(got + right, want + right, 1, tolerance))
-        right++;
-    for (int64_t i = right; i < count; i++)
+    int64_t first = 0, last = count - 1, wrong = 0;
+    while (first < count && is_close(got + first, want + first, 1, tolerance))
+        first++;
+    while (last > first && is_close(got + last, want + last, 1, tolerance))
+        last--;
+    for (int64_t i = first; i <= last; i++)
         wrong += !is_close(got + i, want + i, 1, tolerance);
-    if (right > 1000 && wrong > (count - right) / 5)
+    if (wrong <= (last - first + 1) / 5 || wrong == count)
+        return;
+    if (first > 1000 && last == count - 1 && last > first)
         snprintf(text, size, "the first %lld elements are right, and what is behind them is not: a count that is cut "
-                 "off, for example by a 16-bit type (counts are size_t or int64_t)", (long long)right);
+                 "off, for example by a 16-bit type (counts are size_t or int64_t)", (long long)first);
+    else if (wrong <= count / 2)
+        snprintf(text, size, "only elements %lld to %lld of %lld are wrong: a loop, a copy or a sum that begins or ends "
+                 "at the wrong element", (long long)first, (long long)last, (long long)count);
 }
 
 /* Recognises a part of the sum that no rank of stage 5 has. */
@@ -317,10 +325,11 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
 {
     ParameterList *ranks = &pair->ranks->model.parameters, *whole = &pair->whole.model.parameters;
     char names[300] = "";
-    char cause[500] = "it was changed while it was sent (scaled, for example), or added to another parameter's";
+    char cause[500] = "it was added to another parameter's, perhaps, or is of an earlier step";
     int trained = 0, wrong = 0, first = -1;
     if (LOCKSTEP_STAGE >= 3) /* only there is anything sent during backward */
-        strcat(cause, "; or it was sent before it was complete (a tied weight has two contributions)");
+        strcat(cause, "; or it was changed while it was sent (scaled, for example), or sent before it was complete (a "
+                      "tied weight has two contributions)");
     give_factor(ranks, whole, ddp_partition(pair->ddp));
     for (int i = 0; i < ranks->count; i++) {
         const Tensor *got = &ranks->items[i]->tensor, *want = &whole->items[i]->tensor;
@@ -343,7 +352,7 @@ void expect_right_gradients(Pair *pair, long step, const char *what, double tole
     float *want = alloc_or_fault((size_t)count * sizeof *want);
     memcpy(want, whole->items[first]->tensor.grad, (size_t)count * sizeof *want);
     if (own >= 0 && !suspects_explain(pair, step, first, wrong == trained, cause, sizeof cause))
-        explain_cut_off(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
+        explain_some_elements(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
     if (LOCKSTEP_STAGE == 5)
         explain_zeros(ranks->items[first]->tensor.grad, want, count, tolerance, cause, sizeof cause);
     char name[200], hint[1000];

@@ -26,6 +26,7 @@ typedef struct Mode {
     bool shuffled; /* each rank records its branches in an order of its own; not at level 3 */
     bool unused;   /* some branches are left out by some ranks, by all, or in one micro-batch only */
     AllReduceAlgorithm algorithm;
+    int later;     /* steps after those that every mode has: a stage must not change after a while */
     uint64_t seed; /* of weights, samples, and the branches left out */
     char title[200];
 } Mode;
@@ -43,7 +44,8 @@ typedef struct ModeChoice {
  * triple of values of the factors that meet in the same few lines of a stage; then, if
  * many_buckets, with modes of 33, 65 and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed
  * in LOCKSTEP_TEST_SEED (1). More than two ranks take their time on few cores: there it is the beginning of the table,
- * one mode of 33 buckets, and one drawn. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
+ * one mode of 33 buckets, and one drawn; elsewhere two of the modes have later steps. With LOCKSTEP_TEST_ZERO, stage 5 has
+ * only this level. Returns how many there are. */
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);
 
 /* ---- the model ---- */

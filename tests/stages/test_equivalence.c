@@ -24,7 +24,7 @@ static const char *const models[] = {"mlp-toy", "mlp", "gpt"};
 
 /* ---- comparisons ---- */
 
-static void expect_zero_gradients(const Pair *pair, long step)
+static void expect_zero_gradients(const Pair *pair, long step, const char *what)
 {
     for (int i = 0; i < pair->ranks->model.parameters.count; i++) {
         const Parameter *parameter = pair->ranks->model.parameters.items[i];
@@ -33,15 +33,13 @@ static void expect_zero_gradients(const Pair *pair, long step)
         if (gradient == NULL && LOCKSTEP_STAGE == 5 && pair->options.ddp.zero >= 2)
             continue; /* its memory comes when it is needed */
         if (parameter->tensor.requires_grad && gradient == NULL)
-            fail_msg("%s has no memory for its gradient: ddp_create() must allocate it", parameter->name);
+            fail_msg("%s of %s has no memory for its gradient: ddp_create() must allocate it", parameter->name, what);
         for (int64_t k = 0; k < tensor_count(&parameter->tensor) && parameter->tensor.requires_grad; k++)
             zero = zero && gradient[k] == 0;
-        if (!zero && step == 0)
-            fail_msg("the gradient of %s is not zero at the start of step 1: ddp_create() must give each gradient zeroed "
-                     "memory, and enough of it", parameter->name);
         if (!zero)
-            fail_msg("the gradient of %s is not zero at the start of step %ld: backward ADDS to it, so it must be "
-                     "zeroed between the optimizer's step and the next backward pass", parameter->name, step + 1);
+            fail_msg("the gradient of %s is not zero at the start of step %ld of %s: %s", parameter->name, step + 1, what,
+                     step == 0 ? "ddp_create() must give each gradient zeroed memory, and enough of it" :
+                     "backward ADDS to it, so it must be zeroed between the optimizer's step and the next backward pass");
     }
 }
 
@@ -60,7 +58,7 @@ static double compare_updated_weights(Pair *pair, long step, const char *what, d
 /* Returns the largest difference between weights after the step. */
 static double train_step(Pair *pair, long step, const char *what, double tolerance)
 {
-    expect_zero_gradients(pair, step);
+    expect_zero_gradients(pair, step, what);
     pair_ranks_gradient(pair);
     pair_compare_weights(pair, "before the optimizer", what, tolerance,
                          "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
@@ -231,6 +229,7 @@ static void test_two_models_at_once(void **state)
 {
     const Options options[] = {toy_options("mlp-toy"), toy_options("gpt")};
     Pair *pairs[] = {pair_create(pg, &options[0], 240, NULL), pair_create(pg, &options[1], 240, NULL)};
+    CHECK(pairs[0]->ddp != pairs[1]->ddp, "ddp_create() returned the first model's Ddp for a second one: it is static");
     for (long i = 0; i < 8; i++) /* 4 steps of each, in turns */
         train_step(pairs[i % 2], i / 2, i % 2 == 0 ? "the first of two models" : "the second of two models", 1e-5);
     pair_free(pairs[0]);

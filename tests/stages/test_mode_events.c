@@ -54,7 +54,7 @@ static void end_trial(Trial *trial)
 static void check_starts(const Mode *mode)
 {
     Trial *trial = watched_trial(mode);
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < STEPS + mode->later; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             const bool last = k == mode->micro_batches - 1;
             watch_forget(&watch);
@@ -93,7 +93,7 @@ static void check_goes_on(const Mode *mode)
     Trial *trial = watched_trial(mode);
     trial->after_events = backward_is_over;
     watch.over_at = may_wait ? 1 : 0;
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < STEPS + mode->later; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             watch_forget(&watch);
             watch.hold_rank_0 = step > 0;
@@ -137,12 +137,12 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
     Trial *trial = watched_trial(mode);
     const bool later_ones = ddp_bucket_count(trial->ddp) > 1; /* there are weights that the first layer does not need */
     watch.after_parameters_needed = first_weights_are_there;
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < STEPS + mode->later; step++) {
         watch_forget(&watch);
         for (int k = 0; k < mode->micro_batches; k++)
             trial_micro_batch(trial, step, k);
         pg_barrier(pg);
-        atomic_store(&is_held, later_ones && step + 1 < STEPS);
+        atomic_store(&is_held, later_ones && step + 1 < STEPS + mode->later);
         trial_update(trial);
     }
     if (watch.gave_up)
@@ -173,7 +173,7 @@ static void check_forward_at_level_3(const Mode *mode)
     gathers_before = -1;
     trial->after_events = remember_gathers;
     watch.before_parameters_needed = expect_gather;
-    for (int step = 0; step < STEPS; step++) {
+    for (int step = 0; step < STEPS + mode->later; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             watch_forget(&watch);
             trial_micro_batch(trial, step, k);

@@ -42,11 +42,13 @@ static int64_t most_in_step(const Trial *trial)
 
 static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const char *when)
 {
-    most += (int64_t)trial_bytes(trial) / 16 + SLACK;
+    const int64_t weights = (int64_t)trial_bytes(trial);
+    most += weights / 16 + SLACK;
     if (got > most)
-        fail_msg("rank %d: %s, the stage holds %lld bytes more than the model alone, but %lld are enough; all gradients "
-                 "have %zu (%s); usual cause: whole gradients, weights, or copies in 16 bits are kept longer than they "
-                 "are used", pg_rank(pg), when, (long long)got, (long long)most, trial_bytes(trial), trial->mode->title);
+        fail_msg("rank %d: %s, weights, gradients, and what else the stage holds take %lld bytes, but %lld are enough; "
+                 "all gradients have %lld (%s); usual cause: whole gradients, weights, or copies in 16 bits are kept "
+                 "longer than they are used", pg_rank(pg), when, (long long)(weights + got), (long long)(weights + most),
+                 (long long)weights, trial->mode->title);
 }
 
 static void check_memory(const Mode *mode)

@@ -1,6 +1,7 @@
 /* test_modes.c: what must hold in every mode of a stage (modes.h), however modes are combined: right gradients; no more
  * travels than needed, in the type asked for. Each case tries a table of modes and some that are drawn. (When things are
  * sent: test_mode_events.c. What a rank of stage 5 holds: test_mode_memory.c.) On 1 to 7 ranks. */
+#include <malloc.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ static void check_gradients(const Mode *mode)
     trial->exact = exact;
     trial->before_backward = begin_backward;
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < 3 + mode->later; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             trial_micro_batch(trial, step, k);
             trial_expect_gradients(trial, step, k);
@@ -174,6 +175,28 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
                        (size_t)got->gathers, 0, 0);
 }
 
+/* What the program has from malloc(). Each thread keeps some of what it freed, which counts, too; but a leak makes most
+ * steps a new maximum, also one that ddp_destroy() ends. (The address sanitizer's malloc() always says 0.) */
+static void expect_no_growth(const Mode *mode, int step)
+{
+    enum { KEPT = 8 << 10, MOST_RISES = 16 };
+    static size_t first, most;
+    static int rises;
+    const struct mallinfo2 info = mallinfo2();
+    const size_t held = info.uordblks + info.hblkhd;
+    if (step < 4) { /* what is made once is made by then */
+        first = most = held;
+        rises = 0;
+    } else if (held > most) {
+        most = held;
+        rises++;
+    }
+    if (rises > MOST_RISES && held > first + KEPT)
+        fail_msg("rank %d: memory grows: %zu bytes after step 4, %zu after step %d (%s); usual cause: something that is "
+                 "allocated in every step and freed in none, or only by ddp_destroy()", pg_rank(pg), first, held,
+                 step + 1, mode->title);
+}
+
 static void check_traffic(const Mode *mode)
 {
     Trial *trial = trial_create(pg, mode);
@@ -181,7 +204,7 @@ static void check_traffic(const Mode *mode)
     take_traffic();
     travels = mode;
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
-    for (int step = 0; step < 2; step++) {
+    for (int step = 0; step < 2 + mode->later; step++) {
         for (int k = 0; k < mode->micro_batches; k++) {
             trial_micro_batch(trial, step, k);
             const Traffic got = take_traffic();
@@ -193,6 +216,7 @@ static void check_traffic(const Mode *mode)
         const size_t first = mode->options.zero == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
         expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
         expect_between(mode, "collectives that are no gathers", "after the update", (size_t)(got.sums + got.others), 0, 0);
+        expect_no_growth(mode, step);
     }
     travels = NULL;
     trial_set_link(pg, mode, 0);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits: --verify exact (the sharded run of one
+# Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits, or as thin matrices: --verify exact (the sharded run of one
 # process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
@@ -50,6 +50,10 @@ for ranks in 2 3 4; do
     verified "$ranks" "$toy --grad-dtype bf16 --allreduce ordered --verify exact" "$exact"
     verified "$ranks" "$gpt --grad-dtype int8 --accumulate 2 --allreduce ordered --verify exact" "$exact"
     verified "$ranks" "$toy --grad-dtype int8 --allreduce ring --verify exact" "$exact and .allreduce == \"ordered\""
+    verified "$ranks" "$gpt --grad-dtype powersgd --powersgd-rank 2 --accumulate 2 --allreduce ordered --verify exact \
+--rebuild-buckets --first-bucket-mb 0.001 --bucket-cap-mb 0.02" "$exact"
+    verified "$ranks" "$toy --grad-dtype powersgd --powersgd-rank 1 --allreduce ordered --verify exact" \
+        "$exact and .bytes_per_step == 4 * (20 + 10 + 20 + 20 + 5 + 20 + 40)"
 done
 
 # Over MPI, 16-bit gradients are added in rank order for every --allreduce, and the summary names the algorithm used.
@@ -80,6 +84,8 @@ verified 2 "$gpt --grad-dtype bf16" '.bytes_per_step > 0'
 half=$(jq .bytes_per_step "$scratch/json")
 verified 2 "$gpt" ".bytes_per_step == 2 * $half"
 verified 2 "$gpt --grad-dtype int8 --allreduce shm --verify exact" "$exact and .bytes_per_step == 10 / 16 * $half"
+verified 2 "$gpt --grad-dtype powersgd --allreduce shm --verify exact" "$exact"
+grep -q '^gradients: matrices sent as two of 4 columns' "$scratch/out" || fail "nothing says what powersgd sends"
 verified 2 "$gpt --grad-dtype noop" '.bytes_per_step == 0'
 grep -q '^gradients: NOT sent, ' "$scratch/out" || fail "nothing says that no gradients are sent"
 

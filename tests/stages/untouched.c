@@ -118,7 +118,8 @@ static void expect_tape_untouched(const Before *was, const char *call)
                 now.recording == then.recording && now.running == then.running && now.precision == then.precision;
     for (int i = 0; i < then.count && same; i++)
         same = now.nodes[i].backward == backward[i];
-    CHECK(same, "%s changed the tape: a stage sets its listener, and nothing else", call);
+    CHECK(same, "%s changed the tape: a stage sets its listener, and nothing else; or it wrote beyond memory of its own, "
+                "which the address sanitizer names", call);
 }
 
 static TapeListener listener_of(Before *was);

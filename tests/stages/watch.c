@@ -43,7 +43,7 @@ static bool others_are_over(const Watch *watch)
 
 static bool a_collective_is_done(const Watch *watch)
 {
-    return pg_counters(watch->pg).collectives > 0;
+    return pg_counters(watch->pg).collectives > watch->collectives[0];
 }
 
 /* Waits for is_over(). Gives up before a collective's own time-out, whose message would not name the mistake. */
@@ -213,27 +213,25 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
 
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)
 {
+    static const char late[] = "the event that makes a bucket full starts it, and the full ones behind it";
     static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must "
                                       "be marked in ddp_before_backward(), or their bucket and all behind it wait for "
                                       "the end of backward";
-    Plan plan = plan_buckets(watch, parameters, options);
+    Plan plan = plan_buckets(watch, parameters, options), unmarked = plan; /* there nobody marks what is unused */
     bool raised[MAX_EVENTS] = {false};
-    int unused = 0;
     for (int i = 0; i < watch->count; i++)
         raised[watch->order[i]] = true;
-    for (int i = 0; i < parameters->count; i++) {
-        if (raised[i] || plan.bucket_of[i] < 0)
-            continue;
-        plan.pending[plan.bucket_of[i]]--;
-        unused++;
-    }
+    for (int i = 0; i < parameters->count; i++)
+        if (!raised[i] && plan.bucket_of[i] >= 0)
+            plan.pending[plan.bucket_of[i]]--;
     expect_started(&plan, watch->started_before, last, "before the first event of backward", late_unused);
     for (int i = 0; i < watch->count; i++) {
         char when[120];
         snprintf(when, sizeof when, "after the event of %.40s%s", parameters->items[watch->order[i]]->name,
                  watch->planned > 0 ? " (buckets rebuilt ONCE, in rank 0's order of readiness)" : "");
         plan.pending[plan.bucket_of[watch->order[i]]]--;
-        expect_started(&plan, watch->started[i], last, when, unused > 0 ? late_unused :
-                       "the event that makes a bucket full starts it, and the full ones behind it");
+        unmarked.pending[plan.bucket_of[watch->order[i]]]--;
+        expect_started(&plan, watch->started[i], last, when,
+                       watch->started[i] < buckets_that_may_start(&unmarked) ? late : late_unused);
     }
 }

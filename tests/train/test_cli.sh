@@ -187,6 +187,10 @@ if [ "$stage" -lt 4 ]; then
     refused --loss-scale --loss-scale 1024
 else
     refused --grad-dtype --grad-dtype int4
+    refused --powersgd-rank --model mlp-toy --steps 1 --powersgd-rank 2
+    refused --powersgd-rank --model mlp-toy --steps 1 --grad-dtype powersgd --powersgd-rank 0
+    refused --grad-dtype --model mlp-toy --steps 1 --grad-dtype powersgd --precision fp16
+    refused --grad-dtype --model mlp-toy --steps 1 --grad-dtype powersgd --find-unused-parameters
     refused --verify --model mlp-toy --steps 1 --grad-dtype noop --verify exact
     refused --check-every --model mlp-toy --steps 1 --grad-dtype noop --check-every 1
     refused --verify --model mlp-toy --steps 1 --grad-dtype bf16 --verify # a process on whole batches sends nothing

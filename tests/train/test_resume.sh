@@ -193,6 +193,22 @@ zero_gradients()
     train_with 0 "--steps 26010 --resume half.save"
 }
 
+# power_sgd: each rank resumes with what it has not sent yet, which is of no use to another number of ranks.
+power_sgd()
+{
+    local here=$ranks
+    interrupted "$gpt --grad-dtype powersgd --powersgd-rank 1"
+    arguments=$gpt
+    train_with 2 "--steps 6 --resume half.save"
+    grep -q 'error: half.save: was saved from a run with .* --powersgd-rank 1 on [12] rank(s), this one has' \
+        "$scratch/err" || fail "resumed without powersgd: expected to read why that cannot be: $(cat "$scratch/err")"
+    ranks=$((3 - here))
+    train_with 2 "--grad-dtype powersgd --powersgd-rank 1 --steps 6 --resume half.save"
+    grep -q "on $here rank(s), this one has .* on $ranks rank(s)" "$scratch/err" ||
+        fail "resumed on another number of ranks: expected to read why that cannot be: $(cat "$scratch/err")"
+    ranks=$here
+}
+
 # The toy's epoch of 1000 samples has 5 steps, so the second part goes beyond its end.
 toy="--model mlp-toy --batch-size 240 --momentum 0.9 --lr-schedule constant"
 gpt="--model gpt --layers 1 --heads 2 --width 16 --context 16 --batch-size 6 --optimizer adamw --lr-schedule constant"
@@ -225,6 +241,7 @@ for ranks in 1 2; do
         fail "the first half must have an overflow and a good step, or this tests no loss scale: $(state_of half.save)"
     told "$gpt --precision bf16" "--json resumed.json" "--precision fp16; this one has --precision bf16"
     jq -e '.loss_scale == 1' "$scratch/resumed.json" >/dev/null || fail "bf16 has taken the loss scale of fp16"
+    power_sgd
     another_batch
 done
 ranks=1

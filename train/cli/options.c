@@ -274,6 +274,7 @@ static void fill_communication(Options *options, int stage)
     options->ddp.static_graph = options->given[FLAG_STATIC_GRAPH];
     options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS] || options->ddp.static_graph;
     options->ddp.codec = codec_find(choice(options, FLAG_GRAD_DTYPE)->name);
+    options->power_sgd_rank = (int)whole_number(options, FLAG_POWERSGD_RANK);
     options->ddp.zero = choice(options, FLAG_ZERO)->value;
     options->ddp.shard_ranks = (int)whole_number(options, FLAG_SHARD_RANKS);
     options->ddp.bucket_per_layer = stage == 5 && !options->given[FLAG_BUCKET_CAP_MB] &&

@@ -51,6 +51,7 @@ typedef struct Options {
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
     DdpOptions ddp;
+    int power_sgd_rank; /* of --grad-dtype powersgd */
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     bool tf32;             /* CUDA: float32 matrix products may round their operands to TF32 */
     float initial_loss_scale; /* fp16 only */

@@ -120,6 +120,25 @@ static void check_device(const Options *options)
             "ordered gives the same sums");
 }
 
+static void check_power_sgd(const Options *options, int stage)
+{
+    if (!options->ddp.codec->keeps_state) {
+        if (options->given[FLAG_POWERSGD_RANK])
+            die("--powersgd-rank: needs --grad-dtype powersgd");
+        return;
+    }
+    if (stage == 5)
+        die("--grad-dtype: powersgd needs all gradients of a matrix on each rank; stage 4 has them");
+    if (options->precision == DTYPE_F16)
+        die("--grad-dtype: powersgd keeps a part of the gradients for the next step, where --precision fp16 may have "
+            "another loss scale; give bf16 or fp32");
+    if (options->ddp.find_unused_parameters)
+        die("--grad-dtype: powersgd sends something for each parameter, also for those that nobody used; not together with "
+            "--%s", options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
+    if (options->verify == VERIFY_EXACT && options->group.algorithm == ALLREDUCE_HIERARCHICAL)
+        die("--verify: exact adds powersgd's factors rank by rank; give --allreduce ordered");
+}
+
 static void check_sharding(const Options *options, int stage)
 {
     if (stage < 5)
@@ -144,6 +163,7 @@ static void check_sharding(const Options *options, int stage)
 void options_check_flags(const Options *options, int stage)
 {
     check_sharding(options, stage);
+    check_power_sgd(options, stage);
     check_model(options);
     check_skipped_layer(options);
     check_training(options, stage);

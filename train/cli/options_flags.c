@@ -28,7 +28,8 @@ static const Choice norms[] = {{"none", NORM_NONE}, {"batch", NORM_BATCH}, {"syn
 static const Choice optimizers[] = {{"sgd", OPTIMIZER_SGD}, {"adamw", OPTIMIZER_ADAMW}, {NULL, 0}};
 static const Choice schedules[] = {{"constant", LR_CONSTANT}, {"cosine", LR_COSINE}, {NULL, 0}};
 static const Choice precisions[] = {{"fp32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp16", DTYPE_F16}, {NULL, 0}};
-static const Choice gradient_codecs[] = {{"fp32", 0}, {"bf16", 0}, {"fp16", 0}, {"int8", 0}, {"noop", 0}, {NULL, 0}};
+static const Choice gradient_codecs[] = {{"fp32", 0}, {"bf16", 0}, {"fp16", 0}, {"int8", 0}, {"noop", 0},
+                                         {"powersgd", 0}, {NULL, 0}};
 static const Choice backends[] = {{"mpi", BACKEND_MPI}, {"nccl", BACKEND_NCCL}, {NULL, 0}};
 static const Choice algorithms[] = {
     {"auto", ALLREDUCE_AUTO}, {"shm", ALLREDUCE_SHM}, {"ordered", ALLREDUCE_ORDERED}, {"root", ALLREDUCE_ROOT},
@@ -141,6 +142,8 @@ const Flag flags[FLAG_COUNT] = {
                            "the same, searched in step 1 only: all steps use the same parameters"},
     [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, gradient_codecs, "fp32", 0, 0, 4, "gradients in half precision",
                          "what gradients are sent as; noop: they are not sent", .bits = true},
+    [FLAG_POWERSGD_RANK] = {"powersgd-rank", "R", NULL, "4", 1, 1024, 4, "gradients in half precision",
+                            "with --grad-dtype powersgd: matrices are sent as two of R columns"},
     [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
                    "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
     [FLAG_SHARD_RANKS] = {"shard-ranks", "R", NULL, NULL, 1, 1e6, 5, "sharding",

@@ -45,12 +45,13 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
             table_add(table, prefix, parameters->items[i], DTYPE_F32, states[i]);
 }
 
-/* state1, state2: whole. The 8-byte step counts come first, so that every tensor lies at a multiple of its element's
- * size. */
-static TensorTable table_create(const Optimizer *optimizer, float **state1, float **state2)
+/* state1, state2: whole. more: may be NULL. The 8-byte step counts come first, so that every tensor lies at a multiple of
+ * its element's size. */
+static TensorTable table_create(const Optimizer *optimizer, float **state1, float **state2, const ParameterList *more)
 {
     const ParameterList *parameters = optimizer->parameters;
-    TensorTable table = {.entries = alloc_or_fault(4 * (size_t)parameters->count * sizeof *table.entries)};
+    const int others = more != NULL ? more->count : 0;
+    TensorTable table = {.entries = alloc_or_fault((size_t)(4 * parameters->count + others) * sizeof *table.entries)};
     for (int i = 0; i < parameters->count; i++)
         table_add(&table, "optimizer.step.", parameters->items[i], DTYPE_I64, &optimizer->steps[i]);
     for (int i = 0; i < parameters->count; i++)
@@ -58,6 +59,8 @@ static TensorTable table_create(const Optimizer *optimizer, float **state1, floa
     bool adamw = optimizer->options.kind == OPTIMIZER_ADAMW;
     table_add_states(&table, adamw ? "optimizer.m." : "optimizer.momentum.", parameters, state1);
     table_add_states(&table, "optimizer.v.", parameters, state2);
+    for (int i = 0; i < others; i++)
+        table_add(&table, "", more->items[i], DTYPE_F32, more->items[i]->tensor.data);
     return table;
 }
 
@@ -191,7 +194,7 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
     float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
         AtomicFile file;
-        TensorTable table = table_create(optimizer, state1, state2);
+        TensorTable table = table_create(optimizer, state1, state2, state->more);
         written = try_write(&file, path, &table, state);
         if (!written && on_failure == RESCUE)
             save_elsewhere(&file, &table, state);
@@ -295,7 +298,7 @@ bool checkpoint_load(const char *path, Optimizer *optimizer, CheckpointState *st
     SafetensorsFile file;
     safetensors_open(&file, path);
     optimizer_allocate_state(optimizer);
-    TensorTable table = table_create(optimizer, optimizer->state1, optimizer->state2);
+    TensorTable table = table_create(optimizer, optimizer->state1, optimizer->state2, state->more);
     bool complete = cJSON_GetObjectItemCaseSensitive(file.header, table.entries[0].name) != NULL;
     SafetensorsEntry *needed = complete ? table.entries : table.entries + parameters->count;
     int count = complete ? table.count : parameters->count;

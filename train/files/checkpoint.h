@@ -1,7 +1,8 @@
 /* checkpoint.h: --save and --resume: one safetensors file with all that a run needs to go on with the same bits.
  *
  * Tensors of the file: every parameter under its own name (float32), and of the optimizer "optimizer.step.NAME" (int64,
- * the number of updates), "optimizer.m.NAME" and "optimizer.v.NAME" (AdamW) or "optimizer.momentum.NAME" (SGD).
+ * the number of updates), "optimizer.m.NAME" and "optimizer.v.NAME" (AdamW) or "optimizer.momentum.NAME" (SGD); and
+ * those of CheckpointState.more.
  * Metadata: the values of CheckpointState, and a checksum of the whole file: if a bit has changed, it is refused. A run
  * can also resume from another program's file that holds only parameters. The optimizer then starts from zero.
  *
@@ -37,6 +38,8 @@ typedef struct CheckpointState {
      * size gives other data, another number of ranks another order of sums. */
     CheckpointSetting settings[CHECKPOINT_MOST_SETTINGS];
     int setting_count;
+    /* Tensors that the run keeps beside the optimizer's, all float32; NULL: none. Not owned. */
+    ParameterList *more;
     uint64_t hash; /* set on loading: hash of the file */
 } CheckpointState;
 

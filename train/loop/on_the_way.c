@@ -70,7 +70,7 @@ static void save_best(OnTheWay *way, long done, double loss)
     way->replica->best_loss = loss;
     if (path == NULL)
         return;
-    int32_t written = replica_try_save(way->replica, path, pg_rank(way->pg), way->sampler, done, way->best_is_missing);
+    int32_t written = replica_try_save(way->replica, path, way->pg, way->sampler, done, way->best_is_missing);
     pg_broadcast(way->pg, &written, 1, DTYPE_I32, 0, "is the best state saved?");
     way->best_is_missing = !written;
     if (!written)
@@ -105,9 +105,9 @@ void way_save(OnTheWay *way, long done, bool last)
     pg_set_measuring(way->pg, false);
     ddp_gather_weights(way->ddp);
     if (last)
-        replica_save(way->replica, path, pg_rank(way->pg), way->sampler, done);
+        replica_save(way->replica, path, way->pg, way->sampler, done);
     else
-        way->save_is_missing = !replica_try_save(way->replica, path, pg_rank(way->pg), way->sampler, done,
+        way->save_is_missing = !replica_try_save(way->replica, path, way->pg, way->sampler, done,
                                                  way->save_is_missing);
     pg_set_measuring(way->pg, measured);
 }

@@ -22,8 +22,22 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
     replica->time = options->model.kind == MODEL_GPT ? options->model.gpt.context : 1;
 }
 
+void replica_make_codec(Replica *replica, int first, int count, int world_size)
+{
+    const Options *options = replica->options;
+    if (options->ddp.codec->keeps_state)
+        replica->power_sgd = power_sgd_create(&replica->model.parameters, options->power_sgd_rank, first, count,
+                                              world_size);
+}
+
+const GradientCodec *replica_codec(const Replica *replica)
+{
+    return replica->power_sgd != NULL ? power_sgd_codec(replica->power_sgd) : replica->options->ddp.codec;
+}
+
 void replica_free(Replica *replica)
 {
+    power_sgd_free(replica->power_sgd);
     optimizer_free(&replica->optimizer);
     tape_free(&replica->tape);
     device_free(replica->inputs);

@@ -11,6 +11,7 @@
 
 #include "data/sampler.h"
 #include "optim/optimizer.h"
+#include "ddp/power_sgd.h"
 #include "train/cli/options.h"
 
 typedef struct Replica {
@@ -29,6 +30,7 @@ typedef struct Replica {
     double best_loss;       /* the lowest on held-out data so far, for checkpoints; INFINITY: none */
     bool resumes_quietly;  /* replica_resume() prints no notes: another replica has read the same file, and did */
     uint64_t resumed_hash; /* of the checkpoint that replica_resume() has read */
+    PowerSgd *power_sgd;   /* the codec, with --grad-dtype powersgd; owned; else NULL */
 } Replica;
 
 /* The initial weights come from `seed`. The parameters have no gradients yet: ddp_create() or
@@ -39,6 +41,11 @@ void replica_free(Replica *replica);
 /* --dropout: which samples the next micro-batch has. step counts from 0. places: where each stands in the step's whole
  * batch (sampler_places()); it must stay valid until backward is over. */
 void replica_set_samples(Replica *replica, long step, const int64_t *places);
+
+/* A codec that has a state gets it, for ranks first to first + count - 1 of world_size. Before replica_resume(). */
+void replica_make_codec(Replica *replica, int first, int count, int world_size);
+/* The options' codec, or the one that was made. */
+const GradientCodec *replica_codec(const Replica *replica);
 
 /* Copies a micro-batch (host memory, shapes as in data/dataset.h) to replica->inputs and ->targets. */
 void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets, int64_t samples);
@@ -69,11 +76,12 @@ long run_length(const Options *options, const Sampler *sampler);
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). Lets the
  * sampler go on at the file's place in the data, and sets total_steps by it. Notes say in what this run differs from
  * the one that was saved. die()s if the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks:
- * each may hold a part of the optimizer's state. next_step: number of steps done. If the file cannot be written,
- * replica_save() rescues it and faults; replica_try_save() prints a note, unless quiet, and returns false on rank 0. */
+ * each may hold a part of the state. pg: NULL if this process is alone. next_step: number of steps done. If the file
+ * cannot be written, replica_save() rescues it and faults; replica_try_save() prints a note, unless quiet, and returns
+ * false on rank 0. */
 long replica_resume(Replica *replica, const char *path, Sampler *sampler);
-void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step);
-bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step,
+void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step);
+bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
                       bool quiet);
 
 const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */

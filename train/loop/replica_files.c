@@ -46,6 +46,10 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
         snprintf(state.model, sizeof state.model, "--model %s --activation %s%s --optimizer %s", model->name,
                  activation_name(model->mlp.activation), model->norm != NORM_NONE ? " --norm batch or sync-batch" : "",
                  optimizer);
+    const size_t used = strlen(state.model);
+    if (replica->power_sgd != NULL) /* each rank has a state of its own */
+        snprintf(state.model + used, sizeof state.model - used, " --grad-dtype powersgd --powersgd-rank %d on %d rank(s)",
+                 replica->options->power_sgd_rank, sampler->world_size);
     add_settings(replica, sampler, &state);
     return state;
 }
@@ -74,7 +78,12 @@ static void tell_differences(const Replica *replica, const char *path, const Che
 long replica_resume(Replica *replica, const char *path, Sampler *sampler)
 {
     CheckpointState saved = checkpoint_state(replica, sampler, 0);
+    PowerSgd *all = replica->power_sgd != NULL ? power_sgd_for_all(replica->power_sgd) : NULL;
+    saved.more = all != NULL ? power_sgd_state(all) : NULL;
     const bool complete = checkpoint_load(path, &replica->optimizer, &saved);
+    if (complete && all != NULL)
+        power_sgd_take(replica->power_sgd, all);
+    power_sgd_free(all);
     replica->resumed_hash = saved.hash;
     if (!complete) {
         if (!replica->resumes_quietly)
@@ -95,15 +104,36 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
     return saved.step;
 }
 
-void replica_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step)
+/* note: state-of-a-rank
+ * What a rank has not sent yet (powersgd) is nobody else's, so the file holds it for each rank. Returns an instance with
+ * all of it, on the rank that writes; it belongs to the caller. */
+static PowerSgd *gather_codec(const Replica *replica, ProcessGroup *pg, CheckpointState *state)
 {
-    CheckpointState state = checkpoint_state(replica, sampler, next_step);
-    checkpoint_save(rank == 0 ? path : NULL, &replica->optimizer, &state);
+    PowerSgd *all = NULL;
+    if (replica->power_sgd == NULL)
+        return NULL;
+    if (pg_rank(pg) == 0) {
+        all = power_sgd_for_all(replica->power_sgd);
+        state->more = power_sgd_state(all);
+    }
+    power_sgd_gather(replica->power_sgd, pg, all);
+    return all;
 }
 
-bool replica_try_save(Replica *replica, const char *path, int rank, const Sampler *sampler, long next_step,
+void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
+{
+    CheckpointState state = checkpoint_state(replica, sampler, next_step);
+    PowerSgd *all = gather_codec(replica, pg, &state);
+    checkpoint_save(pg == NULL || pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state);
+    power_sgd_free(all);
+}
+
+bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
                       bool quiet)
 {
     CheckpointState state = checkpoint_state(replica, sampler, next_step);
-    return checkpoint_try_save(rank == 0 ? path : NULL, &replica->optimizer, &state, quiet);
+    PowerSgd *all = gather_codec(replica, pg, &state);
+    const bool written = checkpoint_try_save(pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state, quiet);
+    power_sgd_free(all);
+    return written;
 }

@@ -65,6 +65,10 @@ static void print_gradients(const Options *options, const Resolved *resolved, Al
         printf("gradients: NOT sent, so each rank trains by itself; the results are those of rank 0\n");
         return;
     }
+    if (options->ddp.codec->keeps_state) {
+        printf("gradients: matrices sent as two of %d columns (powersgd)\n", options->power_sgd_rank);
+        return;
+    }
     printf("gradients: sent in %s, ", options->ddp.codec->name);
     if (resolved->backend == BACKEND_NCCL)
         printf("added by NCCL");

@@ -270,6 +270,7 @@ static void create_replica(Trainer *trainer, const Options *options, const Resol
     const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
     replica->rank_order = resolved->rank_order;
+    replica_make_codec(replica, pg_rank(trainer->pg), 1, pg_world_size(trainer->pg));
     own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
         replica->data_checksum = dataset_checksum(&trainer->train_set);
@@ -313,7 +314,9 @@ static void set_up(Trainer *trainer, const Options *options, const Resolved *res
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
     create_replica(trainer, options, resolved);
     join_norm_group(trainer, options->model.norm);
-    trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &options->ddp);
+    DdpOptions ddp_options = options->ddp;
+    ddp_options.codec = replica_codec(&trainer->replica);
+    trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &ddp_options);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
     optimizer_set_partition(&trainer->replica.optimizer, ddp_partition(trainer->ddp));

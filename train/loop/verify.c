@@ -44,6 +44,7 @@ static void reference_create(Reference *reference, const Options *options, const
     if (options->rank_samples_count > 0)
         sampler_set_rank_samples(&reference->sampler, options->rank_samples);
     reference->replica.resumes_quietly = true;
+    replica_make_codec(&reference->replica, 0, world_size, world_size);
     if (options->resume != NULL) /* the optimizer's state and the place; the weights are the same as `initial` */
         replica_resume(&reference->replica, options->resume, &reference->sampler);
     int64_t epoch = reference->sampler.length;
@@ -93,7 +94,7 @@ static void sharded_gradient(Reference *reference, int64_t step)
 {
     const size_t bytes = (size_t)reference->elements * sizeof(float);
     const int accumulate = reference->replica.options->accumulate, L = reference->ranks_per_host;
-    const GradientCodec *codec = reference->replica.options->ddp.codec;
+    const GradientCodec *codec = replica_codec(&reference->replica);
     for (int rank = 0; rank < reference->sampler.world_size; rank++) {
         parameters_zero_gradients(&reference->replica.model.parameters);
         for (int k = 0; k < accumulate; k++) {
@@ -102,7 +103,7 @@ static void sharded_gradient(Reference *reference, int64_t step)
                                                     reference->indices));
         }
         if (codec->round_share != NULL)
-            codec->round_share(codec, reference->gradients, reference->elements);
+            codec->round_share(codec, rank, reference->gradients, reference->elements);
         float *sums = rank < L ? reference->sums : reference->host_sums; /* the first host's is the sum so far */
         if (rank % L == 0)
             device_copy(sums, reference->gradients, bytes);
