@@ -6,11 +6,12 @@
 set -euo pipefail
 export LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-case ${1-} in -*) sed -n '/^# usage/s/^# //p' "$0" >&2 && exit 2 ;; esac
+case ${1-} in -*) sed -n 's/^# usage/usage/p' "$0" >&2 && exit 2 ;; esac
 for python in python3 /usr/bin/python3; do
     if "$python" -c 'import markdown, pygments' 2>/dev/null; then
         exec "$python" -B "$root/book/make_book.py" "${1-$root/build/book}"
     fi
 done
-echo "book.sh: error: Python lacks markdown or pygments (Debian and Ubuntu: apt-get install python3-markdown python3-pygments)" >&2
+packages="python3-markdown python3-pygments"
+echo "book.sh: error: Python lacks markdown or pygments (Debian and Ubuntu: apt-get install $packages)" >&2
 exit 1
