@@ -5,13 +5,16 @@ const page = document.documentElement, at = selector => document.querySelector(s
 const all = selector => [...document.querySelectorAll(selector)];
 const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
 
+let storage = {};
+try { storage = localStorage; } catch { /* The browser forbids it: a choice holds for one page. */ }
+
 /* Before the page is drawn. framed: a whole file beside a text, in whose address the text says which theme it has. */
-page.dataset.theme = new URLSearchParams(location.search).get("theme") ?? localStorage.theme ??
+page.dataset.theme = new URLSearchParams(location.search).get("theme") ?? storage.theme ??
     (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 page.classList.add("js", self === top ? "alone" : "framed");
 
 function switchTheme() {
-    page.dataset.theme = localStorage.theme = page.dataset.theme === "dark" ? "light" : "dark";
+    page.dataset.theme = storage.theme = page.dataset.theme === "dark" ? "light" : "dark";
 }
 
 let opener = null; /* the link that brought the code: closing goes back to it */
