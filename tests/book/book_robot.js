@@ -1,0 +1,93 @@
+"use strict";
+/* book_robot.js: added to each page of the book by test_book.py. Uses the page as a reader would, and sends what it
+ * shows to the frame around it. The frame then changes its width, and the page says whether it is wider than that. */
+const robotErrors = [];
+addEventListener("error", event => robotErrors.push(event.message));
+addEventListener("unhandledrejection", event => robotErrors.push(String(event.reason)));
+const shows = element => Boolean(element && element.getClientRects().length);
+const textOfLines = place => [...place.querySelectorAll(".l")].map(line => line.textContent).join("");
+
+/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. */
+function followNotes() {
+    return [...document.querySelectorAll("main a.note")].map(link => {
+        link.click();
+        const shown = [...document.querySelectorAll("#code article")].filter(shows);
+        if (shown.length !== 1) return { note: link.dataset.note, excerpts: shown.length };
+        const [whole, more] = shown[0].querySelectorAll("a"), frames = [];
+        for (const opened of [whole, more]) {
+            opened.click();
+            frames.push(document.querySelector("#code iframe")?.src);
+        }
+        const code = shown[0].querySelector("pre"), first = Number(code.style.counterReset.split(" ")[1]) + 1;
+        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames };
+    });
+}
+
+/* Links to files without an anchor: the address of the frame that they open. */
+function followFiles() {
+    return [...document.querySelectorAll("main a[data-file]:not(.note)")].map(link => {
+        link.click();
+        return [link.href, document.querySelector("#code iframe")?.src];
+    });
+}
+
+/* On the page of a file: the anchors whose line is not to be seen, or is not marked, after a jump to them. */
+function missedAnchors() {
+    return [...document.querySelectorAll("main pre a[id^=note-]")].filter(anchor => {
+        location.hash = anchor.id;
+        const line = anchor.closest(".l"), { top, bottom } = line.getBoundingClientRect();
+        const bar = document.querySelector("body > header").getBoundingClientRect().bottom;
+        const marked = getComputedStyle(line).backgroundColor !== getComputedStyle(line.parentElement).backgroundColor;
+        const right = line.textContent.includes(`note: ${anchor.id.slice(5)}`);
+        return top < bar || bottom > innerHeight || !marked || !right;
+    }).map(anchor => anchor.id);
+}
+
+/* The lines that appear for the words that can be focused. */
+function linesOfWords() {
+    return [...document.querySelectorAll("main .word[tabindex]")].map(word => {
+        word.focus();
+        const tip = document.getElementById("tip"), { left, right, top, bottom } = tip.getBoundingClientRect();
+        const inside = left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight;
+        return [word.dataset.word, shows(tip) && inside ? tip.textContent : "no line is shown"];
+    });
+}
+
+async function searchFor(words) {
+    const input = document.querySelector("#search input"), found = document.getElementById("found");
+    input.focus();
+    while (!window.INDEX) await new Promise(resolve => setTimeout(resolve, 20));
+    input.value = words;
+    input.dispatchEvent(new Event("input"));
+    return [...found.querySelectorAll("a")].map(link => [link.href, link.textContent]);
+}
+
+/* The background before and after the switch between light and dark is pressed. */
+function pressTheme() {
+    const colour = () => getComputedStyle(document.body).backgroundColor, before = colour();
+    document.getElementById("theme").click();
+    const after = colour();
+    document.getElementById("theme").click();
+    return [before, after, colour()];
+}
+
+addEventListener("load", async () => {
+    const pathname = decodeURI(location.pathname), isFile = document.body.classList.contains("file");
+    const images = [...document.images].filter(image => !image.naturalWidth).map(image => image.src);
+    const seen = { pathname, images, figures: [...document.querySelectorAll("figure svg")].map(shows) };
+    document.documentElement.classList.replace("framed", "alone");
+    if (isFile) seen.missed = missedAnchors();
+    else Object.assign(seen, {
+        notes: document.getElementById("code") ? followNotes() : [],
+        files: document.getElementById("code") ? followFiles() : [],
+        words: linesOfWords(),
+        commands: [...document.querySelectorAll("main .prompt")].map(one => one.querySelector("code").textContent),
+        buttons: [...document.querySelectorAll("main .command")].map(one => shows(one.querySelector("button"))),
+        theme: pressTheme(),
+    });
+    if (location.hash === "#search") seen.found = await searchFor("ring all-reduce");
+    addEventListener("message", () => {
+        parent.postMessage({ pathname, width: innerWidth, needs: document.documentElement.scrollWidth }, "*");
+    });
+    parent.postMessage({ ...seen, errors: robotErrors }, "*");
+});
