@@ -76,4 +76,43 @@ def costs():
 
 # ---- steps to a target, by batch and learning rate: large_batches.md ----
 
-CHARTS = {"costs": costs}
+RULES = [("forward", "0.02: no rule", lambda k: 1), ("optimizer", "0.02 × √k", math.sqrt),
+         ("all_reduce", "0.02 × k", lambda k: k)]  # k: the batch, in times the least
+
+
+def large_batches():
+    data = [{key: value if key == "end" else float(value or 0) for key, value in row.items()}
+            for row in rows("large_batches.csv")]
+    hints = [f"batch {run['batch']:g}, learning rate 0.02 × {run['times']:g}, warm-up {run['warm_up_epochs']:g} epochs: " +
+             (f"{run['steps']:g} steps" if run["steps"] else f"not reached, {run['end']}") for run in data]
+    figure = Figure("Steps until mlp has 88 % right, by the global batch, for several learning rates",
+                    "To the right the batch, upwards the steps. " + "; ".join(hints) + ".", 450)
+    axes = Axes(figure, [128, 512, 2048, 8192], [50, 100, 200, 500, 1000, 2000, 4000], "global batch, samples",
+                "steps to 88 %")
+    least = data[0]["batch"]
+    first = next(run["steps"] for run in data if run["batch"] == least and run["times"] == 1)
+    axes.curve([(least, first), (first * least / 50, 50)], "muted", dashed=True)
+    failed = {}
+    for run, hint in zip(data, hints):
+        kind = next((kind for kind, _, rule in RULES if run["times"] == rule(run["batch"] / least)), "muted")
+        if run["steps"]:
+            x, y = axes.x(run["batch"]), axes.y(run["steps"])
+        else:
+            place = failed[run["batch"]] = failed.get(run["batch"], -1) + 1
+            x, y = axes.x(run["batch"]) - 18 * place, 68
+            figure.text(x, 90, "×", "wrong", "middle", 18, bold=True)
+        figure.rect(x - 6, y - 6, 12, 12, kind, hint)
+        if run["warm_up_epochs"]:
+            figure.outline(x - 8, y - 8, 16, 16, "ink")
+    for i, (kind, words) in enumerate([(kind, words) for kind, words, _ in RULES] + [("muted", "other rates")]):
+        figure.legend(702, 120 + 26 * i, [(kind, words)])
+    figure.outline(702, 212, 14, 14, "ink")
+    figure.text(722, 224, "with a warm-up")
+    figure.text(704, 252, "×", "wrong", size=18, bold=True)
+    figure.text(722, 250, "not reached")
+    figure.line(698, 273, 718, 273, "muted", ' stroke-width="2" stroke-dasharray="6 4"')
+    figure.text(722, 278, "1/k of the steps")
+    return figure
+
+
+CHARTS = {"costs": costs, "large_batches": large_batches}
