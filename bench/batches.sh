@@ -45,7 +45,7 @@ until_target() {
             echo ",,,diverged" && return
         fi
         hit=$(jq -r "first(.evaluations[] | select(.eval_accuracy >= $target)) |
-            \"\(.step),\(.step * $1 / 60000),\(.eval_accuracy),target\"" "$work/json")
+            \"\(.step),\(.step * $1 / 600 | round / 100),\(.eval_accuracy),target\"" "$work/json")
         [ -z "$hit" ] || { echo "$hit" && return; }
     done
     echo ",,$(jq -r .eval_accuracy "$work/json"),epochs"
