@@ -96,7 +96,7 @@ def large_batches():
     for run, hint in zip(data, hints):
         kind = next((kind for kind, _, rule in RULES if run["times"] == rule(run["batch"] / least)), "muted")
         if run["steps"]:
-            x, y = axes.x(run["batch"]), axes.y(run["steps"])
+            x, y = axes.x(run["batch"]) + (18 if run["warm_up_epochs"] else 0), axes.y(run["steps"])
         else:
             place = failed[run["batch"]] = failed.get(run["batch"], -1) + 1
             x, y = axes.x(run["batch"]) - 18 * place, 68
