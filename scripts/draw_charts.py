@@ -54,8 +54,8 @@ def costs():
     data = [{key: float(value) for key, value in row.items()} for row in rows("costs.csv")]
     figure = Figure("A step's time by how long its communication takes: formula, simulator, measurement",
                     f"{len(data)} runs of the GPT on 2 ranks. To the right: the link's time divided by backward's, "
-                    "which is twice forward's. Upwards: the step divided by three times forward. The formula's line is 1 up "
-                    "to 1, and then rises. " + " ".join(
+                    "which is twice forward's. Upwards: the step divided by three times forward. The formula's line is "
+                    "1 up to 1, and then rises. " + " ".join(
                         f"{row['link_ms'] / row['forward_ms'] / 2:.2f}: whatif "
                         f"{row['whatif_ms'] / row['forward_ms'] / 3:.2f}, measured "
                         f"{row['measured_ms'] / row['forward_ms'] / 3:.2f}." for row in data), 450)
@@ -83,8 +83,8 @@ RULES = [("forward", "0.02: no rule", lambda k: 1), ("optimizer", "0.02 × √k"
 def large_batches():
     data = [{key: value if key == "end" else float(value or 0) for key, value in row.items()}
             for row in rows("large_batches.csv")]
-    hints = [f"batch {run['batch']:g}, learning rate 0.02 × {run['times']:g}, warm-up {run['warm_up_epochs']:g} epochs: " +
-             (f"{run['steps']:g} steps" if run["steps"] else f"not reached, {run['end']}") for run in data]
+    hints = [f"batch {run['batch']:g}, rate 0.02 × {run['times']:g}, warm-up {run['warm_up_epochs']:g} epochs" +
+             (f": {run['steps']:g} steps" if run["steps"] else f": not reached, {run['end']}") for run in data]
     figure = Figure("Steps until mlp has 88 % right, by the global batch, for several learning rates",
                     "To the right the batch, upwards the steps. " + "; ".join(hints) + ".", 450)
     axes = Axes(figure, [128, 512, 2048, 8192], [50, 100, 200, 500, 1000, 2000, 4000], "global batch, samples",
