@@ -201,6 +201,10 @@ table_of_points() {
         printf '\n' && table_of_points &&
         printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"
+# What an assistant may do for a student. A lecturer without such rules removes assistants.md.
+if [ -f "$here/assistants.md" ]; then
+    fill_in assistants.md >"$starter/AGENTS.md" || stop 1 "could not write AGENTS.md"
+fi
 if [ "$seed" -gt 0 ]; then
     find "$starter" \( -name '*.[ch]' -o -name '*.md' -o -name points -o -name '*.sh' -o -name CMakeLists.txt \) \
         -exec "$here/variant.sh" "$seed" {} + || stop 1 "could not make variant $seed"

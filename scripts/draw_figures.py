@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Draws those figures of the notes that need no run. Each is computed: the ring is played, the buckets are planned.
+Those that show committed measurements are in draw_charts.py.
 
     scripts/draw_figures.py             writes them to notes/
     scripts/draw_figures.py --check     compares them with those in notes/, and looks for what every figure there needs
@@ -11,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+from draw_charts import CHARTS
 from figure import WIDTH, Figure
 
 NOTES = Path(__file__).resolve().parent.parent / "notes"
@@ -350,7 +352,7 @@ def two_levels():
 
 
 FIGURES = {"one_step": one_step, "bucket_memory": bucket_memory, "ring": ring, "event_too_early": race,
-           "sharded_memory": sharded_memory, "two_levels": two_levels}
+           "sharded_memory": sharded_memory, "two_levels": two_levels, **CHARTS}
 
 
 def check():

@@ -114,6 +114,9 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
         grep -q "^| $worth | [A-Z].* | [a-z].*$names|$" "$starter/ASSIGNMENT.md" ||
             fail "$stage: the table of points does not name $cases"
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
+    if [ -f "$root/course/assistants.md" ]; then # a lecturer may remove it
+        grep -q "code in .$stage/ddp.c" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its ddp.c"
+    fi
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done
