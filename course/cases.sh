@@ -164,7 +164,7 @@ run_lines() {
             message="$name on $where ranks, $case: ${result:-its result could not be written: is the disk full?}"
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
-        [ "$number" != 0 ] || message=${message/ on 1 ranks/} # of collectives, ranks are threads
+        [ "$number" != 0 ] || message=${message/ on 1 ranks/} # collectives: all ranks are in one process
         got=$worth
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))

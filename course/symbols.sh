@@ -13,7 +13,7 @@ set_names "$stage"
 target=${handed_in%.c} defined='ddp_[a-z_]+' most_static=600000
 if [ "$stage" = collectives ]; then
     defined='(broadcast|ring_(reduce_scatter|all_gather|all_reduce)|halving_doubling_all_reduce)'
-    most_static=0 # ranks are threads, and share them
+    most_static=0 # in the tests, ranks share them
 fi
 object=$build/CMakeFiles/$target.dir/$stage/$handed_in.o
 address='' needless=", which a solution has no need for"

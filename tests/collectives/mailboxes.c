@@ -1,5 +1,4 @@
-/* mailboxes.c: see mailboxes.h. Only the rank whose turn it is touches what is below, so the lock guards the turn alone.
- */
+/* mailboxes.c: see mailboxes.h. */
 #include "mailboxes.h"
 
 #include <limits.h>
@@ -8,10 +7,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/rng.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#define STACK_BYTES ((size_t)4 << 20)
 
 enum { UNWRITTEN = 0xA5, FIRST_REQUEST = 1000, MOST_SECONDS = 30, NOBODY = -1 };
 
@@ -34,8 +41,8 @@ typedef struct Rank {
     const MPI_Request *waits_for; /* NULL: it does not wait */
     int waits_count;
     bool returned;
-    pthread_t thread;
-    pthread_cond_t its_turn;
+    ucontext_t context; /* where it goes on */
+    void *stack;        /* owned */
 } Rank;
 
 static Rank ranks[MOST_RANKS];
@@ -45,7 +52,7 @@ static Rules rules;
 static Rng rng;
 static Request **requests; /* in the order of the calls; owned */
 static size_t request_count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static ucontext_t test; /* the context of mailboxes_run() */
 static char call[160];
 
 /* ---- what is wrong ---- */
@@ -229,33 +236,70 @@ static int draw_next(void)
     return count > 0 ? able[rng_below(&rng, (uint64_t)count)] : NOBODY;
 }
 
-static void await_turn(Rank *rank)
+/* The address sanitizer must know on which stack it is. */
+static void switch_context(ucontext_t *from, ucontext_t *to, const void *stack, size_t bytes)
 {
-    while (turn != rank->pg.rank)
-        pthread_cond_wait(&rank->its_turn, &lock);
+#ifdef __SANITIZE_ADDRESS__
+    void *fake_stack = NULL;
+    __sanitizer_start_switch_fiber(&fake_stack, stack, bytes);
+    swapcontext(from, to);
+    __sanitizer_finish_switch_fiber(fake_stack, NULL, NULL);
+#else
+    (void)stack, (void)bytes;
+    swapcontext(from, to);
+#endif
 }
 
-static void give_turn(void)
+static const void *test_stack;
+static size_t test_stack_bytes;
+
+/* Runs the next rank; the test, if all have returned. Returns when it is this one's turn again. */
+static void give_turn(ucontext_t *from)
 {
+    int before = turn;
     turn = draw_next();
-    if (turn != NOBODY)
-        pthread_cond_signal(&ranks[turn].its_turn);
+    if (turn == NOBODY)
+        switch_context(from, &test, test_stack, test_stack_bytes);
+    else if (turn != before)
+        switch_context(from, &ranks[turn].context, ranks[turn].stack, STACK_BYTES);
 }
 
-static void *run_rank(void *argument)
+static void run_rank(void)
 {
-    Rank *rank = argument;
-    pthread_mutex_lock(&lock);
-    await_turn(rank);
+#ifdef __SANITIZE_ADDRESS__
+    const void *from;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(NULL, &from, &bytes);
+    if (test_stack == NULL) { /* the first one is called from there */
+        test_stack = from;
+        test_stack_bytes = bytes;
+    }
+#endif
+    Rank *rank = &ranks[turn];
     under_test(&rank->pg, rank->collective);
     rank->returned = true;
     for (size_t i = 0; i < request_count && rules.strict; i++)
         if (requests[i]->rank == rank->pg.rank && !requests[i]->waited)
             mailboxes_fail("a request is missing in wait_for_messages(), so buffers are used after the return",
                            "rank %d has returned, and has not waited for %s", rank->pg.rank, describe(requests[i]));
-    give_turn();
-    pthread_mutex_unlock(&lock);
-    return NULL;
+    give_turn(&rank->context);
+}
+
+static void *new_stack(void) /* a write beyond its end ends the process */
+{
+    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0, "no memory for a stack");
+    return stack;
+}
+
+static void start_rank(Rank *rank, int number, const Collective *collective)
+{
+    *rank = (Rank){.pg = {.rank = number, .world_size = world_size}, .collective = collective,
+                   .stack = rank->stack != NULL ? rank->stack : new_stack(), /* that of an earlier call */
+                   .traffic = {.to = NO_RANK, .from = NO_RANK}};
+    getcontext(&rank->context);
+    rank->context.uc_stack = (stack_t){.ss_sp = rank->stack, .ss_size = STACK_BYTES};
+    makecontext(&rank->context, run_rank, 0);
 }
 
 /* ---- in place of comm/messages.c ---- */
@@ -283,8 +327,7 @@ void __wrap_wait_for_messages(ProcessGroup *pg, const Collective *c, int count, 
     Rank *rank = &ranks[pg->rank];
     rank->waits_for = handles;
     rank->waits_count = count;
-    give_turn();
-    await_turn(rank);
+    give_turn(&rank->context);
     rank->waits_for = NULL;
     rank->waits_count = 0;
     for (int sends = 1; sends >= 0; sends--) /* sends first: what arrives may lie in the same place */
@@ -331,19 +374,10 @@ void mailboxes_run(int count, const Rules *the_rules, const char *what, Collecti
     turn = NOBODY;
     signal(SIGALRM, end_endless);
     alarm(MOST_SECONDS);
-    for (int r = 0; r < count; r++) {
-        ranks[r] = (Rank){.pg = {.rank = r, .world_size = count}, .collective = &collectives[r],
-                          .traffic = {.to = NO_RANK, .from = NO_RANK}};
-        pthread_cond_init(&ranks[r].its_turn, NULL);
-    }
-    pthread_mutex_lock(&lock);
     for (int r = 0; r < count; r++)
-        CHECK(pthread_create(&ranks[r].thread, NULL, run_rank, &ranks[r]) == 0, "cannot start a thread");
-    give_turn();
-    pthread_mutex_unlock(&lock);
+        start_rank(&ranks[r], r, &collectives[r]);
+    give_turn(&test);
     for (int r = 0; r < count; r++) {
-        pthread_join(ranks[r].thread, NULL);
-        pthread_cond_destroy(&ranks[r].its_turn);
         free(ranks[r].pg.scratch);
         traffic[r] = ranks[r].traffic;
     }

@@ -1,4 +1,5 @@
-/* test_collectives.c: what assignment 0 is graded by: one case for each property. Ranks are threads: mailboxes.h. */
+/* test_collectives.c: what assignment 0 is graded by: one case for each property. All ranks are in this process:
+ * mailboxes.h. */
 #include "choose_case.h"
 #include "judge.h"
 #include "trial.h"

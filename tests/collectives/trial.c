@@ -10,9 +10,9 @@
 #include "collectives.h"
 
 #ifdef __SANITIZE_ADDRESS__
-#define GUARD 0 /* the sanitizer sees what is written beyond an array */
+static size_t guard; /* the sanitizer sees what is written beyond an array */
 #else
-#define GUARD ((size_t)256)
+static size_t guard = 256;
 #endif
 enum { UNWRITTEN = 0xA5, GUARDED = 0x5C, DIGIT_BITS = 7, DIGIT = 127 };
 
@@ -75,16 +75,16 @@ static void fill(const Trial *trial, int rank, void *array)
 
 static unsigned char *new_array(size_t bytes)
 {
-    unsigned char *array = malloc(bytes + GUARD > 0 ? bytes + GUARD : 1);
+    unsigned char *array = malloc(bytes + guard > 0 ? bytes + guard : 1);
     CHECK(array != NULL, "no memory");
     memset(array, UNWRITTEN, bytes);
-    memset(array + bytes, GUARDED, GUARD);
+    memset(array + bytes, GUARDED, guard);
     return array;
 }
 
 static void expect_guard(const unsigned char *array, size_t bytes, int rank, const char *name)
 {
-    for (size_t i = 0; i < GUARD; i++)
+    for (size_t i = 0; i < guard; i++)
         if (array[bytes + i] != GUARDED)
             mailboxes_fail("a wrong count or start of a chunk", "rank %d has written beyond the end of %s", rank, name);
 }
