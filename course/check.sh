@@ -62,10 +62,10 @@ fi
 mkdir -p "$build/check"
 cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
     grep -E -A 3 'error|implicit declaration|undefined|multiple definition' "$build/check/build.log" | head -n 40
-    stop 1 "$stage/$handed_in does not build: ${build#"$here/"}/check/build.log has everything"
+    stop 1 "$stage/$c_file does not build: ${build#"$here/"}/check/build.log has everything"
 }
-grep -E -A 3 "/$handed_in:.*warning" "$build/check/build.log"
-bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this $handed_in would be rejected, with 0 points"
+grep -E -A 3 "/$c_file:.*warning" "$build/check/build.log"
+bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this $c_file would be rejected, with 0 points"
 
 # ---- run ----
 
@@ -78,7 +78,7 @@ first=
 report() { # GOT WORTH IDEA MESSAGE READ
     [ -z "$first" ] && [ -n "$4" ] || return 0
     first=$5
-    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then first="the comment above \`${BASH_REMATCH[1]}\` in $handed_in"; fi
+    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then first="the comment above \`${BASH_REMATCH[1]}\` in $c_file"; fi
 }
 
 work=$build/check not_run=

@@ -42,7 +42,7 @@ for ((i = 3; i <= $#; i += 2)); do
 done
 find_stage "$1" "$here" || stop 2 "there is no stage '$1': take $stages"
 points=$here/$stage.points
-{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's $handed_in"
+{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's $c_file"
 [[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
 [[ $seconds/$total_seconds/$memory/$jobs =~ ^[1-9][0-9]*(/[1-9][0-9]*){3}$ ]] ||
     stop 2 "GRADE_SECONDS, GRADE_TOTAL, GRADE_MEMORY_MB and GRADE_JOBS are whole numbers from 1 on"
@@ -90,7 +90,7 @@ no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 # these files is built anew.
 fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$home" \
     \( -path course/instructor -o -path tests/stages/solutions \) -prune -o \
-    -type f ! -name "$handed_in" -exec cksum {} + | sort | cksum)
+    -type f ! -name "$c_file" -exec cksum {} + | sort | cksum)
 if [ "$(cat "$base/complete" 2>/dev/null)" != "$fingerprint" ]; then
     rm -f "$base/complete"
     rm -rf "$tree" "$build" "$checked"
@@ -127,12 +127,12 @@ build_all() { # SECONDS
 # same text: otherwise #if could hide something from one compiler and show it to the next. Status 1: it cannot be read.
 expand() {
     local command
-    command=$(sed -n 's/^ *"command": "\(.*\/'"$handed_in"'\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
+    command=$(sed -n 's/^ *"command": "\(.*\/'"$c_file"'\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -E /' <<<"$command")
-    [[ $command = *' -o - -E '* ]] || stop 1 "cannot tell how $handed_in is compiled: $command"
+    [[ $command = *' -o - -E '* ]] || stop 1 "cannot tell how $c_file is compiled: $command"
     # shellcheck disable=SC2016 # for the inner shell
     limited "$log" 60 bash -c 'cd "$1" && eval "$2 2>\"\$TMPDIR/errors\"" || { cat "$TMPDIR/errors" && exit 1; }' - \
-        "$build" "$command" && cat "$log" >"$tree/$stage/$handed_in"
+        "$build" "$command" && cat "$log" >"$tree/$stage/$c_file"
 }
 
 # Prints what the expanded submission includes and is neither of the starter nor of the system; and what would be a
@@ -140,7 +140,7 @@ expand() {
 foreign() {
     local root name
     root=$(cd "$here/.." && pwd -P)
-    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/$handed_in" | sort -u >"$work/included"
+    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/$c_file" | sort -u >"$work/included"
     sed -n '2001{p;q}' "$work/included" # #line can name millions of files, and each takes time here
     head -n 2000 "$work/included" | while IFS= read -r name; do
         case $name in /proc/* | /dev/* | *\\*) echo "$name" && continue ;; esac
@@ -151,7 +151,7 @@ foreign() {
         *) echo "$name" ;;
         esac
     done
-    grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/$handed_in" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
+    grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/$c_file" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
 if [ ! -e "$base/complete" ]; then
@@ -165,7 +165,7 @@ if [ ! -e "$base/complete" ]; then
     expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
     echo "$fingerprint" >"$base/complete"
 fi
-cat -- "$submission" >"$tree/$stage/$handed_in" || stop 1 "$submission cannot be copied"
+cat -- "$submission" >"$tree/$stage/$c_file" || stop 1 "$submission cannot be copied"
 not_run='' errors='' others='' status=0
 expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; } || status=$?
 if [ $status -ne 0 ]; then
@@ -180,7 +180,7 @@ if [ $status -ne 0 ]; then
     [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
-    errors=$(sed "s/.*/$handed_in includes &, which is neither of the starter nor of the system/" <<<"$others" | plain | head -n 40)
+    errors=$(sed "s/.*/$c_file includes &, which is neither of the starter nor of the system/" <<<"$others" | plain | head -n 40)
     not_run="not run: $(head -n 1 <<<"$errors")"
     printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
@@ -189,7 +189,7 @@ elif [ "${GRADE_SYMBOLS-check}" != any ]; then
         looks+=("$(printf '%q ' bash "$tree/tests/stages/symbols.sh" "$stage" "$place")")
     done
     if ! in_both 60 "${looks[@]}"; then
-        [ -s "$log" ] || echo "$handed_in could not be looked at before its time was over, after $(elapsed) s" >"$log"
+        [ -s "$log" ] || echo "$c_file could not be looked at before its time was over, after $(elapsed) s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
         errors=$(plain <"$log" | awk '!seen[$0]++' | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"

@@ -108,12 +108,12 @@ is_wanted() {
 all_files | sort -u | while IFS= read -r file; do
     if is_wanted "$file"; then printf '%s\0' "$file"; fi
 done | tar -C "$root" --null -T - --transform "s|^$home/|$stage/|" -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
-[ -f "$starter/$stage/$handed_in" ] || stop 1 "$home/$handed_in is not among the files of $root: is that all of the repository?"
+[ -f "$starter/$stage/$c_file" ] || stop 1 "$home/$c_file is not among the files of $root: is that all of the repository?"
 
 # ---- changes in these files ----
 
 patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.patch" ||
-    stop 1 "$stage.patch no longer applies to $home/$handed_in: see course/README.md, When a stage changes"
+    stop 1 "$stage.patch no longer applies to $home/$c_file: see course/README.md, When a stage changes"
 
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {

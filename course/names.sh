@@ -1,11 +1,11 @@
 # names.sh: what the files of an assignment are called. The scripts of course/ and of a starter source it.
 # shellcheck shell=bash disable=SC2034 # the variables are read elsewhere
 
-# set_names STAGE: sets number; handed_in, the file that students write; and home, where the project has its solution.
+# set_names STAGE: sets number; c_file, the file that students write; and home, where the project has its solution.
 set_names() {
     case $1 in
-    collectives) number=0 handed_in=collectives.c home=course/collectives ;;
-    *) number=${1:5:1} handed_in=ddp.c home=$1 ;;
+    collectives) number=0 c_file=collectives.c home=course/collectives ;;
+    *) number=${1:5:1} c_file=ddp.c home=$1 ;;
     esac
 }
 

@@ -20,7 +20,7 @@ command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu
 source "$root/course/names.sh"
 
 own() { # STAGE: the project's own solution
-    find_stage "$1" "$root/course" && echo "$root/$home/$handed_in"
+    find_stage "$1" "$root/course" && echo "$root/$home/$c_file"
 }
 
 # ---- starters ----
@@ -30,7 +30,7 @@ compiles() { # STARTER STAGE [SUBMISSION]
     set_names "$2"
     [ "$number" -gt 0 ] || compiler=mpicc # it includes mpi.h
     status 0 "${CC:-$compiler}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
-        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/$handed_in}" -o "$scratch/ddp.o"
+        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/$c_file}" -o "$scratch/ddp.o"
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
@@ -278,7 +278,7 @@ if [ "${2-}" = --grade ]; then
     export GRADE_CACHE=${GRADE_CACHE:-$scratch/cache}
     for assignment in 0 1 2 3 4 5; do
         find_stage $assignment "$root/course"
-        graded $assignment "$scratch/$stage/$stage/$handed_in" 0 0 'is not written yet'
+        graded $assignment "$scratch/$stage/$stage/$c_file" 0 0 'is not written yet'
         [ $assignment -eq 1 ] || graded $assignment "$(own $assignment)" 100 100
     done
     for name in $(solutions); do # correct, with other designs

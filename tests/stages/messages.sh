@@ -3,7 +3,7 @@
 
 # A sanitizer's report: its verdict, and where in ddp.c (weights.c, collectives.c) it happened, and the memory was allocated or freed.
 sanitizer_message() { # FILE
-    awk -v handed_in="${handed_in-ddp.c}" '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
+    awk -v c_file="${c_file-ddp.c}" '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
             verdict = $0; where = "in"
             sub(/.*ERROR: /, "", verdict)
             sub(/ on (unknown )?address.*/, "", verdict)
@@ -12,7 +12,7 @@ sanitizer_message() { # FILE
         /freed by thread/ { where = "freed in" }
         /allocated by thread|leak of [0-9]+ byte/ { where = "allocated in" }
         /leak of [0-9]+ byte/ { # the report has one for each place, and cannot know where the free() is missing
-            leak = "; free it " (handed_in == "ddp.c" ? "in ddp_destroy(), and" : "before the function returns, and") \
+            leak = "; free it " (c_file == "ddp.c" ? "in ddp_destroy(), and" : "before the function returns, and") \
                 " before its pointer gets another value"
             split("", said)
         }
@@ -46,7 +46,7 @@ first_message() { # FILE
             crash=.
         fi
         if [ -n "$message" ] && grep -a -q -E "$crash" "$1"; then
-            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ${handed_in-ddp.c}"
+            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ${c_file-ddp.c}"
         fi
     fi
     echo "$message"
