@@ -156,7 +156,8 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
         return;
     const char *does = sends ? "sends to" : "receives from";
     if (peer < 0 || peer >= world_size)
-        mailboxes_fail(NULL, "rank %d %s rank %d, and there are ranks 0 to %d", turn, does, peer, world_size - 1);
+        mailboxes_fail("a partner that does not exist; N is not always a power of two",
+                       "rank %d %s rank %d, and there are ranks 0 to %d", turn, does, peer, world_size - 1);
     Request *request = alloc_or_fault(sizeof *request);
     *request = (Request){.sends = sends, .rank = pg->rank, .peer = peer, .tag = tag, .count = count,
                          .bytes = count * dtype_size(c->dtype), .elements = elements};

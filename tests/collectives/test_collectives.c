@@ -8,11 +8,12 @@ static const size_t ALL_STORED = SIZE_MAX, NONE_STORED = 0, A_MILLION = 1000003;
 
 /* ---- values ---- */
 
-/* Counts around what the cuts depend on: the number of ranks, and 32 elements. */
+/* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes well:
+ * each chunk has elements. */
 static int counts_for(int ranks, size_t *counts)
 {
     const size_t N = (size_t)ranks;
-    const size_t all[] = {0, 1, N - 1, N, N + 1, 31, 32, 33, 32 * N - 1, 32 * N, 32 * N + 1, 64 * N + 7, 1000, 4999};
+    const size_t all[] = {64 * N + 7, 0, 1, N - 1, N, N + 1, 31, 32, 33, 32 * N - 1, 32 * N, 32 * N + 1, 1000, 4999};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         counts[i] = all[i];
     return sizeof all / sizeof *all;
@@ -222,7 +223,7 @@ static void try_all(bool in_place, Rules rules, void (*expect)(const Trial *, co
 {
     for (int kind = BROADCAST; kind <= HALVING; kind++) {
         for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
-            const size_t counts[] = {1, (size_t)ranks + 1, 32 * (size_t)ranks + 5, 3001};
+            const size_t counts[] = {3001, 1, (size_t)ranks + 1, 32 * (size_t)ranks + 5};
             for (int i = 0; i < 4; i++) {
                 Outcome outcome;
                 Trial trial = {.kind = (Kind)kind, .ranks = ranks, .root = i % ranks, .count = counts[i],

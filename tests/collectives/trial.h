@@ -32,7 +32,7 @@ void trial_free(const Trial *trial, Outcome *outcome);
 /* These fail with a message. Each needs the Values that it names. */
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
-void expect_nan(const Trial *trial, const Outcome *outcome);       /* ONE_NAN; of the all-reduces */
+void expect_nan(const Trial *trial, const Outcome *outcome);       /* ONE_NAN; of the all-reduces; and any maximum */
 void expect_send_untouched(const Trial *trial, const Outcome *outcome);
 
 #endif
