@@ -1,7 +1,7 @@
 # cases.sh: runs the graded cases of a stage, and prints its table of points. course/grade.sh and a starter's `check`
 # source it, and define before they call run_lines:
 #
-#   stage, number      stage1_naive, 1             points    the points file; course/README.md describes its columns
+#   stage, number      stage1_naive, 1 (names.sh)  points    the points file; course/README.md describes its columns
 #   build, checked     the builds: plain, and with the address sanitizer
 #   work               an empty directory          seconds, total_seconds   for one case, and for all: elapsed()
 #   at_once            cases that run at the same time
@@ -164,6 +164,7 @@ run_lines() {
             message="$name on $where ranks, $case: ${result:-its result could not be written: is the disk full?}"
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
+        [ "$number" != 0 ] || message=${message/ on 1 ranks/} # collectives: all ranks are in one process
         got=$worth
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))
@@ -171,6 +172,7 @@ run_lines() {
         [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
         where="$name on $ranks ranks: $(sed -E 's/([0-9]):([^+]*)/\2 (\1 rank)/g; s/\+/, /g' <<<"$cases")"
         where=${where/ on - ranks/}
+        [ "$number" != 0 ] || where=${where/ on 1 ranks/}
         printf '%22s(%s)\n' "" "${where%: -}"
         [ -z "$message" ] || printf '%22s%s\n' "" "$message"
         report "$got" "$worth" "$idea" "$message" "$read"

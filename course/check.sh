@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check: builds your ddp.c, runs what is graded, and prints the points.
+# check: builds your ddp.c (or collectives.c), runs what is graded, and prints the points.
 #
 # usage: ./check [LINE ...]              all lines of the table, or those with these numbers
 #        ./check --sanitize [LINE ...]   with the address sanitizer, which names the line of ddp.c that misuses memory:
@@ -12,8 +12,11 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 cd "$here" || exit 1
 exec </dev/null
 points=$here/points build=$here/build checked=$here/build-address
-stage=$(basename "$(ls -d "$here"/stage[1-9]_*)")
-number=${stage:5:1} seconds=60 total_seconds=600 at_once=$(nproc)
+stage=$(basename "$(ls -d "$here"/{stage[1-9]_*,collectives} 2>/dev/null)")
+seconds=60 total_seconds=600 at_once=$(nproc)
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$here/tests/stages/names.sh"
+set_names "$stage"
 # shellcheck source-path=SCRIPTDIR source=cases.sh
 source "$here/tests/stages/cases.sh"
 # shellcheck source-path=SCRIPTDIR/..
@@ -59,10 +62,10 @@ fi
 mkdir -p "$build/check"
 cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
     grep -E -A 3 'error|implicit declaration|undefined|multiple definition' "$build/check/build.log" | head -n 40
-    stop 1 "$stage/ddp.c does not build: ${build#"$here/"}/check/build.log has everything"
+    stop 1 "$stage/$c_file does not build: ${build#"$here/"}/check/build.log has everything"
 }
-grep -E -A 3 'ddp\.c:.*warning' "$build/check/build.log"
-bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this ddp.c would be rejected, with 0 points"
+grep -E -A 3 "/$c_file:.*warning" "$build/check/build.log"
+bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this $c_file would be rejected, with 0 points"
 
 # ---- run ----
 
@@ -75,7 +78,7 @@ first=
 report() { # GOT WORTH IDEA MESSAGE READ
     [ -z "$first" ] && [ -n "$4" ] || return 0
     first=$5
-    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then first="the comment above \`${BASH_REMATCH[1]}\` in ddp.c"; fi
+    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then first="the comment above \`${BASH_REMATCH[1]}\` in $c_file"; fi
 }
 
 work=$build/check not_run=

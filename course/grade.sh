@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# grade.sh: puts one ddp.c into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
-# limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
+# grade.sh: puts one ddp.c (or collectives.c) into a fresh copy of its stage, builds it, runs the stage's test cases one
+# by one under limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
 #
-# usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5
+# usage: course/grade.sh STAGE SUBMISSION_C [--json FILE] [--line N]     STAGE: collectives, stage1_naive, ... or 0 to 5
 #   --line N        only line N of the table; with --json, puts the new result into FILE, which has an earlier one
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     for everything, with all that is built (540 seconds); what has not run by then has failed
 #   GRADE_JOBS      compilers at a time (2)
 #   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
 #   GRADE_VARIANT   the seed of the variant that was handed out (none)
-#   GRADE_CACHE     a directory that keeps the build of everything but ddp.c, for one call at a time (none)
+#   GRADE_CACHE     a directory that keeps the build of everything but that file, for one call at a time (none)
 #   GRADE_SANDBOX   auto: bwrap's, if it can run here; require: an error if it cannot; none: not at all (auto)
-#   GRADE_SYMBOLS   check: reject a ddp.c that uses what no solution needs (symbols.sh); any: allow it (check)
+#   GRADE_SYMBOLS   check: reject a file that uses what no solution needs (symbols.sh); any: allow it (check)
 # Exit status 0: graded, whatever the grade. 1: the grader itself failed. 2: wrong usage.
 set -u
 export LC_ALL=C # tools' messages are searched for English words, and submissions may hold any bytes
@@ -27,7 +27,9 @@ stop() { # STATUS MESSAGE
 
 # ---- the command line ----
 
-usage="usage: course/grade.sh STAGE SUBMISSION_DDP_C [--json FILE] [--line N]     STAGE: stage1_naive, ... or 1 to 5"
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$here/names.sh"
+usage="usage: course/grade.sh STAGE SUBMISSION_C [--json FILE] [--line N]     STAGE: $stages"
 [ $# -ge 2 ] || stop 2 "$usage"
 submission=$2 json='' line=''
 for ((i = 3; i <= $#; i += 2)); do
@@ -38,14 +40,9 @@ for ((i = 3; i <= $#; i += 2)); do
     *) stop 2 "$usage" ;;
     esac
 done
-for points in "$here"/stage[1-9]_*.points; do # a number or a name, as a name
-    stage=$(basename "$points" .points)
-    number=${stage:5:1}
-    if [ "$1" = "$stage" ] || [ "$1" = "$number" ]; then break; fi
-    stage=
-done
-[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
-{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's ddp.c"
+find_stage "$1" "$here" || stop 2 "there is no stage '$1': take $stages"
+points=$here/$stage.points
+{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's $c_file"
 [[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
 [[ $seconds/$total_seconds/$memory/$jobs =~ ^[1-9][0-9]*(/[1-9][0-9]*){3}$ ]] ||
     stop 2 "GRADE_SECONDS, GRADE_TOTAL, GRADE_MEMORY_MB and GRADE_JOBS are whole numbers from 1 on"
@@ -91,9 +88,9 @@ no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
 # Of all that a starter is made from, but for solutions, which gradescope/setup.sh deletes. A cache of another state of
 # these files is built anew.
-fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$stage" \
+fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$home" \
     \( -path course/instructor -o -path tests/stages/solutions \) -prune -o \
-    -type f ! -name ddp.c -exec cksum {} + | sort | cksum)
+    -type f ! -name "$c_file" -exec cksum {} + | sort | cksum)
 if [ "$(cat "$base/complete" 2>/dev/null)" != "$fingerprint" ]; then
     rm -f "$base/complete"
     rm -rf "$tree" "$build" "$checked"
@@ -130,12 +127,12 @@ build_all() { # SECONDS
 # same text: otherwise #if could hide something from one compiler and show it to the next. Status 1: it cannot be read.
 expand() {
     local command
-    command=$(sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
+    command=$(sed -n 's/^ *"command": "\(.*\/'"$c_file"'\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -E /' <<<"$command")
-    [[ $command = *' -o - -E '* ]] || stop 1 "cannot tell how ddp.c is compiled: $command"
+    [[ $command = *' -o - -E '* ]] || stop 1 "cannot tell how $c_file is compiled: $command"
     # shellcheck disable=SC2016 # for the inner shell
     limited "$log" 60 bash -c 'cd "$1" && eval "$2 2>\"\$TMPDIR/errors\"" || { cat "$TMPDIR/errors" && exit 1; }' - \
-        "$build" "$command" && cat "$log" >"$tree/$stage/ddp.c"
+        "$build" "$command" && cat "$log" >"$tree/$stage/$c_file"
 }
 
 # Prints what the expanded submission includes and is neither of the starter nor of the system; and what would be a
@@ -143,7 +140,7 @@ expand() {
 foreign() {
     local root name
     root=$(cd "$here/.." && pwd -P)
-    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/ddp.c" | sort -u >"$work/included"
+    sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/$c_file" | sort -u >"$work/included"
     sed -n '2001{p;q}' "$work/included" # #line can name millions of files, and each takes time here
     head -n 2000 "$work/included" | while IFS= read -r name; do
         case $name in /proc/* | /dev/* | *\\*) echo "$name" && continue ;; esac
@@ -154,7 +151,7 @@ foreign() {
         *) echo "$name" ;;
         esac
     done
-    grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/ddp.c" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
+    grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/$c_file" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
 if [ ! -e "$base/complete" ]; then
@@ -168,7 +165,7 @@ if [ ! -e "$base/complete" ]; then
     expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
     echo "$fingerprint" >"$base/complete"
 fi
-cat -- "$submission" >"$tree/$stage/ddp.c" || stop 1 "$submission cannot be copied"
+cat -- "$submission" >"$tree/$stage/$c_file" || stop 1 "$submission cannot be copied"
 not_run='' errors='' others='' status=0
 expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; } || status=$?
 if [ $status -ne 0 ]; then
@@ -183,7 +180,7 @@ if [ $status -ne 0 ]; then
     [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
-    errors=$(sed 's/.*/ddp.c includes &, which is neither of the starter nor of the system/' <<<"$others" | plain | head -n 40)
+    errors=$(sed "s/.*/$c_file includes &, which is neither of the starter nor of the system/" <<<"$others" | plain | head -n 40)
     not_run="not run: $(head -n 1 <<<"$errors")"
     printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
@@ -192,7 +189,7 @@ elif [ "${GRADE_SYMBOLS-check}" != any ]; then
         looks+=("$(printf '%q ' bash "$tree/tests/stages/symbols.sh" "$stage" "$place")")
     done
     if ! in_both 60 "${looks[@]}"; then
-        [ -s "$log" ] || echo "ddp.c could not be looked at before its time was over, after $(elapsed) s" >"$log"
+        [ -s "$log" ] || echo "$c_file could not be looked at before its time was over, after $(elapsed) s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
         errors=$(plain <"$log" | awk '!seen[$0]++' | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"

@@ -3,7 +3,7 @@
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
 #   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, or one STAGE/ddp.c, at
-#                   any depth. Links to files are left out.
+#                   any depth (for collectives: collectives.c). Links to files are left out.
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
@@ -18,6 +18,8 @@
 set -u
 export LC_ALL=C # names are sorted and printed as the bytes that they are
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$here/names.sh"
 
 stop() { # STATUS MESSAGE
     echo "grade_all: error: $2" >&2
@@ -42,9 +44,7 @@ while [ $# -gt 0 ]; do
     if [ "$1" = --again ]; then shift; else shift 2; fi
 done
 [[ $jobs$line != *[!0-9]* ]] || stop 2 "--jobs and --line want a number"
-stage=$(find "$here" -name "stage${stage}_*.points" -o -name "$stage.points")
-[ -f "$stage" ] || stop 2 "there is no such stage: take stage1_naive, ... or 1 to 5"
-stage=$(basename "$stage" .points)
+find_stage "$stage" "$here" || stop 2 "there is no such stage: take $stages"
 [ -d "$from" ] || stop 2 "$from is no directory"
 [ -z "$roster" ] || [ -r "$roster" ] || stop 2 "--roster: $roster cannot be read"
 mkdir -p "$out" || exit 2
@@ -60,8 +60,8 @@ declare -A file=() handed_in=() # by NAME: the submission; when it came, if the 
 for entry in "$from"/*; do
     name=${entry##*/} paths=()
     if [ -d "$entry" ]; then # of several, the one in a directory of the stage's name
-        mapfile -d '' paths < <(find -H "$entry" -type f -name ddp.c -print0) # no link: it may lead to another's file
-        [ ${#paths[@]} -lt 2 ] || mapfile -d '' paths < <(printf '%s\0' "${paths[@]}" | grep -z "/$stage/ddp\.c$")
+        mapfile -d '' paths < <(find -H "$entry" -type f -name "$c_file" -print0) # no link: it may lead to another's file
+        [ ${#paths[@]} -lt 2 ] || mapfile -d '' paths < <(printf '%s\0' "${paths[@]}" | grep -z "/$stage/$c_file$")
     elif [ -f "$entry" ] && [ ! -L "$entry" ] && [[ $name = *.c ]]; then
         paths=("$entry") name=${name%.c}
     elif [ "$name" = handed_in ]; then
@@ -69,13 +69,13 @@ for entry in "$from"/*; do
     fi
     if [ ${#paths[@]} -ne 1 ] || [[ ${paths[*]} = *[[:cntrl:]]* ]]; then
         [ "$entry" = "$from/*" ] || # nothing is there
-            echo "grade_all: warning: ${entry//[[:cntrl:]]/?} is no NAME.c, and does not hold one ddp.c: left out" >&2
+            echo "grade_all: warning: ${entry//[[:cntrl:]]/?} is no NAME.c, and does not hold one $c_file: left out" >&2
         continue
     fi
     [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and ${paths[0]}"
     file[$name]=${paths[0]}
 done
-[ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a ddp.c in it"
+[ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a $c_file in it"
 
 # rows FILE: the first two cells of each line, with a tab between them; without comments, empty lines, and what
 # spreadsheets add

@@ -2,7 +2,7 @@
 # make_gradescope_zip.sh: packs the autograder of one stage for Gradescope: its two scripts, the stage's name, and the
 # files that git knows of this repository; if this is no clone, all but builds, submissions, grades and tables.
 #
-# usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: stage1_naive, ... or 1 to 5
+# usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: collectives, stage1_naive, ... or 0 to 5
 # Exit status 0: done. 1: something failed. 2: wrong usage.
 set -euo pipefail
 export LC_ALL=C
@@ -13,9 +13,10 @@ stop() { # STATUS MESSAGE
     exit "$1"
 }
 
-[ $# -eq 2 ] || stop 2 "usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: stage1_naive, ... or 1 to 5"
-stage=$(find "$here" -name "stage${1}_*.points" -o -name "$1.points")
-[ -f "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$here/names.sh"
+[ $# -eq 2 ] || stop 2 "usage: course/make_gradescope_zip.sh STAGE FILE.zip     STAGE: $stages"
+find_stage "$1" "$here" || stop 2 "there is no stage '$1': take $stages"
 command -v python3 >/dev/null || stop 1 "python3 is missing: it writes the archive"
 zip=$(realpath "$2")
 scratch=$(mktemp -d)
@@ -32,7 +33,7 @@ files() {
 }
 files | tar --null -T - --ignore-failed-read -cf - | tar -C "$scratch/lockstep" -xf -
 cp "$here"/gradescope/* "$scratch"
-basename "$stage" .points >"$scratch/stage"
+echo "$stage" >"$scratch/stage"
 rm -f "$zip"
 cd "$scratch"
 python3 -m zipfile -c "$zip" run_autograder setup.sh stage lockstep

@@ -1,36 +1,34 @@
 #!/usr/bin/env bash
 # make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of
-# the reading list, and a ddp.c with empty functions. It builds and tests on its own, and holds no solution. See
-# README.md.
+# the reading list, and a ddp.c (of collectives: a collectives.c) with empty functions. It builds and tests on its own,
+# and holds no solution. See README.md.
 #
-# usage: course/make_starter.sh STAGE DIR [--variant SEED]     STAGE: stage1_naive, ... or 1 to 5; DIR: a new directory
+# usage: course/make_starter.sh STAGE DIR [--variant SEED]     DIR: a new directory
+#   STAGE            collectives, stage1_naive, ... or 0 to 5
 #   --variant SEED   other names, another order of the points, for odd seeds another meaning of a flag: variant.sh
 # Exit status 0: done. 1: something failed, and DIR is removed again. 2: wrong usage.
 set -uo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$here/names.sh"
 
 stop() { # STATUS MESSAGE
     echo "make_starter: error: $2" >&2
     exit "$1"
 }
 
-case ${1-} in -h | --help) exec sed -n '2,8s/^# \{0,1\}//p' "$0" ;; esac
+case ${1-} in -h | --help) exec sed -n '2,9s/^# \{0,1\}//p' "$0" ;; esac
 seed=0
 if [ $# -eq 4 ] && [ "$3" = --variant ]; then
     case $4 in '' | *[!0-9]* | 0*) stop 2 "--variant: '$4' is no number from 1 on" ;; esac
     seed=$4
     set -- "$1" "$2"
 fi
-[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR [--variant SEED]     STAGE: stage1_naive, ... or 1 to 5"
-for stage in "$root"/stage[1-9]_*/; do # a number or a name, as a name
-    stage=$(basename "$stage")
-    if [ "$1" = "$stage" ] || [ "$1" = "${stage:5:1}" ]; then break; fi
-    stage=
-done
-[ -n "$stage" ] || stop 2 "there is no stage '$1': take stage1_naive, ... or 1 to 5"
-number=${stage:5:1}
+[ $# -eq 2 ] || stop 2 "usage: course/make_starter.sh STAGE DIR [--variant SEED]     STAGE: $stages"
+find_stage "$1" "$here" || stop 2 "there is no stage '$1': take $stages"
+[ "$number/$seed" = 0/0 ] || [ "$number" -gt 0 ] || stop 2 "--variant: there are variants of stages 1 to 5 only"
 [ ! -e "$2" ] || stop 2 "$2 exists: name a directory that does not exist"
 command -v patch >/dev/null || stop 1 "patch is missing (Debian and Ubuntu: apt-get install patch)"
 { mkdir -p "$(dirname "$2")" && mkdir "$2"; } || stop 1 "cannot make the directory $2"
@@ -53,10 +51,24 @@ all_files() {
 # The test programs that the points name.
 graded=$(sed -nE 's/^ *[0-9]+ +([a-z]+:|zero_.:)*([a-z_]+) .*/\2/p' "$here/$stage.points" | sort -u)
 
+# Messages, additions, and what they need.
+is_wanted_for_collectives() {
+    case $1 in
+    */CMakeLists.txt) return 1 ;;
+    common/base/* | common/comm/messages.? | common/comm/combine.c | common/comm/allreduce.h | common/comm/group.h | \
+        common/comm/process_group.h | common/comm/collective.h | common/comm/backend.h | common/comm/observer.h) ;;
+    "$home"/*.[ch] | tests/collectives/*.[ch] | tests/stages/choose_case.? | tests/stages/expect.? | \
+        tests/stages/judge.? | tests/stages/judge_parts.h | tests/stages/messages.sh) ;;
+    scripts/setup.sh | scripts/mpi.sh | LICENSE | notes/allreduce.md | notes/ring.svg | notes/two_levels.svg) ;;
+    *) return 1 ;;
+    esac
+}
+
 # Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
 # not name, and the parts of common/ that a later stage introduces.
 is_wanted() {
     local name=${1##*/}
+    [ "$number" -gt 0 ] || { is_wanted_for_collectives "$1" && [ -f "$root/$1" ] && return; } || return
     case $1 in
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
     common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
@@ -95,21 +107,21 @@ is_wanted() {
 
 all_files | sort -u | while IFS= read -r file; do
     if is_wanted "$file"; then printf '%s\0' "$file"; fi
-done | tar -C "$root" --null -T - -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
-[ -f "$starter/$stage/ddp.c" ] || stop 1 "$stage/ddp.c is not among the files of $root: is that all of the repository?"
+done | tar -C "$root" --null -T - --transform "s|^$home/|$stage/|" -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
+[ -f "$starter/$stage/$c_file" ] || stop 1 "$home/$c_file is not among the files of $root: is that all of the repository?"
 
 # ---- changes in these files ----
 
 patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.patch" ||
-    stop 1 "$stage.patch no longer applies to $stage/ddp.c: see course/README.md, When a stage changes"
+    stop 1 "$stage.patch no longer applies to $home/$c_file: see course/README.md, When a stage changes"
 
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {
     sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" \
         -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' "$here/$1"
 }
-[ "$number" -ge 2 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
-fill_in starter.cmake >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
+[ "$number" -ne 1 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
+fill_in "$([ "$number" -eq 0 ] && echo collectives || echo starter).cmake" >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
 # Lines in the points' order, or, in a variant, in an order by a hash of seed and line. Each has its "read:" after it.
 points() {
     echo '# points program ranks cases what must be true'
@@ -121,7 +133,7 @@ points() {
             cat
         fi | tr '\t' '\n'
 }
-{ cp "$here/check.sh" "$starter/check" && cp "$here/cases.sh" "$here/symbols.sh" "$starter/tests/stages" &&
+{ cp "$here/check.sh" "$starter/check" && cp "$here"/{cases,names,symbols}.sh "$starter/tests/stages" &&
     points >"$starter/points"; } ||
     stop 1 "could not write check and what it needs"
 echo 'build*/' >"$starter/.gitignore"
@@ -136,9 +148,10 @@ foreign='GPU'
 [ "$number" -ge 5 ] || foreign+='|\(stage 5\)'
 [ "$number" -le 4 ] || foreign+='|rebuilt|bucket is sent while'
 [ "$number" -ge 3 ] || foreign+='|readiness_|next_bucket|pending|rebuilt'
-{ printf '# Tests: what their messages mean\n\n' &&
-    section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
-    >"$starter/tests/README.md"
+[ "$number" -eq 0 ] || # each message of its tests names the cause
+    { printf '# Tests: what their messages mean\n\n' &&
+        section tests/README.md "What you see, and what usually causes it" | grep -v -E "$foreign"; } \
+        >"$starter/tests/README.md"
 
 # Links to files that were not copied become plain text, which says so.
 unlink_missing() { # FILE
@@ -160,13 +173,14 @@ unlink_missing() { # FILE
         }' "$1" >"$1.new" && mv "$1.new" "$1"
 }
 for document in "$starter"/notes/*.md "$starter"/tests/*.md; do
-    unlink_missing "$document" || stop 1 "could not rewrite $document"
+    [ ! -f "$document" ] || unlink_missing "$document" || stop 1 "could not rewrite $document"
 done
 
-# What is not here, by name or, where a file here has the same name, by path.
+# What is not here, by name or, where a file here has the same name, by path. The scripts name what all assignments hand
+# in.
 missing_names() {
     comm -23 <(all_files | sort) <(cd "$starter" && find . -type f | sed 's|^\./||' | sort) |
-        grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' |
+        grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' | grep -v -E '(^|/)(ddp\.c|collectives\.[ch])$' |
         awk -F / 'FNR == NR { here[$NF]; next } { print $NF in here ? $0 : $NF }' <(find "$starter" -type f) - | sort -u
 }
 
@@ -185,7 +199,7 @@ table_of_points() {
     printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
     grep -v -E '^ *(#|$|read:)' "$starter/points" | while read -r worth program ranks cases idea; do
         where=${program##*:}
-        [ "$ranks" = - ] || where+=" on $ranks ranks"
+        [[ $ranks = - || $number = 0 ]] || where+=" on $ranks ranks"
         [[ $program != *zero_* ]] || where+=", \`--zero $(grep -o '[123]' <<<"$program")\`"
         [[ $program != address:* ]] || where+=", address sanitizer"
         [ "$cases" = - ] ||
@@ -197,7 +211,7 @@ table_of_points() {
 # The task, how to work on it, and what is graded.
 {
     cat "$here/$stage.assignment.md" &&
-        fill_in assignment.md &&
+        fill_in "$([ "$number" -eq 0 ] && echo collectives.how.md || echo assignment.md)" &&
         printf '\n' && table_of_points &&
         printf '\n' && section notes/README.md Words
 } >"$starter/ASSIGNMENT.md" || stop 1 "could not write ASSIGNMENT.md"

@@ -19,6 +19,7 @@ FIGURES = {  # by exercise: what an answer has
     5: "ranks parameters all_reduces mb_per_step backward_ms in_flight_ms exposed_ms hidden_percent step_ms".split(),
     6: "parameters all_reduces_1 mb_1 all_reduces_4 mb_4 mb_bf16".split(),
     7: ["ranks", "parameters"] + [f"{what}_mb_{n}" for what in ("weights", "gradients", "optimizer") for n in "123"],
+    8: "ranks ring_short_us ring_long_us alpha_us beta_us_per_mb predicted_kb ring_faster_from_kb".split(),
 }
 
 
@@ -30,6 +31,17 @@ def about(value, percent, more=0.0):
 def ring_ms(a, all_reduces, latency_ms):
     """What a ring needs over a link of 1 Gbit/s, for a step's bytes and for the latency of its messages."""
     return a["mb_per_step"] * 8 * 2 * (a["ranks"] - 1) / a["ranks"] + all_reduces * 2 * (a["ranks"] - 1) * latency_ms
+
+
+LONG_MB = 1048576 * 4 / 1e6  # of exercise 8
+
+
+def crossover_kb(a):
+    """From which buffer on a ring is faster than halving-doubling, on 5 to 7 ranks: with P = 4, that folds N - 4 in."""
+    n = a["ranks"]
+    latencies = 2 * (n - 1) - (2 * 2 + 2)
+    buffers = 2 * 3 / 4 + 2 - 2 * (n - 1) / n
+    return latencies * a["alpha_us"] / (buffers * a["beta_us_per_mb"]) * 1e3
 
 
 # (exercises, figure, its least and largest value from the answer's other figures, why)
@@ -65,6 +77,15 @@ RULES = [
     ((6,), "mb_1", lambda a: about(4e-6 * a["parameters"], 1), "4 bytes for each parameter"),
     ((6,), "mb_4", lambda a: about(a["mb_1"], 1), "a step is synchronised once"),
     ((6,), "mb_bf16", lambda a: about(a["mb_4"] / 2, 1), "2 bytes instead of 4"),
+    ((8,), "ranks", lambda a: (5, 7), "on 4 and 8 ranks nobody is beyond the power of two"),
+    ((8,), "ring_long_us", lambda a: (1.05 * a["ring_short_us"], ENDLESS), "65536 times as many bytes take longer"),
+    ((8,), "alpha_us", lambda a: about(a["ring_short_us"] / (2 * (a["ranks"] - 1)), 2),
+     "the short one's time is that of 2 (N-1) latencies"),
+    ((8,), "beta_us_per_mb", lambda a: about((a["ring_long_us"] - a["ring_short_us"]) /
+                                             (2 * (a["ranks"] - 1) / a["ranks"] * LONG_MB), 2),
+     "what the long one takes more is for 2 (N-1)/N of its 4.19 MB"),
+    ((8,), "predicted_kb", lambda a: about(crossover_kb(a), 3), "where both formulas give the same time"),
+    ((8,), "ring_faster_from_kb", lambda a: (0, 16778), "the sizes of the table, or 0 for none"),
 ] + [((3,), f"exposed_{what}_ms", lambda a, what=what: (0.95 * ring_ms(a, a[f"all_reduces_{what}"], 1), ENDLESS),
       "the link needs this long, and stage 2 hides nothing") for what in ("many", "few")
 ] + [((4,), f"wire_mb_{n}", lambda a, n=n: about(a["mb_per_step"] * 2 * (n - 1) / n, 1),
@@ -88,9 +109,9 @@ def mistake(answers, key, value):
     exercise = next(reversed(answers), None)
     if key == "exercise":
         twice = f"exercise {value} is given twice" if value in map(str, answers) else None
-        return twice if value in map(str, FIGURES) else "expected 'exercise: 1' (to 7)"
+        return twice if value in map(str, FIGURES) else "expected 'exercise: 1' (to 8)"
     if exercise is None:
-        return "expected 'exercise: 1' (to 7) before it"
+        return "expected 'exercise: 1' (to 8) before it"
     names = [*FIGURES[exercise], "why"]
     if key not in names:
         return f"exercise {exercise} has no '{key}'; it has {', '.join(names)}"
@@ -114,7 +135,7 @@ def read(path):
         else:
             answer[key] = value if key == "why" else float(value)
     if not answers:
-        raise ValueError("no line begins an exercise: expected 'exercise: 1' (to 7)")
+        raise ValueError("no line begins an exercise: expected 'exercise: 1' (to 8)")
     return answers
 
 

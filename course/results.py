@@ -14,7 +14,8 @@ junit         XML, as Jenkins reads it: a test suite for the stage, a test case 
               https://github.com/jenkinsci/xunit-plugin, types/model/xsd/junit-10.xsd
 csv           one line: name, stage, points, of, "built" or "does not build", the points of each line of the table
 
-The name is that which grade_all.sh gave; else a submission NAME.c or NAME/ddp.c has the name NAME. Exit status 0: done. 2: wrong usage, or FILE is no result.
+The name is that which grade_all.sh gave; else a submission NAME.c, NAME/ddp.c or NAME/collectives.c has the name NAME.
+Exit status 0: done. 2: wrong usage, or FILE is no result.
 """
 import csv
 import io
@@ -133,7 +134,7 @@ def junit(result):
 
 def csv_line(result):
     path = Path(result["submission"])
-    name = result.get("name") or (path.resolve().parent.name if path.name == "ddp.c" else path.stem)
+    name = result.get("name") or (path.resolve().parent.name if path.name in ("ddp.c", "collectives.c") else path.stem)
     if name.startswith(("=", "+", "-", "@")):
         name = f"'{name}" # no spreadsheet shall take it for a formula
     line = io.StringIO()

@@ -1,25 +1,35 @@
 #!/usr/bin/env bash
-# symbols.sh: says what in a compiled ddp.c a solution has no need for: functions that end the program, read files, or
-# start processes; names of its own that would take the place of others; code that runs before main(); assembler.
+# symbols.sh: says what in a compiled ddp.c (or collectives.c) a solution has no need for: functions that end the program,
+# read files, or start processes; names of its own that would take the place of others; code that runs before main();
+# assembler.
 #
 # usage: symbols.sh STAGE BUILD     BUILD: a build of the starter, by cmake. Prints a line for each; status 1: there are
 set -u -o pipefail
 export LC_ALL=C
 stage=$1 build=$2
-object=$build/CMakeFiles/ddp.dir/$stage/ddp.c.o
+# shellcheck source-path=SCRIPTDIR source=names.sh
+source "$(dirname "${BASH_SOURCE[0]}")/names.sh"
+set_names "$stage"
+target=${c_file%.c} defined='ddp_[a-z_]+' most_static=600000
+if [ "$stage" = collectives ]; then
+    defined='(broadcast|ring_(reduce_scatter|all_gather|all_reduce)|halving_doubling_all_reduce)'
+    most_static=0 # in the tests, ranks share them
+fi
+object=$build/CMakeFiles/$target.dir/$stage/$c_file.o
 address='' needless=", which a solution has no need for"
 [[ $build != *-address ]] || address=yes # the build with the address sanitizer
 
 # Functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the group, write
 # what tests look at (counters, observers, the timeline), or call any function they are given (a tape of one's own).
 allowed() {
-    find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/ddp.dir" -name '*.o' ! -path '*/data/*' ! -name ddp.c.o \
+    find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/$target.dir" -name '*.o' ! -path '*/data/*' ! -name "$c_file.o" \
         -exec nm -P -g --defined-only {} + | awk '
         NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective|optimizer|op|tape)_|^pg_(set_|reset_|observe|run_|wrap_)/ &&
             $1 !~ /^pg_(split|destroy|mpi_|options|name|of_group|job_rank|communicator)/ {
             print $1
         }'
     echo job_rank job_world_size tape_listen tape_mark_used
+    [ "$stage" != collectives ] || echo group_scratch
     harmless
 }
 
@@ -54,7 +64,7 @@ harmless() {
 # The compiler brings in names that no student has written: those of the sanitizers, but for what their headers declare;
 # and arithmetic of wide numbers, with the types in its name.
 names() {
-    nm -P "$object" | awk -v address="$address" -v uses="ddp.c uses " -v needless="$needless" '
+    nm -P "$object" | awk -v address="$address" -v name="$c_file" -v defined="$defined" -v uses="$c_file uses " -v needless="$needless" '
         FNR == NR { for (i = 1; i <= NF; i++) allowed[$i]; next }
         address && $2 == "U" && $1 ~ /^__(ubsan_handle|asan)_/ && $1 !~ "^__asan_(set_(death|error)|(un)?poison_memory|" \
             "describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
@@ -69,28 +79,34 @@ names() {
             if (!($1 in allowed) && !(plain in allowed)) print uses "\x27" $1 "\x27" needless
         }
         $2 == "i" { print uses "\x27" $1 "\x27, chosen when it is loaded (ifunc)" needless; next }
-        $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ (address ? "^(__odr_asan(\\.|_gen_))?" : "^") "ddp_[a-z_]+$" {
-            print "ddp.c defines \x27" $1 "\x27 for the whole program: write static before it"
+        $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ (address ? "^(__odr_asan(\\.|_gen_))?" : "^") defined "$" {
+            print name " defines \x27" $1 "\x27 for the whole program: write static before it"
         }' <(allowed) -
 }
 
 # A solution allocates its large arrays: tests count only what is allocated (live_bytes.h).
 static_memory() {
-    size -A "$object" | awk '/^\.(tm_)?(data|bss|tdata|tbss)/ { bytes += $2 }
-        END { if (bytes > 600000) print "ddp.c has " bytes " bytes of static variables, of which 600000 are enough: allocate them" }'
+    [ "$most_static$address" != 0yes ] || return 0 # the sanitizer has some of its own
+    size -A "$object" | awk -v name="$c_file" -v most="$most_static" '
+        /^\.(tm_)?(data|bss|tdata|tbss)/ { bytes += $2 }
+        END {
+            if (bytes > most)
+                print name " has " bytes " bytes of static variables, of which " most " are enough" \
+                    (most > 0 ? ": allocate them" : ": what a rank knows belongs to its call")
+        }'
 }
 
 # The address sanitizer has one function of its own before main(), and one after it, of 8 bytes each in a table.
 sections() {
-    objdump -hw "$object" | awk -v address="$address" -v needless="$needless" '
+    objdump -hw "$object" | awk -v name="$c_file" -v address="$address" -v needless="$needless" '
         $1 !~ /^[0-9]+$/ { next }
         address && $2 ~ /^\.(init|fini)_array\.[0-9]+$/ && !seen[substr($2, 1, 5)]++ && $3 ~ /^0+8$/ { next }
         $2 !~ /^\.(text|rodata|data|bss|tdata|tbss|eh_frame|comment|note|debug|group|llvm)([._][A-Za-z0-9._-]+)?$/ &&
             !(address && $2 == "asan_globals") || $3 !~ /^[0-9a-f]+$/ {
-            print "ddp.c has a section \x27" $2 "\x27 (a function that runs before main?)" needless
+            print name " has a section \x27" $2 "\x27 (a function that runs before main?)" needless
         }
-        / CODE/ && $2 !~ /^\.text/ { print "ddp.c has code in " $2 " (a nested function?)" needless }'
-    objdump -t "$object" | awk '/^[0-9a-f]+ ......O \.text/ { print "ddp.c has data among its code: \x27" $NF "\x27" }'
+        / CODE/ && $2 !~ /^\.text/ { print name " has code in " $2 " (a nested function?)" needless }'
+    objdump -t "$object" | awk -v name="$c_file" '/^[0-9a-f]+ ......O \.text/ { print name " has data among its code: \x27" $NF "\x27" }'
 }
 
 # Where a call through a pointer or a return is checked at run time (starter.cmake), no function may turn this off by an
@@ -132,7 +148,7 @@ strings_are_harmless() {
 }
 
 compile_command() { # of ddp.c, to assembler on standard output
-    sed -n 's/^ *"command": "\(.*\/ddp\.c\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json" |
+    sed -n 's/^ *"command": "\(.*\/'"$c_file"'\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json" |
         sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -S /'
 }
 
@@ -145,13 +161,13 @@ private_headers() {
     (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' | sort -u |
         (cd "$build" && xargs -d '\n' realpath -m --) | sort -u | while IFS= read -r name; do
         case ${name#"$top"/*/} in
-        comm/process_group.h | "$stage"/ddp.c | "$stage"/weights.[h]) ;;
-        comm/*) echo "ddp.c includes ${name#"$top"/}, which is for common/comm alone" ;;
+        comm/process_group.h | "$stage/$c_file" | "$stage"/weights.[h]) ;;
+        comm/*) [ "$stage" = collectives ] || echo "ddp.c includes ${name#"$top"/}, which is for common/comm alone" ;;
         esac
         case ${name#"$top"/} in
-        "$stage"/ddp.c | "$stage"/weights.[h]) ;;
-        "$stage"/*) echo "ddp.c includes ${name#"$top"/}, which is not handed in: only ddp.c is" ;;
-        tests/* | train/*) echo "ddp.c includes ${name#"$top"/}$needless" ;;
+        "$stage/$c_file" | "$stage"/weights.[h] | "$stage"/collectives.h) ;;
+        "$stage"/*) echo "$c_file includes ${name#"$top"/}, which is not handed in: only $c_file is" ;;
+        tests/* | train/*) echo "$c_file includes ${name#"$top"/}$needless" ;;
         esac
     done
 }
@@ -162,12 +178,12 @@ assembler() {
     local command text
     command=$(compile_command)
     if [[ $command != *' -o - -S '* ]] || ! text=$(cd "$build" && eval "$command" 2>/dev/null); then
-        echo "symbols.sh: cannot tell how ddp.c was compiled"
+        echo "symbols.sh: cannot tell how $c_file was compiled"
     elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
-        echo "ddp.c has assembler (asm)$needless"
+        echo "$c_file has assembler (asm)$needless"
     elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^# [0-9]' | tr '\n' ' ' |
         strings_are_harmless; then
-        echo "ddp.c has assembler (asm, a raw string, or one with \\ ; # | in an attribute), or turns a sanitizer off$needless"
+        echo "$c_file has assembler (asm, a raw string, or one with \\ ; # | in an attribute), or turns a sanitizer off$needless"
     fi
 }
 

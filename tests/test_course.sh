@@ -16,11 +16,21 @@ export LC_ALL=C
 root=$1 only=${3-}
 command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu: apt-get install patch)"; exit 77; }
 
+# shellcheck source-path=SCRIPTDIR source=../course/names.sh
+source "$root/course/names.sh"
+
+own() { # STAGE: the project's own solution
+    find_stage "$1" "$root/course" && echo "$root/$home/$c_file"
+}
+
 # ---- starters ----
 
-compiles() { # STARTER STAGE [DDP_C]
-    status 0 "${CC:-cc}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
-        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/ddp.c}" -o "$scratch/ddp.o"
+compiles() { # STARTER STAGE [SUBMISSION]
+    local compiler=cc
+    set_names "$2"
+    [ "$number" -gt 0 ] || compiler=mpicc # it includes mpi.h
+    status 0 "${CC:-$compiler}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
+        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/$c_file}" -o "$scratch/ddp.o"
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
@@ -28,18 +38,20 @@ holds_no_solution() { # STARTER STAGE
     find "$1" \( -name .git -o -name course -o -name mutants -o -name 'stage[0-9]_*' ! -name "$2" \) >"$scratch/left"
     [ ! -s "$scratch/left" ] || fail "$2: the starter also holds $(cat "$scratch/left")"
     sed -n 's/^-  *//p' "$root/course/$2.patch" |
-        grep -E '(pg|replicas|readiness|shards|weights|work|device|tape|parameters)_[a-z_]+\(|pending' >"$scratch/lines"
+        grep -E 'exchange\(|combine\(|(pg|replicas|readiness|shards|weights|work|device|tape|parameters)_[a-z_]+\(|pending' |
+        grep -v -F -x -e 'int pending = 0;' -e 'wait_for_messages(pg, c, pending, requests);' \
+            >"$scratch/lines" # an example in a comment has these two
     [ -s "$scratch/lines" ] || fail "$2.patch removes nothing"
     ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: it holds this line of the solution"
 }
 
 # A file of the project that the starter lacks is named only with the words "[not here]", or where a chapter shows
-# commands.
+# commands. (Scripts name what is handed in, in all assignments.)
 names_nothing_else() { # STARTER STAGE
     (cd "$root" && find ./* -name 'build*' -prune -o -type f -print) | sed 's|.*/||' |
         grep -E '\.(c|h|cu|cpp|sh|py|cmake|md|patch|supp)$' | sort -u >"$scratch/all"
     find "$1" -type f | sed 's|.*/||' | sort -u >"$scratch/here"
-    comm -23 "$scratch/all" "$scratch/here" >"$scratch/elsewhere"
+    comm -23 "$scratch/all" "$scratch/here" | grep -v -x -E 'ddp\.c|collectives\.[ch]' >"$scratch/elsewhere"
     ! grep -r -n -F '[not here] [not here]' "$1" || fail "$2: says twice that something is not here"
     ! grep -r -n -w -F -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
         fail "$2: these lines name what is not handed out"
@@ -47,7 +59,7 @@ names_nothing_else() { # STARTER STAGE
 
 # solution NAME: another correct version of a stage, tests/stages/solutions/NAME.patch, as $scratch/NAME.c.
 solution() {
-    status 0 patch -s -p1 --fuzz=0 -o "$scratch/$1.c" "$root/${1%%_*}"_*/ddp.c "$root/tests/stages/solutions/$1.patch"
+    status 0 patch -s -p1 --fuzz=0 -o "$scratch/$1.c" "$(own "${1:5:1}")" "$root/tests/stages/solutions/$1.patch"
 }
 solutions() {
     find "$root/tests/stages/solutions" -name '*.patch' -exec basename {} .patch \; | sort
@@ -58,7 +70,7 @@ has_all_headers() { # STARTER STAGE
     (cd "$1" && grep -r -E '^#include "' --include='*.[ch]' . | sed -E 's/^\.\/([^:]*):#include "([^"]*)".*/\1 \2/' |
         while read -r file header; do
             [ -e "common/$header" ] || [ -e "$header" ] || [ -e "tests/stages/$header" ] ||
-                [ -e "$(dirname "$file")/$header" ] || echo "$file: $header"
+                [ -e "collectives/$header" ] || [ -e "$(dirname "$file")/$header" ] || echo "$file: $header"
         done) >"$scratch/no_headers"
     [ ! -s "$scratch/no_headers" ] || fail "$2: the starter lacks these headers:" "$(cat "$scratch/no_headers")"
 }
@@ -80,7 +92,9 @@ flags() { # FILE
     sed -E '/for_cuda|Werror|checked_calls|-z,relro/d; s/ *#.*//' "$1" |
         grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)' | sort -u
 }
-status 0 diff <(flags "$root/cmake/lockstep.cmake") <(flags "$root/course/starter.cmake")
+for starter in starter collectives; do
+    status 0 diff <(flags "$root/cmake/lockstep.cmake") <(flags "$root/course/$starter.cmake")
+done
 
 has_good_points() { # STAGE
     local worth program cases case sum=0
@@ -88,7 +102,7 @@ has_good_points() { # STAGE
         sum=$((sum + worth))
         program=${program##*:}
         for case in ${cases//+/ }; do
-            [ "$case" = - ] || cat "$root"/tests/stages/{test_,}"$program".c 2>/dev/null |
+            [ "$case" = - ] || cat "$root"/tests/{stages,collectives}/{test_,}"$program".c 2>/dev/null |
                 grep -q -E "(cmocka_unit_test\(|judge_case_is_over\(\")${case#*:}\b" ||
                 fail "$1.points: there is no case $case in tests/stages/test_$program.c"
         done
@@ -96,7 +110,7 @@ has_good_points() { # STAGE
     [ $sum -eq 100 ] || fail "$1.points: the points add up to $sum"
 }
 
-for patch in "$root"/course/stage[1-9]_*.patch; do
+for patch in "$root"/course/{collectives,stage[1-9]_*}.patch; do
     stage=$(basename "$patch" .patch)
     starter=$scratch/$stage
     status 0 "$root/course/make_starter.sh" "$stage" "$starter" || continue
@@ -106,7 +120,8 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
     has_all_headers "$starter" "$stage"
     has_good_links "$starter" "$stage"
     has_good_points "$stage"
-    grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" ||
+    set_names "$stage"
+    [ "$number" -eq 0 ] || grep -q '^set(graded .*equivalence' "$starter/CMakeLists.txt" ||
         fail "$stage: CMakeLists.txt does not name the graded tests"
     grep -q '| 5 | A' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md has no table of points"
     while read -r worth _ _ cases _; do # each line of the table names its cases
@@ -118,17 +133,23 @@ for patch in "$root"/course/stage[1-9]_*.patch; do
         grep -q "code in .$stage/ddp.c" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its ddp.c"
     fi
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
-    grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
+    [ "$number" -eq 0 ] || grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
 done
 
 for name in $(solutions); do # --grade grades them
-    stage=$(basename "$root/${name%%_*}"_*/)
+    find_stage "${name:5:1}" "$root/course"
     solution "$name" && compiles "$scratch/$stage" "$stage" "$scratch/$name.c"
 done
 
 # The starter of stage 1 links without the files that left_out.c replaces.
 status 0 cmake -S "$scratch/stage1_naive" -B "$scratch/linked" -DCMAKE_BUILD_TYPE=Debug &&
     status 0 cmake --build "$scratch/linked" --parallel 2 --target train
+
+# That of the collectives links, and says what is missing.
+status 0 cmake -S "$scratch/collectives" -B "$scratch/linked0" &&
+    status 0 cmake --build "$scratch/linked0" --parallel 2 --target test_collectives_stage0 &&
+    status 2 "$scratch/linked0/collectives/test_collectives_stage0" --case test_ring &&
+    { grep -q 'ring_all_reduce() is not written yet' "$scratch/out" || fail "collectives: $(cat "$scratch/out")"; }
 
 # What is searched for English words is in English, whatever language the student has chosen.
 mkdir "$scratch/tools"
@@ -179,6 +200,7 @@ status 0 "$root/course/variant.sh" 7 "$variant/stage3_overlap/ddp.c" && compiles
 status 2 "$root/course/make_starter.sh" 3 "$scratch/none" --variant x
 status 2 "$root/course/make_starter.sh"
 status 2 "$root/course/make_starter.sh" 6 "$scratch/none"
+status 2 "$root/course/make_starter.sh" 0 "$scratch/none" --variant 7
 status 2 "$root/course/make_starter.sh" 1 "$scratch"
 grep -q 'exists' "$scratch/out" || fail "make_starter.sh does not say that the directory exists"
 status 2 "$root/course/grade.sh"
@@ -244,7 +266,7 @@ graded() {
 # symbols.sh rejects is graded once more without it, because the tests must find it, too.
 mistake() { # STAGE NAME [MOST POINTS]
     local patch=$root/tests/mutants/$2.patch file=$scratch/$2.c expect rejected
-    patch -s -p1 --fuzz=0 -o "$file" "$root"/stage"$1"_*/ddp.c "$patch" >/dev/null || fail "$2.patch does not apply"
+    patch -s -p1 --fuzz=0 -o "$file" "$(own "$1")" "$patch" >/dev/null || fail "$2.patch does not apply"
     expect=$(sed -n 's/^Expect: *//p' "$patch") rejected=$(sed -n 's/^Grader: *//p' "$patch")
     if [ -n "$rejected" ]; then
         graded "$1" "$file" 0 0 "$rejected"
@@ -258,9 +280,10 @@ if [ "${2-}" = --grade ]; then
     mkdir "$scratch/tmp"
     GRADE_CACHE='' graded 1 "$root"/stage1_*/ddp.c 100 100
     export GRADE_CACHE=${GRADE_CACHE:-$scratch/cache}
-    for number in 1 2 3 4 5; do
-        graded $number "$scratch"/stage${number}_*/stage*/ddp.c 0 0 'is not written yet'
-        [ $number -eq 1 ] || graded $number "$root"/stage${number}_*/ddp.c 100 100
+    for assignment in 0 1 2 3 4 5; do
+        find_stage $assignment "$root/course"
+        graded $assignment "$scratch/$stage/$stage/$c_file" 0 0 'is not written yet'
+        [ $assignment -eq 1 ] || graded $assignment "$(own $assignment)" 100 100
     done
     for name in $(solutions); do # correct, with other designs
         graded "${name:5:1}" "$scratch/$name.c" 100 100
@@ -298,6 +321,8 @@ if [ "${2-}" = --grade ]; then
     fi
 
     # One mistake costs the points of one property.
+    mistake 0 all-ranks-send-first 95
+    mistake 0 scratch-from-malloc 95
     mistake 1 broadcast-missing 75
     sed 's/, gradient_scale,/, 0.5f * gradient_scale,/' "$root"/stage1_*/ddp.c >"$scratch/half.c"
     graded 1 "$scratch/half.c" 80 80 'every element is 0.5 times what it should be'
@@ -331,6 +356,7 @@ if [ "${2-}" = --mistakes ]; then
     for patch in "$root"/tests/mutants/*.patch; do
         file=$(sed -n 's|^+++ b/||p' "$patch" | sort -u)
         if [[ $file == stage?_*/ddp.c ]]; then mistake "${file:5:1}" "$(basename "$patch" .patch)" 95; fi
+        if [ "$file" = course/collectives/collectives.c ]; then mistake 0 "$(basename "$patch" .patch)" 95; fi
     done
 fi
 

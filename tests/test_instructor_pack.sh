@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test_instructor_pack.sh: course/make_instructor_pack.sh makes a whole pack, and the pack fits the project. Every
 # exercise of a chapter and every question of an assignment has its solution, by number and first words, and the other
-# way round. The quiz has 30 questions with one key each, and keys that are numbers are computed. Every file that a
+# way round. The quiz has 34 questions with one key each, and keys that are numbers are computed. Every file that a
 # document names is there.
 #
 # usage: test_instructor_pack.sh ROOT
@@ -89,7 +89,7 @@ status 0 "$pack/compute.py" "$pack"
 
 measured=$root/course/measured.py
 status 0 "$measured" "$pack/measured_answers.txt"
-grep -q '^7 exercise(s), 0 complaint(s)' "$scratch/out" || fail "measured.py: $(cat "$scratch/out")"
+grep -q '^8 exercise(s), 0 complaint(s)' "$scratch/out" || fail "measured.py: $(cat "$scratch/out")"
 
 # wrong EXERCISE NAME VALUE [TEXT]: with this one figure changed, a complaint names it, and says TEXT.
 wrong() {
@@ -141,6 +141,12 @@ wrong 7 weights_mb_1 6.5
 wrong 7 weights_mb_3 13.124
 wrong 7 gradients_mb_3 13.124
 wrong 7 optimizer_mb_2 26.05
+wrong 8 ranks 4
+wrong 8 ring_long_us 20000     # a longer buffer in less time
+wrong 8 alpha_us 5422          # 5 messages instead of 10
+wrong 8 beta_us_per_mb 13525   # without 2 (N-1)/N
+wrong 8 predicted_kb 334       # alpha / beta
+wrong 8 ring_faster_from_kb 99999
 wrong 2 step_ms 10 "step_ms is "
 sed -i 's/^samples_per_s: 4804/samples_per_s: 9000/; s/^step_ms: 98.36/step_ms: 57/' "$pack/measured_answers.txt"
 wrong 2 speed_up 2.62           # more than N times as fast
@@ -153,8 +159,8 @@ refused() {
     status 2 "$measured" "$scratch/answers"
     grep -q "^measured: error: $1" "$scratch/out" || fail "measured.py, lines ${*:2}: $(cat "$scratch/out")"
 }
-refused "line 1, 'exercise: 8': expected 'exercise: 1' (to 7)" 'exercise: 8'
-refused "line 1, 'ranks: 2': expected 'exercise: 1' (to 7) before it" 'ranks: 2'
+refused "line 1, 'exercise: 9': expected 'exercise: 1' (to 8)" 'exercise: 9'
+refused "line 1, 'ranks: 2': expected 'exercise: 1' (to 8) before it" 'ranks: 2'
 refused "line 2, 'ranks: two': expected a number without a unit" 'exercise: 1' 'ranks: two'
 refused "line 2, 'ranks: -2': expected a number" 'exercise: 1' 'ranks: -2'
 refused "line 2, 'all_reduce: 6': exercise 1 has no 'all_reduce'; it has ranks, " 'exercise: 1' 'all_reduce: 6'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # setup.sh: Gradescope runs this once, as root, when it makes the image of an autograder: what is needed is installed,
-# everything but a submission is built, and the project's own ddp.c must get all points.
+# everything but a submission is built, and the project's own solution must get all points.
 # https://gradescope-autograders.readthedocs.io/en/latest/specs/
 #   AUTOGRADER   what Gradescope calls /autograder (a test uses another directory)
 set -euo pipefail
@@ -20,12 +20,16 @@ if ! { command -v mpiexec && command -v patch && command -v python3; } >/dev/nul
 fi
 "$lockstep/scripts/setup.sh"
 
+# shellcheck source=../names.sh
+source "$lockstep/course/names.sh"
+set_names "$stage"
 export GRADE_CACHE=$autograder/cache
-"$lockstep/course/grade.sh" "$stage" "$lockstep/$stage/ddp.c" --json "$autograder/own.json"
+"$lockstep/course/grade.sh" "$stage" "$lockstep/$home/$c_file" --json "$autograder/own.json"
 jq -e '.points == .of' "$autograder/own.json" >/dev/null || {
-    echo "setup: error: the project's own ddp.c does not get all points on this image" >&2
+    echo "setup: error: the project's own $c_file does not get all points on this image" >&2
     exit 1
 }
 # A submission runs beside these files, where there is no sandbox. The cache has all that grading needs.
-find "$autograder/cache" "$lockstep"/stage* -name ddp.c -delete
+find "$autograder/cache" "$lockstep"/{stage*,course} -type f \
+    \( -name ddp.c -o -path '*/collectives/collectives.c' \) -delete
 rm -rf "$lockstep/tests/stages/solutions" "$lockstep/course/instructor"

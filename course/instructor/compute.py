@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the quiz: 30 questions, four options each, one key each; and computes every key that is a number.
+"""Checks the quiz: 34 questions, four options each, one key each; and computes every key that is a number.
 
     course/instructor/compute.py [DIR]      DIR holds quiz.md and quiz_key.md; by default this script's directory
 
@@ -7,6 +7,7 @@ A formula gets the numbers of its question's text, in their order. The first for
 The other three are the mistakes that quiz_key.md explains. All four must be the options of the question, and the key
 must be the letter of the first. Prints the computed answers. Exit status 1 if something does not fit.
 """
+import math
 import re
 import sys
 from pathlib import Path
@@ -111,6 +112,14 @@ FORMULAS = {
          lambda ranks, mb, _: (ranks - 1) / ranks * mb,          # the reduce-scatter alone
          lambda ranks, mb, _: 2 * (ranks - 1) / ranks * mb,      # stage 4, levels 1 and 2
          lambda ranks, mb, _: 3 * mb),                           # without (N-1)/N
+    31: (lambda ranks, _: math.ceil(math.log2(ranks)),
+         lambda ranks, _: ranks - 1,                             # the root sends to each
+         lambda ranks, _: math.floor(math.log2(ranks)),          # rounded down
+         lambda ranks, _: 1),                                    # along a chain
+    33: (lambda ranks: 2 * math.floor(math.log2(ranks)) + 2,
+         lambda ranks: 2 * ranks,                                # two for each rank
+         lambda ranks: 2 * math.floor(math.log2(ranks)),         # without the rank beyond
+         lambda ranks: 2 * (ranks - 1)),                         # a ring's
 }
 
 
@@ -136,8 +145,8 @@ def main():
     keys = re.findall(r"^\*\*(\d+): ([A-Z])\.\*\* (.*?)(?=^\*\*\d+: |^## |\Z)",
                       (directory / "quiz_key.md").read_text(), re.M | re.S)
     wrong = []
-    if sorted(quiz) != list(range(1, 31)):
-        wrong.append(f"the questions are {sorted(quiz)}, not 1 to 30")
+    if sorted(quiz) != list(range(1, 35)):
+        wrong.append(f"the questions are {sorted(quiz)}, not 1 to 34")
     if [int(number) for number, _, _ in keys] != sorted(quiz):
         wrong.append("quiz_key.md has not one key for each question, in their order")
     for number, letter, reason in keys:

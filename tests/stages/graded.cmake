@@ -36,6 +36,7 @@ if(watch) # the starters of stages 1 and 2 have none
 endif()
 set(wraps_mode_memory malloc calloc realloc reallocarray aligned_alloc posix_memalign strdup strndup asprintf vasprintf
     __asprintf_chk __vasprintf_chk free pg_alloc_shared pg_free_shared) # live_bytes.c
+set(wraps_collectives start_send start_receive wait_for_messages group_scratch) # tests/collectives/mailboxes.c
 
 # lockstep_wrap(TARGET SCOPE NAME): the linker replaces the functions of wraps_NAME.
 function(lockstep_wrap target scope name)

@@ -1,10 +1,9 @@
-/* judge.c: see judge.h. */
+/* judge.c: see judge.h: two processes, and what passes between them. */
 #include "judge.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,32 +16,22 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "comm/group.h"
-#include "comm/shared_memory.h"
+#include "judge_parts.h"
 
-bool judge_runs_cases;
+bool judge_runs_cases, judge_left_out;
 static int channel = -1; /* to the other process; -1: there is none */
 static pid_t child;      /* in the judge: the process with the submission; else 0 */
 static int secrets_to;   /* in the judge: where it prints */
 static int complaint;    /* in the judge: a file in memory, what its own comparisons have printed */
-
-static bool left_out; /* the judge does not run this case */
 
 bool in_judge(void)
 {
     return child > 0;
 }
 
-bool judge_leaves_case_out(void)
-{
-    left_out = true;
-    return in_judge();
-}
-
 /* ---- the judge's end ---- */
 
-/* Ends as the child has ended. If only the judge has found something wrong, it prints what. Async-signal-safe. */
-static _Noreturn void end(bool found_wrong)
+_Noreturn void judge_end(bool found_wrong)
 {
     int status = 0;
     char text[512];
@@ -66,12 +55,12 @@ static _Noreturn void end(bool found_wrong)
 static void on_abort(int signal_number)
 {
     (void)signal_number;
-    end(true);
+    judge_end(true);
 }
 
 static void on_exit_of_judge(void)
 {
-    end(true);
+    judge_end(true);
 }
 
 /* ---- the channel ---- */
@@ -88,14 +77,11 @@ static bool transfer(void *bytes, size_t count, bool sends)
     return true;
 }
 
-enum { SAYS_SIZE = 1, SAYS_VALUES, SAYS_OVER, ASKS_BACK };
-
 typedef struct Record {
     uint64_t kind, bytes;
 } Record;
 
-/* Both processes call it in the same order. What the child has not sent in this place, the judge does not accept. */
-static void pass(uint64_t kind, void *bytes, size_t count)
+void judge_pass(uint64_t kind, void *bytes, size_t count)
 {
     const Record mine = {kind, count};
     Record record = mine;
@@ -109,29 +95,11 @@ static void pass(uint64_t kind, void *bytes, size_t count)
         return;
     }
     if (!transfer(&record, sizeof record, false))
-        end(false);
+        judge_end(false);
     if (memcmp(&record, &mine, sizeof mine) != 0 || !transfer(bytes, count, false)) {
         dprintf(complaint, "ERROR: the test has not reported what it should have got from ddp.c\n");
-        end(true);
+        judge_end(true);
     }
-}
-
-static void pass_tensor(void *values, const Tensor *tensor)
-{
-    pass(SAYS_VALUES, values, values != NULL ? (size_t)tensor_count(tensor) * sizeof(float) : 0);
-}
-
-void judged_weights(const ParameterList *parameters)
-{
-    for (int i = 0; i < parameters->count && judge_runs_cases && !left_out; i++)
-        pass_tensor(parameters->items[i]->tensor.data, &parameters->items[i]->tensor);
-}
-
-void judged_gradients(const ParameterList *parameters)
-{
-    for (int i = 0; i < parameters->count && judge_runs_cases && !left_out; i++)
-        if (parameters->items[i]->tensor.requires_grad)
-            pass_tensor(parameters->items[i]->tensor.grad, &parameters->items[i]->tensor);
 }
 
 /* The child must repeat a number that it gets only now: so nothing that was written to the channel before, in any way,
@@ -141,59 +109,25 @@ void judge_case_is_over(const char *name)
     uint64_t number = 0, repeated = 0;
     char secret[64], what[128] = "";
     snprintf(what, sizeof what, "%s", name);
-    left_out = false;
-    pass(SAYS_OVER, what, sizeof what);
+    judge_left_out = false;
+    judge_pass(SAYS_OVER, what, sizeof what);
     if (channel < 0)
         return;
     if (!in_judge()) {
         if (transfer(&number, sizeof number, false))
-            pass(ASKS_BACK, &number, sizeof number);
+            judge_pass(ASKS_BACK, &number, sizeof number);
         return;
     }
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number || !transfer(&number, sizeof number, true))
-        end(false);
-    pass(ASKS_BACK, &repeated, sizeof repeated);
+        judge_end(false);
+    judge_pass(ASKS_BACK, &repeated, sizeof repeated);
     if (repeated != number || strncmp(what, name, sizeof what) != 0) {
         dprintf(complaint, "ERROR: the test has not reported the end of %s\n", name);
-        end(true);
+        judge_end(true);
     }
     setbuf(stdin, NULL); /* one secret at a time */
     if (fgets(secret, sizeof secret, stdin) != NULL)
         dprintf(secrets_to, "\npassed: %s %s", name, secret);
-}
-
-/* ---- a group without ranks ---- */
-
-static void run(Backend *self, ProcessGroup *pg, const Collective *c)
-{
-    (void)self;
-    const size_t bytes = collective_bytes(pg, c);
-    if (c->operation == OP_ALL_GATHER)
-        for (int rank = 0; rank < pg->world_size; rank++)
-            memmove((char *)c->receive + (size_t)rank * (bytes / (size_t)pg->world_size), c->send,
-                    bytes / (size_t)pg->world_size);
-    else if (c->operation == OP_ALL_REDUCE)
-        memmove(c->receive, c->send, bytes);
-}
-
-static void close_group(Backend *self, ProcessGroup *pg)
-{
-    (void)self, (void)pg;
-    end(false);
-}
-
-ProcessGroup *judge_group(ProcessGroup *pg)
-{
-    static Backend nothing = {.name = "judge", .run = run, .close = close_group};
-    int32_t size = pg != NULL ? pg_world_size(pg) : 0;
-    pass(SAYS_SIZE, &size, sizeof size);
-    if (!in_judge())
-        return pg;
-    pg = alloc_or_fault(sizeof *pg);
-    *pg = (ProcessGroup){.world_size = size, .backend = &nothing, .measuring = true,
-                         .shared = alloc_or_fault(sizeof *pg->shared)};
-    pthread_mutex_init(&pg->lock, NULL);
-    return pg;
 }
 
 /* ---- two processes ---- */

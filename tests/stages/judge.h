@@ -11,8 +11,11 @@
 #ifndef LOCKSTEP_TESTS_JUDGE_H
 #define LOCKSTEP_TESTS_JUDGE_H
 
-#include "autograd/tensor.h"
+#include <stdbool.h>
+
 #include "comm/process_group.h"
+
+typedef struct ParameterList ParameterList; /* autograd/tensor.h; not every test program has tensors */
 
 /* Set it to true before tests_choose_case(): the judge runs this program's cases, too. */
 extern bool judge_runs_cases;
@@ -23,6 +26,10 @@ bool judge_leaves_case_out(void);
 
 void judge_start(void);
 bool in_judge(void); /* false in a process that was not judge_start()ed, too */
+
+/* In the judge, after the last case: ends it as the child has ended. found_wrong: if the child has found nothing, what
+ * the judge's comparisons have printed is shown. Async-signal-safe. */
+_Noreturn void judge_end(bool found_wrong);
 
 /* In the judge: a group of as many ranks as the child's, whose collectives do nothing. job_close() ends the process
  * as the child has ended. In the child and elsewhere: tells the judge how many ranks there are; returns pg. */

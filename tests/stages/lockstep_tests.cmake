@@ -9,8 +9,9 @@ endif()
 
 # Shared by all tests: comparisons with messages, small data sets, cmocka under mpiexec.
 if(cmocka_FOUND AND NOT TARGET lockstep_testing)
-    add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/given.c
-                                        ${LOCKSTEP_ROOT}/tests/stages/judge.c
+    add_library(lockstep_testing STATIC ${LOCKSTEP_ROOT}/tests/stages/choose_case.c
+                                        ${LOCKSTEP_ROOT}/tests/stages/expect.c ${LOCKSTEP_ROOT}/tests/stages/given.c
+                                        ${LOCKSTEP_ROOT}/tests/stages/judge.c ${LOCKSTEP_ROOT}/tests/stages/judge_stage.c
                                         ${LOCKSTEP_ROOT}/tests/stages/mpi_main.c
                                         ${LOCKSTEP_ROOT}/tests/stages/toy_models.c)
     target_include_directories(lockstep_testing PUBLIC ${LOCKSTEP_ROOT}/tests/stages)

@@ -1,9 +1,9 @@
 # messages.sh: prints the first message of a failed test on one line. For scripts that run many tests; source it.
 # shellcheck shell=bash
 
-# A sanitizer's report: its verdict, and where in ddp.c (or weights.c) it happened, and the memory was allocated or freed.
+# A sanitizer's report: its verdict, and where in ddp.c (weights.c, collectives.c) it happened, and the memory was allocated or freed.
 sanitizer_message() { # FILE
-    awk '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
+    awk -v c_file="${c_file-ddp.c}" '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
             verdict = $0; where = "in"
             sub(/.*ERROR: /, "", verdict)
             sub(/ on (unknown )?address.*/, "", verdict)
@@ -12,10 +12,11 @@ sanitizer_message() { # FILE
         /freed by thread/ { where = "freed in" }
         /allocated by thread|leak of [0-9]+ byte/ { where = "allocated in" }
         /leak of [0-9]+ byte/ { # the report has one for each place, and cannot know where the free() is missing
-            leak = "; free it in ddp_destroy(), and before its pointer gets another value"
+            leak = "; free it " (c_file == "ddp.c" ? "in ddp_destroy(), and" : "before the function returns, and") \
+                " before its pointer gets another value"
             split("", said)
         }
-        verdict && / in [A-Za-z_0-9]+ .*\/(ddp|weights)\.c:[0-9]+/ && !(where in said) {
+        verdict && / in [A-Za-z_0-9]+ .*\/(ddp|weights|collectives)\.c:[0-9]+/ && !(where in said) {
             said[where] = 1
             match($0, / in /)
             split(substr($0, RSTART + 4), words, " ")
@@ -45,7 +46,7 @@ first_message() { # FILE
             crash=.
         fi
         if [ -n "$message" ] && grep -a -q -E "$crash" "$1"; then
-            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ddp.c"
+            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ${c_file-ddp.c}"
         fi
     fi
     echo "$message"

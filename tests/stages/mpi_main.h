@@ -13,17 +13,8 @@
 #ifndef LOCKSTEP_TESTS_MPI_MAIN_H
 #define LOCKSTEP_TESTS_MPI_MAIN_H
 
+#include "choose_case.h"
 #include "comm/process_group.h"
-#include "expect.h"
-
-/* Reads the command line: "--list" prints the names of the cases and ends; "--case NAME ..." runs only these cases;
- * anything else ends the program with status 2. The cases are independent. A case that fails ends all ranks, so run
- * each case by itself to learn which ones pass. Call it before MPI is started. Faults carry the test program's name
- * from now on.
- * "--judge NAME ..." is for a grader, which must not believe what a submission prints: the cases run in this order, and
- * after each one that all ranks have passed, rank 0 prints "passed: NAME SECRET", where SECRET is the next line of
- * stdin. A process without the submission decides this, and prints it: judge.h. */
-void tests_choose_case(int argc, char **argv, struct CMUnitTest *tests, size_t count);
 
 /* Seconds that a collective may take in a test: 60, or the value of LOCKSTEP_TEST_TIMEOUT. */
 double tests_timeout(void);

@@ -1,0 +1,295 @@
+/* test_collectives.c: what assignment 0 is graded by: one case for each property. All ranks are in this process:
+ * mailboxes.h. */
+#include "choose_case.h"
+#include "judge.h"
+#include "trial.h"
+
+static const size_t ALL_STORED = SIZE_MAX, NONE_STORED = 0, A_MILLION = 1000003;
+
+/* ---- values ---- */
+
+/* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes well:
+ * each chunk has elements. */
+static int counts_for(int ranks, size_t *counts)
+{
+    const size_t N = (size_t)ranks;
+    const size_t all[] = {64 * N + 7, 0, 1, N - 1, N, N + 1, 31, 32, 33, 32 * N - 1, 32 * N, 32 * N + 1, 1000, 4999};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        counts[i] = all[i];
+    return sizeof all / sizeof *all;
+}
+
+static void try_values(Kind kind, int ranks, int root, size_t count)
+{
+    Outcome outcome;
+    Trial trial = {.kind = kind, .ranks = ranks, .root = root, .count = count, .rules = {ALL_STORED, false, count}};
+    trial_run(&trial, &outcome);
+    expect_values(&trial, &outcome);
+    trial_free(&trial, &outcome);
+}
+
+static void try_counts(Kind kind, int ranks, bool and_a_million)
+{
+    size_t counts[20];
+    const int count = counts_for(ranks, counts);
+    for (int i = 0; i < count; i++)
+        try_values(kind, ranks, i % ranks, counts[i]);
+    for (int root = 0; root < ranks && kind == BROADCAST; root++)
+        try_values(kind, ranks, root, 100);
+    if (and_a_million)
+        try_values(kind, ranks, ranks - 1, A_MILLION);
+}
+
+static void test_broadcast(void **state)
+{
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        try_counts(BROADCAST, ranks, ranks == 5);
+}
+
+static void test_reduce_scatter(void **state)
+{
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        try_counts(REDUCE_SCATTER, ranks, ranks == 5);
+}
+
+static void test_all_gather(void **state)
+{
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        try_counts(ALL_GATHER, ranks, ranks == 5);
+}
+
+static void test_ring(void **state)
+{
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
+        try_counts(RING, ranks, ranks == 5);
+}
+
+static void test_halving_doubling(void **state)
+{
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        try_counts(HALVING, ranks, ranks == 4);
+}
+
+static void test_halving_doubling_on_any_number_of_ranks(void **state)
+{
+    for (int ranks = 3; ranks <= MOST_RANKS; ranks++)
+        if (ranks != 4 && ranks != 8)
+            try_counts(HALVING, ranks, ranks == 5);
+}
+
+/* ---- costs ---- */
+
+static int log2_below(int ranks) /* rounded down */
+{
+    int log = 0;
+    while (2 << log <= ranks)
+        log++;
+    return log;
+}
+
+/* What the formulas allow: messages and elements of the rank that sends most, elements of all ranks together, and the
+ * longest chain of messages. (In a chain, what a rank sends before it receives counts, too. So the chain is twice as
+ * long if ranks send and receive in turn, which is allowed.) */
+typedef struct Cost {
+    int messages, hops;
+    size_t elements, of_all;
+    const char *cause;
+} Cost;
+
+static size_t shortest_chunk(size_t count, int ranks)
+{
+    size_t shortest = count;
+    for (int chunk = 0; chunk < ranks; chunk++)
+        if (chunk_count(count, ranks, chunk) < shortest)
+            shortest = chunk_count(count, ranks, chunk);
+    return shortest;
+}
+
+static Cost cost_of(const Trial *trial)
+{
+    const int N = trial->ranks, log = log2_below(N), P = 1 << log, rest = N > P;
+    const size_t n = trial->count, slack = 32 * (size_t)(2 * log + 2); /* chunks begin at multiples of 32 elements */
+    const size_t without_one = n - shortest_chunk(n, N);
+    switch (trial->kind) {
+    case BROADCAST:
+        return (Cost){log + rest, log + rest, (size_t)(log + rest) * n, (size_t)(N - 1) * n,
+                      "the root sends to all others; let those that have the buffer send it, too"};
+    case REDUCE_SCATTER:
+    case ALL_GATHER:
+        return (Cost){N - 1, 2 * (N - 1), without_one, (size_t)(N - 1) * n, "more than a chunk is sent in each step"};
+    case RING:
+        return (Cost){2 * (N - 1), 4 * (N - 1), 2 * without_one, 2 * (size_t)(N - 1) * n,
+                      "more than a chunk is sent in each step"};
+    case HALVING: break;
+    }
+    return (Cost){2 * log + rest, 4 * log + 2 * rest, 2 * (n - n / (size_t)P) + (size_t)rest * n + slack,
+                  2 * (size_t)(N - 1) * n + slack * (size_t)N, "the whole buffer is sent, where a part of it is enough"};
+}
+
+static void expect_cost(const Trial *trial, const Outcome *outcome, bool messages)
+{
+    const Cost cost = cost_of(trial);
+    size_t of_all = 0;
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        const Traffic *traffic = &outcome->traffic[rank];
+        of_all += (size_t)traffic->elements;
+        if (messages && traffic->messages > cost.messages)
+            mailboxes_fail(cost.cause, "rank %d sends %ld messages, and %d are enough", rank, traffic->messages,
+                           cost.messages);
+        if ((size_t)traffic->elements > cost.elements)
+            mailboxes_fail(cost.cause, "rank %d sends %ld elements, and %zu are enough", rank, traffic->elements,
+                           cost.elements);
+        if (messages && traffic->hops > cost.hops)
+            mailboxes_fail("ranks wait for each other in a chain", "rank %d gets its last part after %d messages, one "
+                           "after the other, and %d are enough", rank, traffic->hops, cost.hops);
+        if (trial->kind >= REDUCE_SCATTER && trial->kind <= RING &&
+            (traffic->to == SEVERAL_RANKS || traffic->from == SEVERAL_RANKS))
+            mailboxes_fail(NULL, "rank %d sends to several ranks, or receives from several; in a ring each sends to one",
+                           rank);
+    }
+    if (of_all > cost.of_all)
+        mailboxes_fail(cost.cause, "all ranks together send %zu elements, and %zu are enough", of_all, cost.of_all);
+}
+
+/* A short buffer for the messages, and a long one, which may be cut into pieces, for the bytes. */
+static void try_cost(Kind kind)
+{
+    for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+        const size_t counts[] = {1, 33, 8000, 100003};
+        for (int i = 0; i < 4; i++) {
+            Outcome outcome;
+            Trial trial = {.kind = kind, .ranks = ranks, .root = ranks / 2, .count = counts[i],
+                           .rules = {ALL_STORED, false, 3}};
+            trial_run(&trial, &outcome);
+            expect_cost(&trial, &outcome, counts[i] <= 8000);
+            trial_free(&trial, &outcome);
+        }
+    }
+}
+
+static void test_cost_of_broadcast(void **state)
+{
+    try_cost(BROADCAST);
+}
+
+static void test_cost_of_rings(void **state)
+{
+    for (int kind = REDUCE_SCATTER; kind <= RING; kind++)
+        try_cost((Kind)kind);
+}
+
+static void test_cost_of_halving_doubling(void **state)
+{
+    try_cost(HALVING);
+}
+
+/* ---- bits and NaN ---- */
+
+static void test_same_bits_on_all_ranks(void **state)
+{
+    for (int kind = RING; kind <= HALVING; kind++) {
+        for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+            Outcome outcome;
+            Trial trial = {.kind = (Kind)kind, .ranks = ranks, .count = 1999, .values = FRACTIONS,
+                           .rules = {ALL_STORED, false, 5}};
+            trial_run(&trial, &outcome);
+            expect_same_bits(&trial, &outcome);
+            trial_free(&trial, &outcome);
+        }
+    }
+}
+
+static void test_nan_survives(void **state)
+{
+    for (int kind = RING; kind <= HALVING; kind++) {
+        for (int ranks = 2; ranks <= MOST_RANKS; ranks++) {
+            for (int with_nan = 0; with_nan < 2 * ranks; with_nan++) {
+                Outcome outcome;
+                Trial trial = {.kind = (Kind)kind, .ranks = ranks, .root = with_nan / 2, .count = 321,
+                               .values = ONE_NAN, .op = with_nan % 2 ? REDUCE_MAX : REDUCE_SUM,
+                               .rules = {ALL_STORED, false, 7}};
+                trial_run(&trial, &outcome);
+                expect_nan(&trial, &outcome);
+                trial_free(&trial, &outcome);
+            }
+        }
+    }
+}
+
+/* ---- arrays and messages ---- */
+
+/* All collectives, on all numbers of ranks. */
+static void try_all(bool in_place, Rules rules, void (*expect)(const Trial *, const Outcome *))
+{
+    for (int kind = BROADCAST; kind <= HALVING; kind++) {
+        for (int ranks = 1; ranks <= MOST_RANKS; ranks++) {
+            const size_t counts[] = {3001, 1, (size_t)ranks + 1, 32 * (size_t)ranks + 5};
+            for (int i = 0; i < 4; i++) {
+                Outcome outcome;
+                Trial trial = {.kind = (Kind)kind, .ranks = ranks, .root = i % ranks, .count = counts[i],
+                               .in_place = in_place, .rules = rules};
+                trial.rules.seed = (uint64_t)(100 * ranks + i);
+                trial_run(&trial, &outcome);
+                if (expect != NULL)
+                    expect(&trial, &outcome);
+                trial_free(&trial, &outcome);
+            }
+        }
+    }
+}
+
+static void test_in_place(void **state)
+{
+    try_all(true, (Rules){ALL_STORED, false, 0}, expect_values);
+}
+
+static void test_send_is_left_alone(void **state)
+{
+    try_all(false, (Rules){ALL_STORED, false, 0}, expect_send_untouched);
+}
+
+static void test_no_deadlock_when_nothing_is_stored(void **state)
+{
+    try_all(false, (Rules){NONE_STORED, false, 0}, NULL);
+    try_all(true, (Rules){NONE_STORED, false, 0}, NULL);
+}
+
+static void test_every_message_is_waited_for(void **state)
+{
+    try_all(true, (Rules){ALL_STORED, true, 0}, NULL);
+    try_all(false, (Rules){ALL_STORED, true, 0}, NULL);
+}
+
+/* Everything once, for the address sanitizer. */
+static void test_memory(void **state)
+{
+    try_all(false, (Rules){ALL_STORED, false, 0}, NULL);
+    try_all(true, (Rules){ALL_STORED, false, 0}, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_broadcast),
+        cmocka_unit_test(test_reduce_scatter),
+        cmocka_unit_test(test_all_gather),
+        cmocka_unit_test(test_ring),
+        cmocka_unit_test(test_halving_doubling),
+        cmocka_unit_test(test_halving_doubling_on_any_number_of_ranks),
+        cmocka_unit_test(test_same_bits_on_all_ranks), /* before the costs: who adds for itself sends more, too */
+        cmocka_unit_test(test_nan_survives),
+        cmocka_unit_test(test_cost_of_broadcast),
+        cmocka_unit_test(test_cost_of_rings),
+        cmocka_unit_test(test_cost_of_halving_doubling),
+        cmocka_unit_test(test_in_place),
+        cmocka_unit_test(test_send_is_left_alone),
+        cmocka_unit_test(test_no_deadlock_when_nothing_is_stored),
+        cmocka_unit_test(test_every_message_is_waited_for),
+        cmocka_unit_test(test_memory),
+    };
+    tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    int failures = cmocka_run_group_tests_name("collectives", tests, NULL, NULL);
+    if (in_judge())
+        judge_end(false);
+    return failures != 0;
+}

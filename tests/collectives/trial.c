@@ -1,0 +1,257 @@
+/* trial.c: see trial.h. */
+#include "trial.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "collectives.h"
+
+#ifdef __SANITIZE_ADDRESS__
+static size_t guard; /* the sanitizer sees what is written beyond an array */
+#else
+static size_t guard = 256;
+#endif
+enum { UNWRITTEN = 0xA5, GUARDED = 0x5C, DIGIT_BITS = 7, DIGIT = 127 };
+
+static const struct {
+    const char *name;
+    CollectiveFunction *function;
+} collectives[] = {
+    [BROADCAST] = {"broadcast", broadcast},
+    [REDUCE_SCATTER] = {"ring_reduce_scatter", ring_reduce_scatter},
+    [ALL_GATHER] = {"ring_all_gather", ring_all_gather},
+    [RING] = {"ring_all_reduce", ring_all_reduce},
+    [HALVING] = {"halving_doubling_all_reduce", halving_doubling_all_reduce},
+};
+
+/* ---- values ---- */
+
+/* A number from 0 to limit - 1 for this element of this rank. */
+static unsigned drawn(int rank, size_t i, unsigned limit)
+{
+    uint64_t bits = (i * MOST_RANKS + (size_t)rank + 1) * 0x9E3779B97F4A7C15ull;
+    return (unsigned)(((bits ^ bits >> 29) * 0xBF58476D1CE4E5B9ull >> 33) % limit);
+}
+
+/* The rank's digit is 1 to 31: three times that still fits. */
+static int64_t digit(int rank, size_t i)
+{
+    return (int64_t)(1 + drawn(rank, i, 31)) << DIGIT_BITS * rank;
+}
+
+static int64_t sum_of_digits(const Trial *trial, size_t i)
+{
+    int64_t sum = 0;
+    for (int rank = 0; rank < trial->ranks; rank++)
+        sum += digit(rank, i);
+    return sum;
+}
+
+static bool has_nan(const Trial *trial, int rank, size_t i)
+{
+    return trial->values == ONE_NAN && rank == trial->root && i == trial->count / 2;
+}
+
+static float small_number(const Trial *trial, int rank, size_t i)
+{
+    if (trial->values == FRACTIONS)
+        return ldexpf((float)drawn(rank, i, 1 << 20) + 1, (int)drawn(rank, i + 77, 20) - 20);
+    return has_nan(trial, rank, i) ? NAN : (float)drawn(rank, i, 1000) - 500;
+}
+
+static void fill(const Trial *trial, int rank, void *array)
+{
+    for (size_t i = 0; i < trial->count; i++)
+        if (trial->values == DIGITS)
+            ((int64_t *)array)[i] = digit(rank, i);
+        else
+            ((float *)array)[i] = small_number(trial, rank, i);
+}
+
+/* ---- arrays ---- */
+
+static unsigned char *new_array(size_t bytes)
+{
+    unsigned char *array = malloc(bytes + guard > 0 ? bytes + guard : 1);
+    CHECK(array != NULL, "no memory");
+    memset(array, UNWRITTEN, bytes);
+    memset(array + bytes, GUARDED, guard);
+    return array;
+}
+
+static void expect_guard(const unsigned char *array, size_t bytes, int rank, const char *name)
+{
+    for (size_t i = 0; i < guard; i++)
+        if (array[bytes + i] != GUARDED)
+            mailboxes_fail("a wrong count or start of a chunk", "rank %d has written beyond the end of %s", rank, name);
+}
+
+void trial_run(Trial *trial, Outcome *outcome)
+{
+    Collective c[MOST_RANKS];
+    char what[160];
+    bool in_place = trial->in_place || trial->kind == BROADCAST;
+    *outcome = (Outcome){.dtype = trial->values == DIGITS ? DTYPE_I64 : DTYPE_F32};
+    size_t bytes = trial->count * dtype_size(outcome->dtype);
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        outcome->send[rank] = new_array(bytes);
+        outcome->receive[rank] = in_place ? outcome->send[rank] : new_array(bytes);
+        fill(trial, rank, outcome->send[rank]);
+        c[rank] = (Collective){.operation = trial->kind == BROADCAST ? OP_BROADCAST : OP_ALL_REDUCE,
+                               .send = outcome->send[rank], .receive = outcome->receive[rank], .count = trial->count,
+                               .stride = trial->count, .dtype = outcome->dtype, .op = trial->op, .root = trial->root,
+                               .carries = "numbers"};
+    }
+    int length = snprintf(what, sizeof what, "%s on %d ranks, %zu elements", collectives[trial->kind].name,
+                          trial->ranks, trial->count);
+    if (trial->kind == BROADCAST)
+        length += snprintf(what + length, sizeof what - (size_t)length, ", root %d", trial->root);
+    else if (in_place)
+        length += snprintf(what + length, sizeof what - (size_t)length, ", in place");
+    if (trial->op == REDUCE_MAX)
+        snprintf(what + length, sizeof what - (size_t)length, ", maximum");
+    mailboxes_run(trial->ranks, &trial->rules, what, collectives[trial->kind].function, c, outcome->traffic);
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        expect_guard(outcome->receive[rank], bytes, rank, "receive");
+        expect_guard(outcome->send[rank], bytes, rank, "send");
+    }
+}
+
+void trial_free(const Trial *trial, Outcome *outcome)
+{
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        if (outcome->receive[rank] != outcome->send[rank])
+            free(outcome->receive[rank]);
+        free(outcome->send[rank]);
+    }
+}
+
+/* ---- what is right ---- */
+
+/* What element i must be if chunk `chunk` has it. */
+static int64_t expected(const Trial *trial, int chunk, size_t i)
+{
+    switch (trial->kind) {
+    case BROADCAST: return digit(trial->root, i);
+    case ALL_GATHER: return digit(chunk, i);
+    case REDUCE_SCATTER:
+    case RING:
+    case HALVING: break;
+    }
+    return sum_of_digits(trial, i);
+}
+
+/* Adds to text what is wrong with a sum, if whole parts are missing or too many; false if it is something else. */
+static bool name_parts(const Trial *trial, size_t i, int64_t actual, char *text, size_t size)
+{
+    int length = 0;
+    for (int rank = 0; rank < MOST_RANKS; rank++) {
+        int one = rank < trial->ranks ? (int)(digit(rank, i) >> DIGIT_BITS * rank) : 0;
+        int found = (int)(actual >> DIGIT_BITS * rank & DIGIT);
+        if (one == found)
+            continue;
+        if (one == 0 || found % one != 0)
+            return false;
+        if (found == 0)
+            length += snprintf(text + length, size - (size_t)length, "%srank %d's part is missing",
+                               length > 0 ? ", " : "", rank);
+        else
+            length += snprintf(text + length, size - (size_t)length, "%srank %d's part is in it %d times",
+                               length > 0 ? ", " : "", rank, found / one);
+    }
+    return length > 0;
+}
+
+static _Noreturn void fail_value(const Trial *trial, int rank, int chunk, size_t i, int64_t actual)
+{
+    char where[120], parts[400];
+    int64_t unwritten;
+    memset(&unwritten, UNWRITTEN, sizeof unwritten);
+    snprintf(where, sizeof where, "rank %d, element %zu (chunk %d of %d)", rank, i, chunk, trial->ranks);
+    if (actual == unwritten)
+        mailboxes_fail("a chunk is left out, or is not waited for", "%s was never written", where);
+    bool sum = trial->kind != BROADCAST && trial->kind != ALL_GATHER;
+    if (sum && name_parts(trial, i, actual, parts, sizeof parts))
+        mailboxes_fail("a part is not added, or twice, or sent on before it is added", "%s: %s", where, parts);
+    for (int other = 0; other < trial->ranks && !sum; other++)
+        if (actual == digit(other, i))
+            mailboxes_fail("a wrong number of a rank, or the step is left out",
+                           "%s is what rank %d began with, expected rank %d's", where, other,
+                           trial->kind == BROADCAST ? trial->root : chunk);
+    for (size_t j = 0; j < trial->count; j++)
+        if (actual == expected(trial, chunk, j))
+            mailboxes_fail("a wrong start of a chunk", "%s is what belongs at element %zu", where, j);
+    mailboxes_fail("a wrong start or count of a chunk", "%s is %#llx, expected %#llx (%d bits for each rank)", where,
+                   (unsigned long long)actual, (unsigned long long)expected(trial, chunk, i), DIGIT_BITS);
+}
+
+void expect_values(const Trial *trial, const Outcome *outcome)
+{
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        const int64_t *receive = (const int64_t *)outcome->receive[rank];
+        for (int chunk = 0; chunk < trial->ranks; chunk++) {
+            size_t end = chunk_start(trial->count, trial->ranks, chunk + 1);
+            for (size_t i = chunk_start(trial->count, trial->ranks, chunk); i < end; i++)
+                if ((trial->kind != REDUCE_SCATTER || chunk == rank) && receive[i] != expected(trial, chunk, i))
+                    fail_value(trial, rank, chunk, i, receive[i]);
+        }
+    }
+}
+
+void expect_same_bits(const Trial *trial, const Outcome *outcome)
+{
+    const float *first = (const float *)outcome->receive[0];
+    for (size_t i = 0; i < trial->count; i++) {
+        double sum = 0;
+        for (int rank = 0; rank < trial->ranks; rank++)
+            sum += (double)small_number(trial, rank, i);
+        if (!(fabs((double)first[i] - sum) <= 1e-5 * sum))
+            mailboxes_fail(NULL, "rank 0, element %zu is %.9g, expected %.9g", i, (double)first[i], sum);
+        for (int rank = 1; rank < trial->ranks; rank++) {
+            float other = ((const float *)outcome->receive[rank])[i];
+            if (memcmp(&other, &first[i], sizeof other) != 0)
+                mailboxes_fail("two ranks add the same parts in another order; add each element on one rank, and send "
+                               "the sum", "element %zu has other bits on rank %d than on rank 0: %.9g and %.9g", i,
+                               rank, (double)other, (double)first[i]);
+        }
+    }
+}
+
+void expect_nan(const Trial *trial, const Outcome *outcome)
+{
+    const char *op = trial->op == REDUCE_MAX ? "maximum" : "sum";
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        for (size_t i = 0; i < trial->count; i++) {
+            float actual = ((const float *)outcome->receive[rank])[i], sum = 0, largest = -INFINITY;
+            for (int other = 0; other < trial->ranks; other++) {
+                float part = small_number(trial, other, i);
+                sum += part;
+                largest = part > largest ? part : largest;
+            }
+            if (has_nan(trial, trial->root, i) && !isnan(actual))
+                mailboxes_fail("a comparison with NaN is false, and fmaxf() drops a NaN: use combine()",
+                               "rank %d's element %zu is a NaN, and on rank %d the %s is %g", trial->root, i, rank, op,
+                               (double)actual);
+            if (!has_nan(trial, trial->root, i) && trial->op == REDUCE_MAX && !(actual == largest))
+                mailboxes_fail(actual == sum ? "the parts are added, whatever c->op says" : NULL,
+                               "rank %d, element %zu is %g, expected the maximum %g", rank, i, (double)actual,
+                               (double)largest);
+        }
+    }
+}
+
+void expect_send_untouched(const Trial *trial, const Outcome *outcome)
+{
+    size_t bytes = trial->count * dtype_size(outcome->dtype);
+    unsigned char *before = new_array(bytes);
+    for (int rank = 0; rank < trial->ranks && outcome->send[rank] != outcome->receive[rank]; rank++) {
+        fill(trial, rank, before);
+        if (memcmp(before, outcome->send[rank], bytes) != 0)
+            mailboxes_fail("partial sums are added up in send; use receive or group_scratch()",
+                           "rank %d has written to send, which is another array than receive", rank);
+    }
+    free(before);
+}

@@ -1,0 +1,38 @@
+/* trial.h: one collective, on some ranks, with some count: the ranks' arrays, and what is in them afterwards. */
+#ifndef LOCKSTEP_TESTS_TRIAL_H
+#define LOCKSTEP_TESTS_TRIAL_H
+
+#include "mailboxes.h"
+
+typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
+
+/* What the ranks begin with. DIGITS: each rank's part is one digit of a 64-bit integer, so that a sum shows which parts
+ * are in it. FRACTIONS: float32 whose sum depends on the order. ONE_NAN: small whole float32, and one NaN. */
+typedef enum Values { DIGITS, FRACTIONS, ONE_NAN } Values;
+
+typedef struct Trial {
+    Kind kind;
+    int ranks, root;
+    size_t count;
+    Values values;
+    ReduceOp op;
+    bool in_place; /* of a broadcast: always */
+    Rules rules;
+} Trial;
+
+typedef struct Outcome {
+    DType dtype;
+    unsigned char *send[MOST_RANKS], *receive[MOST_RANKS]; /* the same array if it is in place; owned */
+    Traffic traffic[MOST_RANKS];
+} Outcome;
+
+void trial_run(Trial *trial, Outcome *outcome);
+void trial_free(const Trial *trial, Outcome *outcome);
+
+/* These fail with a message. Each needs the Values that it names. */
+void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
+void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
+void expect_nan(const Trial *trial, const Outcome *outcome);       /* ONE_NAN; of the all-reduces; and any maximum */
+void expect_send_untouched(const Trial *trial, const Outcome *outcome);
+
+#endif
