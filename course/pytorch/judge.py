@@ -48,6 +48,8 @@ def run_ranks(context, path, name, case):
 def judge_case(context, path, name, case):
     """The checks that have failed, each with a message."""
     texts = run_ranks(context, path, name, case)
+    if os.environ.get("JUDGE_TIMES"):
+        print([round(t["seconds"], 2) for t in texts if t and "seconds" in t], file=sys.stderr)
     told = [t for t in texts if t and t["error"]]
     told.sort(key=lambda text: ("usage", "differ", "raised").index(text["kind"]))
     if told:
@@ -68,7 +70,8 @@ def judge_case(context, path, name, case):
 def judge(path, name, stage, only=None):
     """The result, in the form of course/grade.sh --json."""
     begin = time.monotonic()
-    context = multiprocessing.get_context("forkserver")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    context = multiprocessing.get_context("forkserver")  # imports PyTorch once, and nothing of the student's
     context.set_forkserver_preload(["stages"])
     failed, seen = {}, set()
     for case in stages.cases(stage):

@@ -5,12 +5,15 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+import torch._dynamo  # noqa: F401 (optimizers import it, which takes seconds: here it is done once for all ranks)
 import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -244,6 +247,7 @@ def main(path, name, case, rank, store, connection):
         error, kind = f"{type(problem).__name__}: {problem}{line}", "raised"
     if group.differ:
         error, kind = group.differ[0], "differ"
-    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind}).encode())
+    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind,
+                                      "seconds": time.process_time()}).encode())
     connection.poll(None)  # until the judge has heard all ranks: Gloo needs its peers alive
     os._exit(0)  # at once, whatever a class has left behind
