@@ -1,333 +1,255 @@
 #!/usr/bin/env python3
-"""Wrong classes, each with one mistake, the stage that it is judged as, and the check that must name it.
+"""Wrong classes: each changes one thing of a right one, and has the check that must name it.
 
-python planted.py [NAME...] judges them, and the right classes: each wrong one must fail its check, each right one none.
+python planted.py [NAME...] judges them and the right classes: a wrong one must fail its check, a right one none.
 """
 import sys
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import right
+from right import FSDP, Bucketed, Naive, NoSync, Overlap, ShardedOptimizer
 
 PLANTED = {}  # name: stage, check
+STAGE = {Naive: "naive", Bucketed: "bucketed", Overlap: "overlap", NoSync: "no_sync",
+         ShardedOptimizer: "sharded_optimizer", FSDP: "fsdp"}
+RIGHT = {cls.__name__: stage for cls, stage in STAGE.items()} | {"TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
 
 
-def planted(stage, check):
-    def enter(cls):
-        PLANTED[cls.__name__] = stage, check
-        return cls
-
-    return enter
+def plant(name, base, check, stage=None, **methods):
+    globals()[name] = type(name, (base,), methods)
+    PLANTED[name] = stage or STAGE[base], check
 
 
-@planted("naive", "start")
-class NoBroadcast(right.Naive):
+def broadcast(choose, root=0):
     def start(self):
+        for parameter in filter(choose, self.module.parameters()):
+            dist.broadcast(parameter.data, src=root)
+
+    return start
+
+
+plant("NoBroadcast", Naive, "start", start=broadcast(lambda p: False))
+plant("BroadcastFromRankOne", Naive, "start", start=broadcast(lambda p: True, 1))
+plant("FrozenNotBroadcast", Naive, "start", start=broadcast(lambda p: p.requires_grad))
+
+
+def each(choose, average):
+    def finish(self):
+        parameters = list(self.module.parameters())
+        for number, parameter in enumerate(parameters):
+            if choose(parameter, number, len(parameters)):
+                average(self, parameter)
+
+    return finish
+
+
+def average_gradient(self, parameter):
+    self.average(parameter.grad)
+
+
+def divided_by(divisor):
+    def average(self, gradient):
+        dist.all_reduce(gradient)
+        gradient /= divisor(self)
+
+    return average
+
+
+plant("SumNotMean", Naive, "mean", average=divided_by(lambda self: 1))
+plant("DividedTwice", Naive, "mean", average=divided_by(lambda self: self.world**2))
+plant("DividedByTwo", Naive, "mean", average=divided_by(lambda self: 2))
+plant("LastForgotten", Naive, "sum", finish_gradient_synchronization=each(lambda p, n, k: n < k - 1, average_gradient))
+plant("ReducesWeights", Naive, "sum",
+      finish_gradient_synchronization=each(lambda p, n, k: True, lambda self, p: self.average(p.data)))
+plant("SkipsUnused", Naive, "unused",
+      finish_gradient_synchronization=each(lambda p, n, k: p.grad is not None, average_gradient))
+
+
+def frozen_gets_zeros(self):
+    Naive.finish_gradient_synchronization(self)
+    for parameter in self.module.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def reduced_twice(self, gradient):
+    Naive.average(self, gradient)
+    Naive.average(self, gradient)
+
+
+def never_waits(self, gradient):
+    dist.all_reduce(gradient.div_(self.world), async_op=True)
+
+
+def divides_under_way(self, gradient):
+    work = dist.all_reduce(gradient, async_op=True)
+    gradient /= self.world
+    work.wait()
+
+
+def another_divisor_for_small(self, gradient):
+    dist.all_reduce(gradient)
+    gradient /= self.world if gradient.numel() > 10 else 1
+
+
+plant("FrozenGetsZeros", Naive, "frozen", finish_gradient_synchronization=frozen_gets_zeros)
+plant("ReducedTwice", Naive, "traffic", average=reduced_twice)
+plant("NeverWaits", Naive, "under_way", average=never_waits)
+plant("DividesUnderWay", Naive, "touched", average=divides_under_way)
+plant("SmallNotDivided", Naive, "sum", average=another_divisor_for_small)
+
+
+def cap_of(cap):
+    return lambda self, module, bucket_size_mb=1: Bucketed.__init__(self, module, cap)
+
+
+def last_bucket_forgotten(self, module, bucket_size_mb=1):
+    Bucketed.__init__(self, module, bucket_size_mb)
+    self.buckets = self.buckets[:-1] or self.buckets
+
+
+def buckets_of_all_models(self, module, bucket_size_mb=1, every=[]):  # noqa: B006 (the mistake)
+    Bucketed.__init__(self, module, bucket_size_mb)
+    every.extend(self.buckets)
+    self.buckets = every
+
+
+plant("OneBucketForAll", Bucketed, "buckets", __init__=cap_of(1000))
+plant("OneBucketEach", Bucketed, "buckets", __init__=cap_of(0))
+plant("LastBucketForgotten", Bucketed, "sum", __init__=last_bucket_forgotten)
+plant("NeverCopiedBack", Bucketed, "sum", give=lambda self, values, bucket: None)
+plant("SharedBuckets", Bucketed, "sum", __init__=buckets_of_all_models)
+
+
+def then(act):
+    def launch(self):
+        Overlap.launch(self)
+        act(self.under_way[-1][0])
+
+    return launch
+
+
+def polls(work):
+    while not work.is_completed():
         pass
 
 
-@planted("naive", "start")
-class BroadcastFromTheLast(right.Naive):
-    def start(self):
-        for parameter in self.module.parameters():
-            dist.broadcast(parameter.data, src=self.world - 1)
-
-
-@planted("naive", "start")
-class FrozenNotBroadcast(right.Naive):
-    def start(self):
-        for parameter in self.module.parameters():
-            if parameter.requires_grad:
-                dist.broadcast(parameter.data, src=0)
-
-
-@planted("naive", "mean")
-class SumNotMean(right.Naive):
-    def average(self, gradient):
-        dist.all_reduce(gradient)
-
-
-@planted("naive", "mean")
-class DividedTwice(right.Naive):
-    def average(self, gradient):
-        super().average(gradient.div_(self.world))
-
-
-@planted("naive", "mean")
-class DividedByTwo(right.Naive):
-    def average(self, gradient):
-        dist.all_reduce(gradient)
-        gradient /= 2
-
-
-@planted("naive", "sum")
-class LastParameterForgotten(right.Naive):
-    def finish_gradient_synchronization(self):
-        for parameter in list(self.module.parameters())[:-1]:
-            self.average(parameter.grad)
-
-
-@planted("naive", "sum")
-class ReducesTheParameter(right.Naive):
-    def finish_gradient_synchronization(self):
-        for parameter in self.module.parameters():
-            self.average(parameter.data)
-
-
-@planted("naive", "traffic")
-class ReducedTwice(right.Naive):
-    def average(self, gradient):
-        super().average(gradient)
-        super().average(gradient)
-
-
-@planted("naive", "unused")
-class SkipsWhatIsUnused(right.Naive):
-    def finish_gradient_synchronization(self):
-        for parameter in self.module.parameters():
-            if parameter.grad is not None:
-                self.average(parameter.grad)
-
-
-@planted("naive", "frozen")
-class FrozenGetsZeros(right.Naive):
-    def finish_gradient_synchronization(self):
-        super().finish_gradient_synchronization()
-        for parameter in self.module.parameters():
-            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-@planted("naive", "under_way")
-class NeverWaits(right.Naive):
-    def average(self, gradient):
-        gradient /= self.world
-        dist.all_reduce(gradient, async_op=True)
-
-
-@planted("naive", "touched")
-class DividesUnderWay(right.Naive):
-    def average(self, gradient):
-        work = dist.all_reduce(gradient, async_op=True)
-        gradient /= self.world
-        work.wait()
-
-
-@planted("bucketed", "buckets")
-class OneBucketForAll(right.Bucketed):
-    def __init__(self, module, bucket_size_mb=1):
-        super().__init__(module, 1000)
-
-
-@planted("bucketed", "buckets")
-class OneBucketEach(right.Bucketed):
-    def __init__(self, module, bucket_size_mb=1):
-        super().__init__(module, 0)
-
-
-@planted("bucketed", "sum")
-class LastBucketForgotten(right.Bucketed):
-    def __init__(self, module, bucket_size_mb=1):
-        super().__init__(module, bucket_size_mb)
-        self.buckets = self.buckets[:-1] or self.buckets
-
-
-@planted("bucketed", "sum")
-class OneBufferForAll(right.Bucketed):
-    buffer = None
-
-    def packed(self, bucket):  # the class's own buffer, and results that nobody copies back
-        return super().packed(bucket).clone()
-
-    def give(self, values, bucket):
-        pass
-
-
-@planted("bucketed", "sum")
-class TwoModelsShareBuckets(right.Bucketed):
-    every = []
-
-    def __init__(self, module, bucket_size_mb=1):
-        super().__init__(module, bucket_size_mb)
-        self.every.extend(self.buckets)
-        self.buckets = self.every
-
-
-@planted("overlap", "starts")
-class AllAfterBackward(right.Bucketed):
-    pass
-
-
-@planted("overlap", "goes_on")
-class WaitsInTheHook(right.Overlap):
-    def launch(self):
-        super().launch()
-        self.under_way[-1][0].wait()
-
-
-@planted("overlap", "goes_on")
-class PollsInTheHook(right.Overlap):
-    def launch(self):
-        super().launch()
-        while not self.under_way[-1][0].is_completed():
-            pass
-
-
-@planted("overlap", "goes_on")
-class WaitsForTheFuture(right.Overlap):
-    def launch(self):
-        super().launch()
-        self.under_way[-1][0].get_future().wait()
-
-
-@planted("overlap", "at_once")
-class ThreeBucketsAtATime(right.Overlap):
-    def ready(self, parameter):
-        self.missing[self.place[parameter]].discard(parameter)
-        first = len(self.under_way)
-        if first + 6 <= len(self.buckets) and not any(self.missing[first : first + 6]):
-            for _ in range(6):
-                self.launch()
-
-
-@planted("overlap", "order")
-class LaunchedAsReady(right.Overlap):
-    def begin(self):
-        self.missing = [set(bucket) for bucket in self.buckets]
-        self.under_way, self.order = [], []
-
-    def ready(self, parameter):
-        index = self.place[parameter]
-        self.missing[index].discard(parameter)
-        if not self.missing[index]:
-            values = self.packed(self.buckets[index])
-            self.order.append(index)
-            self.under_way.append((dist.all_reduce(values, async_op=True), values))
-
-    def finish_gradient_synchronization(self):
-        for index, (work, values) in zip(self.order, self.under_way):
-            work.wait()
-            self.give(values, self.buckets[index])
-        self.begin()
-
-
-@planted("overlap", "sum")
-class LaunchedTooEarly(right.Overlap):
-    def ready(self, parameter):
-        self.missing[self.place[parameter]].clear()  # as if the first gradient were the whole bucket
-        while len(self.under_way) < len(self.buckets) and not self.missing[len(self.under_way)]:
+def six_at_a_time(self, parameter):
+    self.missing[self.place[parameter]].discard(parameter)
+    first = len(self.under_way)
+    if first + 6 <= len(self.buckets) and not any(self.missing[first : first + 6]):
+        for _ in range(6):
             self.launch()
 
 
-@planted("overlap", "under_way")
-class LastWaitForgotten(right.Overlap):
-    def finish_gradient_synchronization(self):
-        for bucket, (work, values) in list(zip(self.buckets, self.under_way))[:-1]:
-            work.wait()
-            self.give(values, bucket)
-        self.begin()
+def as_ready(self, parameter):
+    index = self.place[parameter]
+    self.missing[index].discard(parameter)
+    if not self.missing[index]:
+        self.buckets[len(self.under_way)], self.buckets[index] = self.buckets[index], self.buckets[len(self.under_way)]
+        self.place = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
+        self.missing[index] = self.missing[len(self.under_way)]
+        self.launch()
 
 
-@planted("overlap", "under_way")
-class FutureNobodyWaitsFor(right.Overlap):
-    def finish_gradient_synchronization(self):
-        for bucket, (work, values) in zip(self.buckets, self.under_way):
-            work.get_future().then(lambda _, b=bucket, v=values: self.give(v, b))
-        self.begin()
+def at_the_first(self, parameter):  # as if one gradient were the whole bucket
+    self.missing[self.place[parameter]].clear()
+    Overlap.ready(self, parameter)
 
 
-@planted("no_sync", "no_sync_cost")
-class NoSyncSynchronizes(right.NoSync):
-    def ready(self, parameter):
-        right.Overlap.ready(self, parameter)
+def finish_all_but_last(self):
+    for bucket, (work, values) in list(zip(self.buckets, self.under_way))[:-1]:
+        work.wait()
+        self.give(values, bucket)
+    self.begin()
 
 
-@planted("no_sync", "no_sync_sum")
-class LastMicroBatchOnly(right.NoSync):
-    def ready(self, parameter):
-        if self.synchronizes:
-            super().ready(parameter)
-        else:
-            parameter.grad = None
+def only_callbacks(self):
+    for bucket, (work, values) in zip(self.buckets, self.under_way):
+        work.get_future().then(lambda _, b=bucket, v=values: self.give(v, b))
+    self.begin()
 
 
-@planted("no_sync", "no_sync_sum")
-class NoSyncNeverEnds(right.NoSync):
-    def no_sync(self):
-        self.synchronizes = False
-        return torch.no_grad().__class__.__mro__[1]() if False else nn.Identity().train and _Nothing()
+plant("AllAfterBackward", Bucketed, "starts", "overlap")
+plant("WaitsInTheHook", Overlap, "goes_on", launch=then(lambda work: work.wait()))
+plant("WaitsForTheFuture", Overlap, "goes_on", launch=then(lambda work: work.get_future().wait()))
+plant("PollsInTheHook", Overlap, "goes_on", launch=then(polls))
+plant("SixAtATime", Overlap, "at_once", ready=six_at_a_time)
+plant("LaunchedAsReady", Overlap, "order", ready=as_ready)
+plant("LaunchedTooEarly", Overlap, "sum", ready=at_the_first)
+plant("LastWaitForgotten", Overlap, "under_way", finish_gradient_synchronization=finish_all_but_last)
+plant("OnlyCallbacks", Overlap, "under_way", finish_gradient_synchronization=only_callbacks)
 
 
-class _Nothing:
-    def __enter__(self):
-        pass
-
-    def __exit__(self, *_):
-        pass
+def never_synchronizes_again(self):
+    self.synchronizes = False
+    return nullcontext()
 
 
-@planted("sharded_optimizer", "memory")
-class EveryRankKeepsAll(right.ShardedOptimizer):
-    def add_param_group(self, options):
-        super().add_param_group(options)
-        self.owned = self.make(self.param_groups, **self.keywords)
+def last_micro_batch_only(self, parameter):
+    if self.synchronizes:
+        Overlap.ready(self, parameter)
+    else:
+        parameter.grad = None
 
 
-@planted("sharded_optimizer", "memory")
-class RankZeroKeepsAll(right.ShardedOptimizer):
-    def __init__(self, params, optimizer_cls, **keywords):
-        super().__init__(params, optimizer_cls, **keywords)
-        self.owner = dict.fromkeys(self.owner, 0)
-        self.owned = self.make(list(self.owner) if dist.get_rank() == 0 else [torch.zeros(1)], **self.keywords)
+plant("NoSyncSynchronizes", NoSync, "no_sync_cost", ready=Overlap.ready)
+plant("NoSyncNeverEnds", NoSync, "no_sync_sum", no_sync=never_synchronizes_again,
+      finish_gradient_synchronization=lambda self: Overlap.finish_gradient_synchronization(self) if self.synchronizes else 0)
+plant("LastMicroBatchOnly", NoSync, "no_sync_sum", ready=last_micro_batch_only)
 
 
-@planted("sharded_optimizer", "update")
-class NeverSendsWeights(right.ShardedOptimizer):
-    def step(self, closure=None):
-        self.update(closure)
+def every_rank_keeps_all(self, options):
+    ShardedOptimizer.add_param_group(self, options)
+    self.owned = self.make(self.param_groups, **self.keywords)
 
 
-@planted("sharded_optimizer", "groups")
-class OldLearningRate(right.ShardedOptimizer):
-    def step(self, closure=None):
-        self.update(closure)
-        for parameter, rank in self.owner.items():
-            dist.broadcast(parameter.data, src=rank)
+def rank_zero_keeps_all(self, params, optimizer_cls, **keywords):
+    ShardedOptimizer.__init__(self, params, optimizer_cls, **keywords)
+    self.owner = dict.fromkeys(self.owner, 0)
+    self.owned = self.make(list(self.owner) if dist.get_rank() == 0 else [torch.zeros(1)], **self.keywords)
 
 
-@planted("fsdp", "whole")
-class WholeUntilBackward(right.FSDP):
-    def drop(self, parameters):  # the parameter is a shard again, but autograd keeps the whole weight
-        for parameter in parameters:
-            self.whole[parameter] = torch.empty(self.whole[parameter].numel())
+def old_rate(self, closure=None):
+    self.update(closure)
+    for parameter, rank in self.owner.items():
+        dist.broadcast(parameter.data, src=rank)
 
 
-@planted("fsdp", "mean")
-class ShardsSummed(right.FSDP):
-    def finish_gradient_synchronization(self):
-        super().finish_gradient_synchronization()
-        for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad *= self.world
+plant("EveryRankKeepsAll", ShardedOptimizer, "memory", add_param_group=every_rank_keeps_all)
+plant("RankZeroKeepsAll", ShardedOptimizer, "memory", __init__=rank_zero_keeps_all)
+plant("NeverSendsWeights", ShardedOptimizer, "update", step=lambda self: self.update(None))
+plant("OldLearningRate", ShardedOptimizer, "groups", step=old_rate)
 
 
-@planted("fsdp", "held")
-class NothingIsDropped(right.FSDP):
-    def __init__(self, module):
-        super().__init__(module)
-        self.copies = nn.ParameterList([nn.Parameter(torch.zeros(p.shape), False) for p in self.shapes.values()])
+def kept_by_autograd(self, parameters):
+    for parameter in parameters:
+        self.whole[parameter] = torch.empty(self.whole[parameter].numel())
 
 
-@planted("fsdp", "accumulate")
-class SecondMicroBatchOnly(right.FSDP):
-    def finish_gradient_synchronization(self):
-        self.pending = [(work, p, mine, None, padded) for work, p, mine, _, padded in self.pending]
-        super().finish_gradient_synchronization()
+def never_a_shard(self, module):
+    FSDP.__init__(self, module)
+    self.copies = nn.ParameterList([nn.Parameter(torch.zeros(shape), False) for shape in self.shapes.values()])
 
 
-RIGHT = {"Naive": "naive", "Bucketed": "bucketed", "Overlap": "overlap", "NoSync": "no_sync", "TorchDDP": "no_sync",
-         "ShardedOptimizer": "sharded_optimizer", "FSDP": "fsdp", "TorchFSDP": "fsdp"}
+def times_world(self):
+    FSDP.finish_gradient_synchronization(self)
+    for parameter in self.parameters():
+        parameter.grad = None if parameter.grad is None else parameter.grad * self.world
+
+
+def second_micro_batch_only(self):
+    self.pending = [(work, p, mine, None, padded) for work, p, mine, _, padded in self.pending]
+    FSDP.finish_gradient_synchronization(self)
+
+
+plant("WholeUntilBackward", FSDP, "whole", drop=kept_by_autograd)
+plant("ShardsSummed", FSDP, "mean", finish_gradient_synchronization=times_world)
+plant("NeverAShard", FSDP, "held", __init__=never_a_shard)
+plant("SecondMicroBatchOnly", FSDP, "accumulate", finish_gradient_synchronization=second_micro_batch_only)
 
 
 def main(names):
@@ -345,7 +267,7 @@ def main(names):
             wrong += check not in failed
             verdict = "found" if check in failed else "NOT FOUND"
             print(f"{name}: {check} {verdict}: {failed.get(check, failed)}", flush=True)
-    print(f"{wrong} judged wrongly")
+    print(f"{len(PLANTED)} wrong classes; {wrong} classes judged wrongly")
     return wrong > 0
 
 
