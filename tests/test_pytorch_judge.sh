@@ -10,8 +10,7 @@ export LC_ALL=C
 root=$1
 python=${LOCKSTEP_TORCH_PYTHON-$root/build/pytorch_venv/bin/python}
 [ -x "$python" ] || python=python3
-"$python" -c 'import torch, sys; sys.exit(torch.__version__ < "2.15" and not torch.__version__.startswith("2.15"))' \
-    2>/dev/null || {
+"$python" -c 'import torch, sys; sys.exit(tuple(map(int, torch.__version__.split(".")[:2])) < (2, 15))' 2>/dev/null || {
     echo "skipped: PyTorch 2.15 is missing: course/pytorch/venv.sh makes a virtual environment that has it"
     exit 77
 }
