@@ -21,29 +21,29 @@ HANG = 150  # seconds until a case that has not ended is called hung; every call
 def run_ranks(context, path, name, case):
     """The texts that all ranks have sent, or None for those that have sent nothing."""
     with tempfile.TemporaryDirectory() as directory:
-        pairs = [context.Pipe() for _ in range(case["ranks"])]
-        ranks = [context.Process(target=stages.main, args=(path, name, case, rank, f"{directory}/store", theirs))
-                 for rank, (_, theirs) in enumerate(pairs)]
-        for process, (_, theirs) in zip(ranks, pairs):
-            process.start()
-            theirs.close()
+        ranks, pipes = [], []
+        for rank in range(case["ranks"]):
+            mine, theirs = context.Pipe()
+            arguments = (path, name, case, rank, f"{directory}/store", theirs)
+            ranks.append(context.Process(target=stages.main, args=arguments, daemon=True))
+            ranks[-1].start()
+            theirs.close()  # so that a rank's end is seen
+            pipes.append(mine)
         texts, limit = [None] * case["ranks"], time.monotonic() + HANG
-        open_ones = {mine: rank for rank, (mine, _) in enumerate(pairs)}
+        open_ones = {mine: rank for rank, mine in enumerate(pipes)}
         while open_ones and time.monotonic() < limit:
             for mine in wait(list(open_ones), timeout=1):
                 rank = open_ones.pop(mine)
                 try:
                     texts[rank] = json.loads(mine.recv_bytes())
                 except (EOFError, OSError, ValueError):
-                    texts[rank] = {"error": f"rank {rank} has ended before its work was done", "kind": "raised"}
+                    texts[rank] = {"error": f"rank {rank} has ended before its work was done", "kind": "ended"}
                 if texts[rank]["error"]:  # the others wait for it in a collective: give them a moment, for what they say
                     limit = min(limit, time.monotonic() + 3)
-        for process, (mine, _) in zip(ranks, pairs):
+        for process, mine in zip(ranks, pipes):
+            process.kill()  # all have sent what they have to say
+            process.join()
             mine.close()
-            process.join(1)
-            if process.is_alive():
-                process.kill()
-                process.join()
         return texts
 
 
@@ -51,7 +51,7 @@ def judge_case(context, path, name, case):
     """The checks that have failed, each with a message."""
     texts = run_ranks(context, path, name, case)
     told = [t for t in texts if t and t["error"]]
-    told.sort(key=lambda text: ("usage", "differ", "raised").index(text["kind"]))
+    told.sort(key=lambda text: ("usage", "ended", "differ", "raised").index(text["kind"]))
     if told:
         message = told[0]["error"]
         if told[0]["kind"] == "differ":

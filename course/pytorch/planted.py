@@ -3,6 +3,7 @@
 
 python planted.py [NAME...] judges them and the right classes: a wrong one must fail its check, a right one none.
 """
+import os
 import sys
 from contextlib import nullcontext
 
@@ -99,6 +100,7 @@ plant("FrozenGetsZeros", Naive, "frozen", finish_gradient_synchronization=frozen
 plant("ReducedTwice", Naive, "traffic", average=reduced_twice)
 plant("NeverWaits", Naive, "under_way", average=never_waits)
 plant("DividesUnderWay", Naive, "touched", average=divides_under_way)
+plant("EndsTheProcess", Naive, "sum", finish_gradient_synchronization=lambda self: os._exit(0))
 plant("SmallNotDivided", Naive, "sum", average=another_divisor_for_small)
 
 
