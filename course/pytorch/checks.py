@@ -54,10 +54,10 @@ def wrong_gradient(case, rank, step, got, expected, own):
             continue
         for scale in (1, case["ranks"], 1 / case["ranks"]):
             if case["ranks"] > 1 and off(got[name], own[name] * scale) <= 3 * CLOSE:
-                return f"{place} is this rank's own, and not the sum over the ranks: no collective has brought the others'"
+                return f"{place} is this rank's own: no collective has added the others'"
         worst = (got[name] / (common or 1) - value).abs().max()
-        return (f"{place} differs by {worst:.2g} from the sum over the ranks: a rank's part of the sum is missing, is of "
-                "an earlier step, was sent before it was complete, or was summed again")
+        return (f"{place} differs by {worst:.2g} from the sum over the ranks: a rank's part is missing, is of an "
+                "earlier step, was sent before it was complete, or was summed again")
     return None
 
 
@@ -75,7 +75,8 @@ def gradients(case, results):
             for rank, result in enumerate(results):
                 facts = result["facts"]["steps"][step]["grads"][index]
                 got, own = tensors(facts, expected), summed([rank])
-                message = wrong_gradient(case, rank, step, got, expected, {n: v * case["ranks"] for n, v in own.items()})
+                own = {n: v * case["ranks"] for n, v in own.items()}
+                message = wrong_gradient(case, rank, step, got, expected, own)
                 if message:
                     yield check, message
                 common.append(factor(got, expected))
@@ -83,7 +84,8 @@ def gradients(case, results):
                     if name not in expected and facts[name] is not None:
                         yield check, f"{name} is not trained, but it has a gradient after backward"
     if max(common) - min(common) > 1e-4 * max(abs(c) for c in common):
-        yield check, f"the gradients have been multiplied by {min(common):.4g} on one rank or in one step, and by {max(common):.4g} on another"
+        yield check, (f"the gradients have been multiplied by {min(common):.4g} on one rank or in one step, and by "
+                      f"{max(common):.4g} on another")
     yield from mean(case, common[0], "mean")
     yield from events(case, results)
 
@@ -99,7 +101,7 @@ def mean(case, found, check):
 
 def events(case, results):
     """What the logs say, in all cases: traffic, what is under way, what was touched, overlap, buckets, no_sync."""
-    # PyTorch's DistributedDataParallel makes its buckets in the first step: buckets and overlap are judged from the second.
+    # PyTorch's own class makes its buckets in the first step: buckets and overlap are judged from the second.
     micro = case["micro"] if case.get("no_sync") is None else 1
     for rank, result in enumerate(results):
         for number, log in enumerate(steps_of(result["log"])):
@@ -107,11 +109,11 @@ def events(case, results):
             ends = [entry for entry in log if entry[0] == "finished"]
             for entry in log:
                 if entry[0] == "finished" and entry[1] and (entry is ends[-1] or not case.get("models")):
-                    yield "under_way", (f"{where}: {entry[1]} of {len(launches(log))} collectives were still under way when "
-                                        f"{case.get('until', 'finish_gradient_synchronization()')} returned")
+                    yield "under_way", (f"{where}: {entry[1]} of {len(launches(log))} collectives were still under way "
+                                        f"when {case.get('until', 'finish_gradient_synchronization()')} returned")
                 if entry[0] == "touched":
-                    yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under way: "
-                                      "leave it alone from the launch to the end of wait()")
+                    yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under way: leave "
+                                      " it alone from the launch to the end of wait()")
             yield from traffic(case, log, where, micro)
             if "buckets" in case["checks"] and number:
                 yield from buckets(case, log, where)
@@ -119,8 +121,8 @@ def events(case, results):
                 last = max(i for i, entry in enumerate(log) if entry[0] == "backward")
                 early = len(launches(log[:last]))
                 if early:
-                    yield "no_sync_cost", (f"{where}: {early} collectives were called before the last of {case['micro']} "
-                                           "micro-batches: inside no_sync() gradients add up on each rank")
+                    yield "no_sync_cost", (f"{where}: {early} collectives were called before the last of "
+                                           f"{case['micro']} micro-batches: in no_sync() gradients add up on each rank")
             if {"starts", "at_once"} & set(case["checks"]) and number:
                 yield from overlap(case, log, where)
 
@@ -133,7 +135,7 @@ def traffic(case, log, where, micro):
         yield "traffic", (f"{where}: the collectives move {spent} elements, and {allowed:.0f} would do for {count}: "
                           "every gradient travels once, and nothing else")
     if "traffic" in case["checks"] and case["ranks"] > 1 and spent < case.get("passes", 2) / 2 * count:
-        yield "traffic", f"{where}: the collectives move {spent} elements, too few for {count}: not every gradient is sent"
+        yield "traffic", f"{where}: the collectives move {spent} elements, too few for {count}: not all is sent"
 
 
 def buckets(case, log, where):
@@ -144,7 +146,7 @@ def buckets(case, log, where):
         yield "buckets", (f"{where}: {len(sizes)} collectives for {total} bytes of gradients and a cap of {cap}: "
                           f"at most {most} are needed. A bucket closes once it holds its cap")
     if sizes and max(sizes) > 1.05 * (cap + largest):
-        yield "buckets", f"{where}: a bucket of {max(sizes)} bytes, where the cap is {cap} and the largest gradient {largest}"
+        yield "buckets", f"{where}: a bucket of {max(sizes)} bytes, the cap is {cap}, the largest gradient {largest}"
 
 
 def overlap(case, log, where):
@@ -166,8 +168,8 @@ def overlap(case, log, where):
             sent = sum(e[3] for e in launches(early[:index]))
             complete = sum(sizes[entry[1] + 2:])
             if sent < complete:
-                yield "at_once", (f"{where}: when backward enters layer {entry[1]}, {complete} elements of full buckets could "
-                                  f"travel, but {sent} do: a bucket starts when it is full (the cap is {case['cap']} bytes)")
+                yield "at_once", (f"{where}: when backward enters layer {entry[1]}, {complete} elements of full "
+                                  f"buckets could travel, but {sent} do: a bucket starts when it is full")
                 return
 
 
@@ -189,11 +191,11 @@ def begins(rank, got, every):
         yield "start", (f"before the first step rank {rank} still has its own random weights: the constructor must "
                         "broadcast rank 0's")
     elif whole:
-        yield "start", f"before the first step rank {rank} has the weights of rank {whole[0]}: the broadcast's root must be 0"
+        yield "start", f"before the first step rank {rank} has rank {whole[0]}'s weights: the root must be 0"
     else:
         name = next(n for n in every[0] if n not in same[0])
-        yield "start", (f"before the first step rank {rank} has some weights of rank 0 and some others ({name}): was EVERY "
-                        "parameter broadcast, frozen ones, too?")
+        yield "start", (f"before the first step rank {rank} has some weights of rank 0 and some others ({name}): was "
+                        "EVERY parameter broadcast, frozen ones, too?")
 
 
 def sgd(case, begin, kind, micro=1):
@@ -266,18 +268,19 @@ def fsdp(case, results):
         share = total / ranks + len(begin) * ranks
         for name, held in (("held", "weights"), ("grads_held", "gradients")):
             if name in case["checks"] and facts[name] > share:
-                yield name, f"rank {rank} holds {facts[name]} of {total} elements of {held} between steps: at most {share:.0f}"
+                yield name, (f"rank {rank} holds {facts[name]} of {total} elements of {held} between steps, and may "
+                             f"hold {share:.0f}: its own shard")
         if "whole" in case["checks"] and (facts["most"] > 3 or facts["read"] < toys.LAYERS):
-            yield "whole", (f"rank {rank}: the whole weights of {facts['most']} of {toys.LAYERS} layers were in memory at "
-                            "once: drop them after the layer's forward (autograd keeps what it has saved), gather again")
+            yield "whole", (f"rank {rank}: whole weights of {facts['most']} of {toys.LAYERS} layers were in memory at "
+                            "once: drop them after the layer's forward (autograd keeps what it has saved)")
     expected = sgd(case, begin, kind, case["micro"])
     first = tensors(results[0]["facts"]["weights"][0], begin)
     delta, right = ({n: (begin[n] - w[n]) / RATE for n in begin} for w in (first, expected[0]))
     common = factor(delta, right)
     for name in right:
         if off(delta[name] / (common or 1), right[name]) > 50 * CLOSE:
-            yield check, (f"{name} has not moved by the sum over the ranks' gradients in step 1: a rank's part is missing, "
-                          "or stands at another place, or was summed again")
+            yield check, (f"{name} has not moved by the sum over the ranks' gradients in step 1: a rank's part is "
+                          "missing, or stands at another place, or was summed again")
             break
     yield from mean(case, common, "mean")
     if "mean" in case["checks"]:

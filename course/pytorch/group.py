@@ -209,13 +209,14 @@ class JudgeGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts=None):
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         what = f", {name_of(op)}"
-        return self.launch("all_reduce", tensors, tensors, lambda parts: spread(reduced(parts, op), tensors), what, True)
+        return self.launch("all_reduce", tensors, tensors, lambda p: spread(reduced(p, op), tensors), what, True)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors, opts):
         root = opts.rootRank
-        return self.launch("broadcast", tensors, tensors, lambda p: spread(p[root], tensors), f" from rank {root}", True)
+        what = f" from rank {root}"
+        return self.launch("broadcast", tensors, tensors, lambda p: spread(p[root], tensors), what, True)
 
     def reduce(self, tensors, opts):
         def finish(parts):

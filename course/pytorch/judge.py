@@ -38,7 +38,7 @@ def run_ranks(context, path, name, case):
                     texts[rank] = json.loads(mine.recv_bytes())
                 except (EOFError, OSError, ValueError):
                     texts[rank] = {"error": f"rank {rank} has ended before its work was done", "kind": "ended"}
-                if texts[rank]["error"]:  # the others wait for it in a collective: give them a moment, for what they say
+                if texts[rank]["error"]:  # the others wait for it in a collective: they get a moment
                     limit = min(limit, time.monotonic() + 3)
         for process, mine in zip(ranks, pipes):
             process.kill()  # all have sent what they have to say
@@ -55,8 +55,8 @@ def judge_case(context, path, name, case):
     if told:
         message = told[0]["error"]
         if told[0]["kind"] == "differ":
-            message = (f"the ranks call different collectives: {message}. Usual causes: buckets launched as they become "
-                       "ready, in another order on each rank; or a call that only some ranks make")
+            message = (f"the ranks call different collectives: {message}. Usual causes: buckets launched as they "
+                       "become ready, in another order on each rank; or a call that only some ranks make")
         return [(check, f"{case['name']}: {message}") for check in case["checks"]]
     if None in texts:
         return [(check, f"{case['name']}: hangs: rank {texts.index(None)} has not ended") for check in case["checks"]]
@@ -99,13 +99,13 @@ def table(result):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("submission", metavar="FILE.py:CLASS")
-    parser.add_argument("--stage", choices=list(stages.POINTS), help="what is judged; without it, the class's name says it")
+    parser.add_argument("--stage", choices=list(stages.POINTS), help="what is judged (default: as the class is named)")
     parser.add_argument("--json", help="writes the result, as grade.sh does; course/results.py reads it")
     arguments = parser.parse_args()
     path, _, name = arguments.submission.rpartition(":")
     if not Path(path).is_file():
         parser.error(f"there is no file '{path}': give FILE.py:CLASS")
-    stage = arguments.stage or stages.guess(name) or parser.error(f"--stage: '{name}' does not say which stage it is of")
+    stage = arguments.stage or stages.guess(name) or parser.error(f"--stage: the name '{name}' does not say it")
     result = judge(os.path.abspath(path), name, stage)
     table(result)
     if arguments.json:

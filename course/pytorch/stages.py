@@ -71,10 +71,11 @@ SUM = (["sum"], "Each gradient becomes the sum over the ranks' gradients, up to 
        "notes/ddp_in_one_page.md")
 MEAN = (["mean"], "The factor makes it the mean over the global batch, also where ranks have unequal shares, or none; "
         "N ranks train what one trains", "notes/loss_and_mean.md, \"Mean of means is not the mean\"")
-QUIET = (["traffic", "under_way", "touched"], "Every gradient travels once, nothing is under way any more when the optimizer "
-         "begins, and no buffer is touched while it travels", "notes/stage3.md, \"Two rules\"")
+QUIET = (["traffic", "under_way", "touched"], "Every gradient travels once, nothing is under way any more when the "
+         "optimizer begins, and no buffer is touched while it travels", "notes/stage3.md, \"Two rules\"")
 ALONE = (["alone"], "All this also on one rank alone", "notes/ddp_in_one_page.md")
-FROZEN = (["frozen"], "A parameter that is not trained gets no gradient, and does not travel", "notes/ddp_in_one_page.md")
+FROZEN = (["frozen"], "A parameter that is not trained gets no gradient, and does not travel",
+          "notes/ddp_in_one_page.md")
 TIED = (["tied"], "A weight that two layers share gets both its parts", "notes/tape.md")
 UNUSED = (["unused"], "Parameters that the loss does not depend on, on all ranks or on one, hold nothing up",
           "notes/stage3.md, \"Unused parameters\"")

@@ -64,7 +64,8 @@ def values(kind, seed):
     """Name and value of every parameter, the same in every process."""
     generator = torch.Generator().manual_seed(seed)
     model = Toy(kind, 0)
-    return {name: torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5 for name, p in model.named_parameters()}
+    return {name: torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
+            for name, parameter in model.named_parameters()}
 
 
 def put(model, named):
