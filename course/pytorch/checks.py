@@ -112,8 +112,8 @@ def events(case, results):
                     yield "under_way", (f"{where}: {entry[1]} of {len(launches(log))} collectives were still under way "
                                         f"when {case.get('until', 'finish_gradient_synchronization()')} returned")
                 if entry[0] == "touched":
-                    yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under way: leave "
-                                      " it alone from the launch to the end of wait()")
+                    yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under "
+                                      "way: leave it alone from the launch to the end of wait()")
             yield from traffic(case, log, where, micro)
             if "buckets" in case["checks"] and number:
                 yield from buckets(case, log, where)

@@ -113,17 +113,16 @@ def last_bucket_forgotten(self, module, bucket_size_mb=1):
     self.buckets = self.buckets[:-1] or self.buckets
 
 
-def buckets_of_all_models(self, module, bucket_size_mb=1, every=[]):  # noqa: B006 (the mistake)
+def buckets_of_the_class(self, module, bucket_size_mb=1):  # so the second model takes those of the first away
     Bucketed.__init__(self, module, bucket_size_mb)
-    every.extend(self.buckets)
-    self.buckets = every
+    type(self).buckets = self.__dict__.pop("buckets")
 
 
 plant("OneBucketForAll", Bucketed, "buckets", __init__=cap_of(1000))
 plant("OneBucketEach", Bucketed, "buckets", __init__=cap_of(0))
 plant("LastBucketForgotten", Bucketed, "sum", __init__=last_bucket_forgotten)
 plant("NeverCopiedBack", Bucketed, "sum", give=lambda self, values, bucket: None)
-plant("SharedBuckets", Bucketed, "sum", __init__=buckets_of_all_models)
+plant("BucketsOfTheClass", Bucketed, "sum", __init__=buckets_of_the_class)
 
 
 def then(act):
@@ -267,8 +266,9 @@ def main(names):
     for name, (stage, check) in PLANTED.items():
         if not names or name in names:
             failed = judge(__file__, name, stage, {check})["failed"]
-            wrong += check not in failed
-            verdict = "found" if check in failed else "NOT FOUND"
+            found = check in failed and "Error: " not in failed[check]  # a class that only crashes proves nothing
+            wrong += not found
+            verdict = "found" if found else "NOT FOUND"
             print(f"{name}: {check} {verdict}: {failed.get(check, failed)}", flush=True)
     print(f"{len(PLANTED)} wrong classes; {wrong} classes judged wrongly")
     return wrong > 0

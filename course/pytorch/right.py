@@ -10,7 +10,7 @@ def grouped(parameters, cap):
     """Buckets, in the order in which backward finishes gradients. One closes once it holds its cap."""
     buckets, held = [[]], 0
     for parameter in reversed([p for p in parameters if p.requires_grad]):
-        if held >= cap:
+        if buckets[-1] and held >= cap:
             buckets.append([])
             held = 0
         buckets[-1].append(parameter)
@@ -169,6 +169,9 @@ class FSDP(nn.Module):
             if own:
                 layer.register_forward_pre_hook(lambda *_, own=own: self.gather(own))
                 layer.register_forward_hook(lambda layer, args, result, own=own: self.after_forward(own, result))
+
+    def forward(self, *args, **keywords):
+        return self.module(*args, **keywords)
 
     def shard(self, parameter):
         dist.broadcast(parameter.data, src=0)

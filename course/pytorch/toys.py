@@ -15,7 +15,7 @@ class Mark(torch.autograd.Function):
     def forward(ctx, x, number):
         ctx.number = number
         group.log.append(["forward", number])
-        return x.view_as(x)
+        return x.clone()
 
     @staticmethod
     def backward(ctx, gradient):
