@@ -20,6 +20,8 @@ TEXT = 96  # bytes that describe a call to the other ranks
 
 log = []  # what happened on this rank, in order; each entry begins with a word
 groups = []
+queue = []  # what is under way, of all groups, in the order of the launches
+lock = threading.RLock()
 differ = []  # what the ranks called, where they called different collectives
 
 
@@ -104,7 +106,7 @@ class JudgeWork(dist.Work):
     def wait(self, timeout=None):
         if not self.done:
             log.append(["wait", self.number])
-            self.group.run_until(self)
+            run_until(self)
         return True
 
     def synchronize(self):
@@ -133,8 +135,8 @@ class JudgeWork(dist.Work):
         # backward: its collectives are carried out when backward has come to its end.
         caller = sys._getframe(1).f_code
         self.for_cpp = caller.co_name == "_engine_run_backward"
-        if self.for_cpp and self.group.backward_is_over:
-            self.group.run_until(self)
+        if self.for_cpp and JudgeGroup.backward_is_over:
+            run_until(self)
         if self.done:
             future.set_result(self.outputs)
         else:
@@ -150,16 +152,22 @@ class JudgeWork(dist.Work):
             future.set_result(self.outputs)
 
 
+def run_until(work):
+    """Carries out a collective, and before it all that were launched earlier."""
+    with lock:
+        while not work.done:
+            queue.pop(0).run()
+
+
 class JudgeGroup(dist.ProcessGroup):
     """What torch.distributed calls. Each method describes a collective: what it sends, and what it makes of all."""
+
+    backward_is_over = False
 
     def __init__(self, store, rank, size):
         super().__init__(rank, size)
         self.number, self.peers = rank, size
         self.gloo = ProcessGroupGloo(store, rank, size, GENEROUS)
-        self.queue, self.launched = [], 0
-        self.lock = threading.RLock()
-        self.backward_is_over = False
         groups.append(self)
 
     def getBackendName(self):
@@ -185,13 +193,8 @@ class JudgeGroup(dist.ProcessGroup):
             self.gloo.allgather([parts], [mine.contiguous()]).wait()
         return parts
 
-    def run_until(self, work):
-        with self.lock:
-            while not work.done:
-                self.queue.pop(0).run()
-
     def launch(self, name, inputs, outputs, finish, detail="", aliased=False):
-        with self.lock:
+        with lock:
             sent = sum(t.numel() for t in inputs)
             dtype = str(inputs[0].dtype)[6:] if inputs else "nothing"
             text = f"{name} of {sent} {dtype}{detail}"
@@ -203,7 +206,7 @@ class JudgeGroup(dist.ProcessGroup):
                     with torch.no_grad():
                         tensor.fill_(float("nan"))
             work = JudgeWork(self, number, inputs, outputs, text, finish)
-            self.queue.append(work)
+            queue.append(work)
             return work
 
     def allreduce(self, tensors, opts=None):
@@ -282,21 +285,18 @@ for other in ("send", "recv", "recv_anysource", "alltoall", "all_to_all_single",
 
 def backward_ends():
     """Backward has left the last layer: what C++ waits for from now on is carried out."""
-    for group in groups:
-        group.backward_is_over = True
-        for work in [w for w in group.queue if w.for_cpp]:
-            group.run_until(work)
+    JudgeGroup.backward_is_over = True
+    for work in [w for w in queue if w.for_cpp]:
+        run_until(work)
 
 
 def end_of_step(name):
-    """Carries out what is left, and compares the ranks' numbers of calls. Returns how many were under way."""
-    left = sum(len(group.queue) for group in groups)
+    """Carries out what is left, and compares the ranks' numbers of calls."""
+    if queue:
+        run_until(queue[-1])
     for group in groups:
-        if group.queue:
-            group.run_until(group.queue[-1])
         group.from_all(torch.zeros(0), f"no more collectives ({name})")
-        group.backward_is_over = False
-    return left
+    JudgeGroup.backward_is_over = False
 
 
 def make(store, rank, size, timeout):

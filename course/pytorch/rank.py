@@ -51,7 +51,7 @@ def finish(model):
         raise Usage("the class has no finish_gradient_synchronization(), which is called after backward")
     group.log.append(["finish"])
     model.finish_gradient_synchronization()
-    group.log.append(["finished", sum(len(g.queue) for g in group.groups)])
+    group.log.append(["finished", len(group.queue)])
 
 
 def named(model, known, what=lambda p: p):
@@ -162,7 +162,7 @@ def sharded(cls, rank, case):
             for options in optimizer.param_groups:
                 options["lr"] *= 0.25
         optimizer.step()
-        group.log.append(["finished", sum(len(g.queue) for g in group.groups)])
+        group.log.append(["finished", len(group.queue)])
         facts.append(named(model, known))
         group.end_of_step(f"step {step + 1}")
     return {"weights": facts, "kept": CountedAdamW.kept()}
