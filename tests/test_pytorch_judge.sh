@@ -17,14 +17,14 @@ python=${LOCKSTEP_TORCH_PYTHON-$root/build/pytorch_venv/bin/python}
 judge() { "$python" -B "$root/course/pytorch/judge.py" "$@"; }
 
 if [ "${2-}" = --all ]; then
-    "$python" -B "$root/course/pytorch/planted.py" || fail "planted.py: see above"
+    "$python" -B "$root/tests/pytorch/planted.py" || fail "planted.py: see above"
 else
-    "$python" -B "$root/course/pytorch/planted.py" Overlap TorchDDP WaitsInTheHook DividesUnderWay SumNotMean \
+    "$python" -B "$root/tests/pytorch/planted.py" Overlap TorchDDP WaitsInTheHook DividesUnderWay SumNotMean \
         LaunchedAsReady EveryRankKeepsAll || fail "planted.py: see above"
 fi
 
 # A class that all-reduces after backward trains the right weights, and has no points for overlap.
-status 0 judge "$root/course/pytorch/right.py:Bucketed" --stage overlap --json "$scratch/result.json" &&
+status 0 judge "$root/tests/pytorch/right.py:Bucketed" --stage overlap --json "$scratch/result.json" &&
     grep -q 'nothing travels during backward' "$scratch/out" || fail "the missing overlap is not named"
 points=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["points"])' "$scratch/result.json")
 [ "$points" = 65 ] || fail "an all-reduce after backward has $points points of stage overlap, expected 65"

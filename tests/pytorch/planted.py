@@ -6,6 +6,7 @@ python planted.py [NAME...] judges them and the right classes: a wrong one must 
 import os
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -254,6 +255,7 @@ plant("SecondMicroBatchOnly", FSDP, "accumulate", finish_gradient_synchronizatio
 
 
 def main(names):
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "course/pytorch"))
     from judge import judge  # a rank, which loads this file, has no need of it
 
     wrong = judged = 0
