@@ -1,0 +1,254 @@
+"""What runs on a rank, in a process of its own: a case with the student's class. It sends facts, and no verdicts."""
+import importlib.util
+import inspect
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch._dynamo  # noqa: F401 (optimizers import it, which takes seconds: here it is done once for all ranks)
+import torch.distributed as dist
+import torch.distributed.fsdp  # noqa: F401
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import group
+import toys
+
+RATE, MOMENTUM = 0.1, 0.9
+
+
+class Usage(Exception):
+    """The class has not the interface that the judge needs."""
+
+
+def load(path, name):
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    spec = importlib.util.spec_from_file_location("submission", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["submission"] = module
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise Usage(f"{Path(path).name} has no {name}")
+    return getattr(module, name)
+
+
+def wrap(cls, module, cap):
+    """The class around a module. A parameter with "bucket" or "cap" in its name gets the cap, in MiB or bytes."""
+    for parameter in list(inspect.signature(cls).parameters)[1:]:
+        if re.search("bucket|cap", parameter):
+            return cls(module, **{parameter: cap if "bytes" in parameter else cap / 2**20})
+    return cls(module)
+
+
+def finish(model):
+    if not hasattr(model, "finish_gradient_synchronization"):
+        raise Usage("the class has no finish_gradient_synchronization(), which is called after backward")
+    group.log.append(["finish"])
+    model.finish_gradient_synchronization()
+    group.log.append(["finished", len(group.queue)])
+
+
+def named(model, known, what=lambda p: p):
+    """Every parameter, or what belongs to it, as lists, by the name that it had before it was wrapped."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        value = what(parameter)
+        found[toys.plain(name, known)] = None if value is None else value.detach().reshape(-1).tolist()
+    return found
+
+
+def backward(model, rank, case, step, micro):
+    shares = case["shares"]
+    x, target = toys.batch(rank, 10 * step + micro, shares[rank])
+    loss = toys.loss_of(model(x), target, sum(shares) * case["micro"]) * len(shares)
+    group.log.append(["backward"])
+    loss.backward()
+
+
+def gradients(cls, rank, case):
+    """Steps whose weights the judge sets, so that each gradient is compared alone."""
+    kind, facts = case["kind"], []
+    models = [wrap(cls, toys.Toy(kind, rank), case["cap"]) for _ in range(case.get("models", 1))]
+    group.end_of_step("the constructor")
+    for step in range(case["steps"]):
+        known = toys.values(kind, step)
+        group.log.append(["step"])
+        for model in models:
+            toys.put(model, known)
+            for parameter in model.parameters():
+                parameter.grad = None
+        early = None
+        for micro in range(case["micro"]):
+            last = micro == case["micro"] - 1
+            if case.get("no_sync") and not hasattr(models[0], "no_sync"):
+                raise Usage("the class has no no_sync(), a context manager for micro-batches before the last one")
+            for index, model in enumerate(models):
+                with model.no_sync() if case.get("no_sync") and not last else nullcontext():
+                    backward(model, rank, case, step + 5 * index, micro)
+            for model in models if last or not case.get("no_sync") else []:
+                finish(model)
+            if not last:
+                early = named(models[0], known, lambda p: p.grad)
+        group.end_of_step(f"step {step + 1}")
+        facts.append({"grads": [named(model, known, lambda p: p.grad) for model in models], "early": early})
+    return {"steps": facts}
+
+
+def start(cls, rank, case):
+    module = toys.Toy(case["kind"], rank)
+    known = toys.values(case["kind"], 50 + rank)
+    toys.put(module, known)
+    model = wrap(cls, module, case["cap"])
+    group.end_of_step("the constructor")
+    return {"weights": named(model, known), "missing": sorted(set(known) - set(named(model, known)))}
+
+
+def train(cls, rank, case):
+    """Steps with an optimizer, from the right start."""
+    model = wrap(cls, toys.Toy(case["kind"], rank), case["cap"])
+    group.end_of_step("the constructor")
+    known, facts = toys.values(case["kind"], 7), []
+    toys.put(model, known)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
+    for step in range(case["steps"]):
+        group.log.append(["step"])
+        optimizer.zero_grad(set_to_none=step % 2 == 0)
+        backward(model, rank, case, step, 0)
+        finish(model)
+        group.end_of_step(f"step {step + 1}")
+        optimizer.step()
+        facts.append(named(model, known))
+    return {"weights": facts}
+
+
+class CountedAdamW(torch.optim.AdamW):
+    """The optimizer that a sharded one is made of. The judge counts what all of them keep."""
+
+    made = []
+
+    def __init__(self, params, **keywords):
+        super().__init__(params, **keywords)
+        CountedAdamW.made.append(self)
+
+    @classmethod
+    def kept(cls):
+        tensors = [t for o in cls.made for state in o.state.values() for t in state.values() if torch.is_tensor(t)]
+        return sum(t.numel() for t in tensors if t.numel() > 1)
+
+
+def sharded(cls, rank, case):
+    """The sharded optimizer: all ranks get the same gradients."""
+    model = toys.Toy("frozen", rank)
+    known, facts = toys.values("frozen", 7), []
+    toys.put(model, known)
+    parameters = list(model.parameters())[: case.get("count")]
+    groups = iter(parameters)
+    if case.get("groups"):
+        groups = [{"params": parameters[:5], "lr": 0.02}, {"params": parameters[5:]}]
+    optimizer = cls(groups, CountedAdamW, lr=0.01, weight_decay=0.1)
+    group.end_of_step("the constructor")
+    for step in range(case["steps"]):
+        group.log.append(["step"])
+        optimizer.zero_grad()
+        for parameter, value in zip(parameters, toys.values("frozen", 20 + step).values()):
+            parameter.grad = value if parameter.requires_grad else None
+        if case.get("groups") and step == 2:
+            for options in optimizer.param_groups:
+                options["lr"] *= 0.25
+        optimizer.step()
+        group.log.append(["finished", len(group.queue)])
+        facts.append(named(model, known))
+        group.end_of_step(f"step {step + 1}")
+    return {"weights": facts, "kept": CountedAdamW.kept()}
+
+
+class Whole(TorchDispatchMode):
+    """Sees which whole weights products read, and how many of them exist when forward or backward reaches a layer."""
+
+    def __init__(self, sizes):
+        super().__init__()
+        self.sizes, self.seen, self.most, self.marks = sizes, {}, 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if len(group.log) > self.marks and group.log[-1][0] in ("forward", "enters"):
+            self.marks, self.most = len(group.log), max(self.most, len(self.alive()))
+        result = function(*args, **(kwargs or {}))
+        for tensor in args if "mm" in str(function) else []:
+            if torch.is_tensor(tensor) and tensor.numel() in self.sizes:
+                self.seen.setdefault(tensor.numel(), []).append(StorageWeakRef(tensor.untyped_storage()))
+        return result
+
+    def alive(self):
+        """The layers whose weight still has its memory somewhere: in a parameter, or saved for backward."""
+        found = set()
+        for size, references in self.seen.items():
+            storages = [torch.UntypedStorage._new_with_weak_ptr(reference.cdata) for reference in references]
+            if any(s is not None and s.nbytes() >= 4 * size for s in storages):
+                found.add(size)
+        return found
+
+
+def elements(tensors):
+    return sum((t.to_local() if hasattr(t, "to_local") else t).numel() for t in tensors if t is not None)
+
+
+def fsdp(cls, rank, case):
+    module, known = toys.Toy(case["kind"], rank), toys.values(case["kind"], 50 + rank)
+    toys.put(module, known)
+    sizes = {p.numel() for p in module.parameters() if p.dim() == 2}
+    model = cls(module)
+    group.end_of_step("the constructor")
+    if not hasattr(model, "gather_full_params"):
+        raise Usage("the class has no gather_full_params(), which returns every whole parameter by its name")
+
+    def gathered():
+        whole = {toys.plain(n, known): v.detach().reshape(-1).tolist() for n, v in model.gather_full_params().items()}
+        group.end_of_step("gather_full_params()")
+        return whole
+
+    held = [elements(model.parameters())]
+    facts = {"start": gathered(), "weights": [], "grads_held": 0}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
+    for step in range(case["steps"]):
+        group.log.append(["step"])
+        optimizer.zero_grad()
+        with Whole(sizes) as mode:
+            for micro in range(case["micro"]):
+                backward(model, rank, case, step, micro)
+                finish(model)
+        group.end_of_step(f"step {step + 1}")
+        facts["most"] = max(facts.get("most", 0), mode.most)
+        facts["read"] = len(mode.seen)
+        facts["grads_held"] = max(facts["grads_held"], elements(p.grad for p in model.parameters()))
+        held.append(elements(model.parameters()))
+        optimizer.step()
+        facts["weights"].append(gathered())
+    return facts | {"held": max(held)}
+
+
+def main(path, name, case, rank, store, connection):
+    """Sends one JSON text: what happened, and the error that ended it, if one did."""
+    torch.set_num_threads(1)
+    judge = os.getppid()
+    world, facts, error, kind = case["ranks"], {}, "", ""
+    try:
+        dist.init_process_group("judge", store=dist.FileStore(store, world), rank=rank, world_size=world)
+        facts = globals()[case["run"]](load(path, name), rank, case)
+    except Usage as problem:
+        error, kind = str(problem), "usage"
+    except BaseException as problem:  # noqa: BLE001 (SystemExit, too: a rank that ends early has not passed)
+        where = [f for f in traceback.extract_tb(problem.__traceback__) if f.filename == path]
+        line = f" (line {where[-1].lineno} of {Path(path).name})" if where else ""
+        error, kind = f"{type(problem).__name__}: {problem}{line}", "raised"
+    if group.differ:
+        error, kind = group.differ[0], "differ"
+    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind}).encode())
+    while os.getppid() == judge:  # the judge ends all ranks when it has heard them: Gloo needs its peers alive
+        time.sleep(1)
+    os._exit(1)

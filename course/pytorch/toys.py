@@ -1,0 +1,104 @@
+"""The models that classes are tried with, their data, and what one process computes. Weights follow from a seed."""
+import torch
+from torch import nn
+
+import group
+
+WIDTHS = (6, 11, 7, 13, 9, 12, 8, 10, 5)  # every product of two neighbours is another number
+LAYERS = len(WIDTHS) - 1
+
+
+class Mark(torch.autograd.Function):
+    """Is the identity, and writes down when backward comes through."""
+
+    @staticmethod
+    def forward(ctx, x, number):
+        ctx.number = number
+        group.log.append(["forward", number])
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        group.log.append(["enters", ctx.number])
+        if ctx.number < 0:
+            group.backward_ends()
+        return gradient, None
+
+
+class Toy(nn.Module):
+    """Linear layers. KIND is one of plain, frozen, tied, unused, unused_on_one, branches."""
+
+    def __init__(self, kind, rank):
+        super().__init__()
+        self.kind, self.rank = kind, rank
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(WIDTHS, WIDTHS[1:]))
+        if kind == "frozen":
+            self.layers[2].weight.requires_grad_(False)
+            self.layers[4].bias.requires_grad_(False)
+        if kind == "tied":
+            self.twin = nn.Linear(WIDTHS[0], WIDTHS[1])
+            self.twin.weight = self.layers[0].weight
+        if kind in ("unused", "unused_on_one", "branches"):
+            self.extra = nn.Linear(WIDTHS[3], WIDTHS[4])
+        if kind == "branches":
+            self.other = nn.Linear(WIDTHS[3], WIDTHS[4], bias=False)
+
+    def forward(self, x):
+        x = Mark.apply(x if x.requires_grad else x.requires_grad_(), -1)
+        twin = self.twin(x) if self.kind == "tied" else 0
+        for number, layer in enumerate(self.layers):
+            before, x = x, layer(x)
+            if number == 0:
+                x = x + twin
+            if number == 3 and self.kind == "branches":
+                pair = [self.extra, self.other] if self.rank % 2 == 0 else [self.other, self.extra]
+                second, first = pair[1](before), pair[0](before)
+                x = x + first + second
+            if number == 3 and self.kind == "unused_on_one" and self.rank != 0:
+                x = x + self.extra(before)
+            x = Mark.apply(torch.tanh(x), number)
+        return x
+
+
+def values(kind, seed):
+    """Name and value of every parameter, the same in every process."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Toy(kind, 0)
+    return {name: torch.randn(parameter.shape, generator=generator) / parameter.shape[-1] ** 0.5
+            for name, parameter in model.named_parameters()}
+
+
+def put(model, named):
+    """Overwrites a model's parameters, whatever a class has put before their names."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(named[plain(name, named)])
+
+
+def plain(name, named):
+    """The name without what wrapping has put before it."""
+    return next((known for known in named if name == known or name.endswith("." + known)), name)
+
+
+def batch(rank, step, rows):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(rows, WIDTHS[0], generator=generator), torch.randn(rows, WIDTHS[-1], generator=generator)
+
+
+def loss_of(output, target, divisor):
+    return ((output - target) ** 2).sum() / divisor
+
+
+def gradients(kind, named, step, shares, ranks=None):
+    """In float64: the gradient of the mean over all rows of the ranks' shares, or of some ranks' parts of it."""
+    total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in named.items()}
+    for rank in range(len(shares)) if ranks is None else ranks:
+        model = Toy(kind, rank).double()
+        put(model, named)
+        x, target = batch(rank, step, shares[rank])
+        loss_of(model(x.double()), target.double(), sum(shares)).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                total[name] += parameter.grad
+    frozen = {name for name, p in Toy(kind, 0).named_parameters() if not p.requires_grad}
+    return {name: value for name, value in total.items() if name not in frozen}

@@ -1,0 +1,281 @@
+#!/usr/bin/env python3
+"""Wrong classes: each changes one thing of a right one, and has the check that must name it.
+
+python planted.py [NAME...] judges them and the right classes: a wrong one must fail its check, a right one none.
+"""
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import right
+from right import FSDP, Bucketed, Naive, NoSync, Overlap, ShardedOptimizer
+
+PLANTED = {}  # name: stage, check
+STAGE = {Naive: "naive", Bucketed: "bucketed", Overlap: "overlap", NoSync: "no_sync",
+         ShardedOptimizer: "sharded_optimizer", FSDP: "fsdp"}
+RIGHT = {cls.__name__: stage for cls, stage in STAGE.items()} | {"TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
+
+
+def plant(name, base, check, stage=None, **methods):
+    globals()[name] = type(name, (base,), methods)
+    PLANTED[name] = stage or STAGE[base], check
+
+
+def broadcast(choose, root=0):
+    def start(self):
+        for parameter in filter(choose, self.module.parameters()):
+            dist.broadcast(parameter.data, src=root)
+
+    return start
+
+
+plant("NoBroadcast", Naive, "start", start=broadcast(lambda p: False))
+plant("BroadcastFromRankOne", Naive, "start", start=broadcast(lambda p: True, 1))
+plant("FrozenNotBroadcast", Naive, "start", start=broadcast(lambda p: p.requires_grad))
+
+
+def each(choose, average):
+    def finish(self):
+        parameters = list(self.module.parameters())
+        for number, parameter in enumerate(parameters):
+            if choose(parameter, number, len(parameters)):
+                average(self, parameter)
+
+    return finish
+
+
+def average_gradient(self, parameter):
+    self.average(parameter.grad)
+
+
+def divided_by(divisor):
+    def average(self, gradient):
+        dist.all_reduce(gradient)
+        gradient /= divisor(self)
+
+    return average
+
+
+plant("SumNotMean", Naive, "mean", average=divided_by(lambda self: 1))
+plant("DividedTwice", Naive, "mean", average=divided_by(lambda self: self.world**2))
+plant("DividedByTwo", Naive, "mean", average=divided_by(lambda self: 2))
+plant("LastForgotten", Naive, "sum", finish_gradient_synchronization=each(lambda p, n, k: n < k - 1, average_gradient))
+plant("ReducesWeights", Naive, "sum",
+      finish_gradient_synchronization=each(lambda p, n, k: True, lambda self, p: self.average(p.data)))
+plant("SkipsUnused", Naive, "unused",
+      finish_gradient_synchronization=each(lambda p, n, k: p.grad is not None, average_gradient))
+
+
+def frozen_gets_zeros(self):
+    Naive.finish_gradient_synchronization(self)
+    for parameter in self.module.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def reduced_twice(self, gradient):
+    Naive.average(self, gradient)
+    Naive.average(self, gradient)
+
+
+def never_waits(self, gradient):
+    dist.all_reduce(gradient.div_(self.world), async_op=True)
+
+
+def divides_under_way(self, gradient):
+    work = dist.all_reduce(gradient, async_op=True)
+    gradient /= self.world
+    work.wait()
+
+
+def another_divisor_for_small(self, gradient):
+    dist.all_reduce(gradient)
+    gradient /= self.world if gradient.numel() > 10 else 1
+
+
+plant("FrozenGetsZeros", Naive, "frozen", finish_gradient_synchronization=frozen_gets_zeros)
+plant("ReducedTwice", Naive, "traffic", average=reduced_twice)
+plant("NeverWaits", Naive, "under_way", average=never_waits)
+plant("DividesUnderWay", Naive, "touched", average=divides_under_way)
+plant("EndsTheProcess", Naive, "sum", finish_gradient_synchronization=lambda self: os._exit(0))
+plant("SmallNotDivided", Naive, "sum", average=another_divisor_for_small)
+
+
+def cap_of(cap):
+    return lambda self, module, bucket_size_mb=1: Bucketed.__init__(self, module, cap)
+
+
+def last_bucket_forgotten(self, module, bucket_size_mb=1):
+    Bucketed.__init__(self, module, bucket_size_mb)
+    self.buckets = self.buckets[:-1] or self.buckets
+
+
+def buckets_of_the_class(self, module, bucket_size_mb=1):  # so the second model takes those of the first away
+    Bucketed.__init__(self, module, bucket_size_mb)
+    type(self).buckets = self.__dict__.pop("buckets")
+
+
+plant("OneBucketForAll", Bucketed, "buckets", __init__=cap_of(1000))
+plant("OneBucketEach", Bucketed, "buckets", __init__=cap_of(0))
+plant("LastBucketForgotten", Bucketed, "sum", __init__=last_bucket_forgotten)
+plant("NeverCopiedBack", Bucketed, "sum", give=lambda self, values, bucket: None)
+plant("BucketsOfTheClass", Bucketed, "sum", __init__=buckets_of_the_class)
+
+
+def then(act):
+    def launch(self):
+        Overlap.launch(self)
+        act(self.under_way[-1][0])
+
+    return launch
+
+
+def polls(work):
+    while not work.is_completed():
+        pass
+
+
+def six_at_a_time(self, parameter):
+    self.missing[self.place[parameter]].discard(parameter)
+    first = len(self.under_way)
+    if first + 6 <= len(self.buckets) and not any(self.missing[first : first + 6]):
+        for _ in range(6):
+            self.launch()
+
+
+def as_ready(self, parameter):
+    index = self.place[parameter]
+    self.missing[index].discard(parameter)
+    if not self.missing[index]:
+        self.buckets[len(self.under_way)], self.buckets[index] = self.buckets[index], self.buckets[len(self.under_way)]
+        self.place = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
+        self.missing[index] = self.missing[len(self.under_way)]
+        self.launch()
+
+
+def at_the_first(self, parameter):  # as if one gradient were the whole bucket
+    self.missing[self.place[parameter]].clear()
+    Overlap.ready(self, parameter)
+
+
+def finish_all_but_last(self):
+    for bucket, (work, values) in list(zip(self.buckets, self.under_way))[:-1]:
+        work.wait()
+        self.give(values, bucket)
+    self.begin()
+
+
+def only_callbacks(self):
+    for bucket, (work, values) in zip(self.buckets, self.under_way):
+        work.get_future().then(lambda _, b=bucket, v=values: self.give(v, b))
+    self.begin()
+
+
+plant("AllAfterBackward", Bucketed, "starts", "overlap")
+plant("WaitsInTheHook", Overlap, "goes_on", launch=then(lambda work: work.wait()))
+plant("WaitsForTheFuture", Overlap, "goes_on", launch=then(lambda work: work.get_future().wait()))
+plant("PollsInTheHook", Overlap, "goes_on", launch=then(polls))
+plant("SixAtATime", Overlap, "at_once", ready=six_at_a_time)
+plant("LaunchedAsReady", Overlap, "order", ready=as_ready)
+plant("LaunchedTooEarly", Overlap, "sum", ready=at_the_first)
+plant("LastWaitForgotten", Overlap, "under_way", finish_gradient_synchronization=finish_all_but_last)
+plant("OnlyCallbacks", Overlap, "under_way", finish_gradient_synchronization=only_callbacks)
+
+
+def never_synchronizes_again(self):
+    self.synchronizes = False
+    return nullcontext()
+
+
+def last_micro_batch_only(self, parameter):
+    if self.synchronizes:
+        Overlap.ready(self, parameter)
+    else:
+        parameter.grad = None
+
+
+plant("NoSyncSynchronizes", NoSync, "no_sync_cost", ready=Overlap.ready)
+plant("NoSyncNeverEnds", NoSync, "no_sync_sum", no_sync=never_synchronizes_again,
+      finish_gradient_synchronization=lambda self: self.synchronizes and Overlap.finish_gradient_synchronization(self))
+plant("LastMicroBatchOnly", NoSync, "no_sync_sum", ready=last_micro_batch_only)
+
+
+def every_rank_keeps_all(self, options):
+    ShardedOptimizer.add_param_group(self, options)
+    self.owned = self.make(self.param_groups, **self.keywords)
+
+
+def rank_zero_keeps_all(self, params, optimizer_cls, **keywords):
+    ShardedOptimizer.__init__(self, params, optimizer_cls, **keywords)
+    self.owner = dict.fromkeys(self.owner, 0)
+    self.owned = self.make(list(self.owner) if dist.get_rank() == 0 else [torch.zeros(1)], **self.keywords)
+
+
+def old_rate(self, closure=None):
+    self.update(closure)
+    for parameter, rank in self.owner.items():
+        dist.broadcast(parameter.data, src=rank)
+
+
+plant("EveryRankKeepsAll", ShardedOptimizer, "memory", add_param_group=every_rank_keeps_all)
+plant("RankZeroKeepsAll", ShardedOptimizer, "memory", __init__=rank_zero_keeps_all)
+plant("NeverSendsWeights", ShardedOptimizer, "update", step=lambda self: self.update(None))
+plant("OldLearningRate", ShardedOptimizer, "groups", step=old_rate)
+
+
+def kept_by_autograd(self, parameters):
+    for parameter in parameters:
+        self.whole[parameter] = torch.empty(self.whole[parameter].numel())
+
+
+def never_a_shard(self, module):
+    FSDP.__init__(self, module)
+    self.copies = nn.ParameterList([nn.Parameter(torch.zeros(shape), False) for shape in self.shapes.values()])
+
+
+def times_world(self):
+    FSDP.finish_gradient_synchronization(self)
+    for parameter in self.parameters():
+        parameter.grad = None if parameter.grad is None else parameter.grad * self.world
+
+
+def second_micro_batch_only(self):
+    self.pending = [(work, p, mine, None, padded) for work, p, mine, _, padded in self.pending]
+    FSDP.finish_gradient_synchronization(self)
+
+
+plant("WholeUntilBackward", FSDP, "whole", drop=kept_by_autograd)
+plant("ShardsSummed", FSDP, "mean", finish_gradient_synchronization=times_world)
+plant("NeverAShard", FSDP, "held", __init__=never_a_shard)
+plant("SecondMicroBatchOnly", FSDP, "accumulate", finish_gradient_synchronization=second_micro_batch_only)
+
+
+def main(names):
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "course/pytorch"))
+    from judge import judge  # a rank, which loads this file, has no need of it
+
+    wrong = judged = 0
+    for name, stage in RIGHT.items():
+        if not names or name in names:
+            result = judge(right.__file__, name, stage)
+            wrong += result["points"] != 100
+            told = f"{result['points']} points of {stage}, {result['seconds']} s {result['failed'] or ''}"
+            print(f"{name}: {told}", flush=True)
+    for name, (stage, check) in PLANTED.items():
+        if not names or name in names:
+            failed = judge(__file__, name, stage, {check})["failed"]
+            judged += 1
+            found = check in failed and "Error: " not in failed[check]  # a class that only crashes proves nothing
+            wrong += not found
+            verdict = "found" if found else "NOT FOUND"
+            print(f"{name}: {check} {verdict}: {failed.get(check, failed)}", flush=True)
+    print(f"{judged} wrong classes; {wrong} classes judged wrongly")
+    return wrong > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
