@@ -64,8 +64,8 @@ static void print_matrices(const Replica *replica)
     const int R = replica->options->power_sgd_rank, matrices = power_sgd_state(replica->power_sgd)->count / 2;
     printf("gradients: %d matrices sent as two of %d columns (powersgd), all else whole\n", matrices, R);
     if (matrices == 0)
-        advise("--powersgd-rank: two matrices of %d columns are less than half as large as none of this model, so powersgd "
-               "saves nothing: give a smaller one", R);
+        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are sent "
+               "whole: give fewer", R);
 }
 
 /* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
