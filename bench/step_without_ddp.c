@@ -29,7 +29,7 @@ static float step(Replica *replica, const Dataset *dataset, Loader *loader, long
     double start = now_seconds();
     const Batch *batch = loader_next(loader);
     float loss_value = 0;
-    replica_set_samples(replica, batch->step, batch->places);
+    replica_set_samples(replica, batch->step, batch->places, batch->global_samples);
     Tensor *loss = replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples);
     device_to_host(&loss_value, loss->data, sizeof loss_value);
     replica_backward(replica, loss);

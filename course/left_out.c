@@ -96,6 +96,17 @@ const GradientCodec *power_sgd_codec(const PowerSgd *power)
     return NULL;
 }
 
+void power_sgd_set_samples(PowerSgd *power, int64_t samples)
+{
+    (void)power, (void)samples;
+}
+
+ParameterList *power_sgd_state(PowerSgd *power)
+{
+    (void)power;
+    return NULL;
+}
+
 void power_sgd_free(PowerSgd *power)
 {
     (void)power;

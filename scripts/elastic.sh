@@ -54,7 +54,8 @@ while [ $# -gt 0 ]; do # --resume is given by this script
     --save-every) every=$value ;;
     --steps) steps=$value ;;
     --epochs) epochs=$value ;;
-    --rank-samples) fixed=$word ;;
+    --rank-samples) fixed='--rank-samples is a list for one number of ranks' ;;
+    --grad-dtype) [ "$value" != powersgd ] || fixed='--grad-dtype: powersgd keeps a part of the gradients for each rank' ;;
     --model) model=$value ;;
     --verify) stop 2 "--verify: a run that is started again cannot be compared from its beginning: compare afterwards" ;;
     --resume) [ -n "$value" ] || stop 2 "--resume: needs a value"
@@ -94,7 +95,7 @@ done
 [[ $range =~ ^[1-9][0-9]{0,5}:[1-9][0-9]{0,5}$ && ${range%:*} -le ${range#*:} ]] || stop 2 "--ranks: '$range' is not MIN:MAX"
 least=${range%:*} most=${range#*:}
 [ -z "$fixed" ] || [ "$least" -eq "$most" ] ||
-    stop 2 "--rank-samples is a list for one number of ranks: give --ranks N:N, not $range"
+    stop 2 "$fixed: give --ranks N:N, not $range"
 { [ $room -eq 0 ] || [ $room -ge "$least" ]; } || stop 2 "--hosts has room for $room rank(s), and --ranks wants at least $least"
 host_flag=-hosts
 [ ${#mpiexec_options[@]} -eq 0 ] || host_flag=--host # Open MPI

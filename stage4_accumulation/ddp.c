@@ -163,5 +163,6 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
 DdpMemory ddp_memory(const Ddp *ddp)
 {
     return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(ddp->parameters), .buffers = ddp->buckets.sent_bytes};
+                       .gradients = parameters_gradient_bytes(ddp->parameters),
+                       .buffers = ddp->buckets.sent_bytes + ddp->options.codec->state_bytes};
 }

@@ -17,6 +17,7 @@ struct GradientCodec {
     bool sends_nothing; /* each rank keeps its own gradients */
     bool on_cpu_only; /* it has no kernels for a GPU */
     bool keeps_state; /* it has no functions here: each model needs an instance, from power_sgd_create() */
+    size_t state_bytes; /* what an instance keeps from step to step */
 
     /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);

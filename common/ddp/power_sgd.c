@@ -25,6 +25,7 @@ struct PowerSgd {
     Matrix *matrices; /* by the parameter's index; owned */
     int rank;         /* R */
     int first_rank, ranks, world_size;
+    float samples; /* of this step's global batch: an error is that of one sample */
 };
 
 /* ---- one matrix ---- */
@@ -54,10 +55,13 @@ static void orthogonalize(float *values, int64_t length, int64_t stride, int R, 
     }
 }
 
-/* P = M Q, where M is the gradient and what was lost before. */
+/* note: error-per-sample
+ * P = M Q, where M is the gradient and what was lost before. A gradient is a sum over a step's samples, and is divided
+ * by their number later. Not all steps have as many, so what was lost is kept for one sample. */
 static void multiply_q(const PowerSgd *power, const Matrix *matrix, int k, const float *gradient, float *p)
 {
     float *whole = matrix->error[k]->tensor.data;
+    device_scale(whole, power->samples, matrix->n * matrix->m);
     device_accumulate(whole, gradient, matrix->n * matrix->m);
     device_linear_forward(p, whole, matrix->q->tensor.data, NULL, matrix->n, matrix->m, power->rank, DTYPE_F32);
 }
@@ -121,7 +125,7 @@ static void finish_matrix(const PowerSgd *power, const Matrix *matrix, const flo
     for (int k = 0; k < power->ranks; k++) {
         float *error = matrix->error[k]->tensor.data;
         for (int64_t i = 0; i < count; i++)
-            error[i] -= part * gradient[i];
+            error[i] = (error[i] - part * gradient[i]) / power->samples;
     }
     keep_q(power, matrix, q);
 }
@@ -275,6 +279,7 @@ PowerSgd *power_sgd_create(ParameterList *model, int rank, int first_rank, int r
     power->codec.finish_all_reduce = finish_power_sgd;
     power->codec.round_share = share_p;
     power->codec.round_sum = sum_of_shares;
+    power->samples = 1;
     power->model = model;
     power->rank = rank;
     power->first_rank = first_rank;
@@ -283,6 +288,7 @@ PowerSgd *power_sgd_create(ParameterList *model, int rank, int first_rank, int r
     power->matrices = alloc_or_fault((size_t)model->count * sizeof *power->matrices);
     for (int i = 0; i < model->count; i++)
         add_matrix(power, i);
+    power->codec.state_bytes = (size_t)parameters_total(&power->state) * sizeof(float);
     return power;
 }
 
@@ -305,6 +311,11 @@ void power_sgd_free(PowerSgd *power)
 const GradientCodec *power_sgd_codec(const PowerSgd *power)
 {
     return &power->codec;
+}
+
+void power_sgd_set_samples(PowerSgd *power, int64_t samples)
+{
+    power->samples = (float)samples;
 }
 
 ParameterList *power_sgd_state(PowerSgd *power)

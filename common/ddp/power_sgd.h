@@ -24,6 +24,9 @@ void power_sgd_free(PowerSgd *power); /* NULL is allowed */
 /* It stays the instance's. Its round_share() and round_sum() take the model's whole gradients. */
 const GradientCodec *power_sgd_codec(const PowerSgd *power);
 
+/* Before each step's first backward: by how many samples the gradients will be divided, over all ranks (at first 1). */
+void power_sgd_set_samples(PowerSgd *power, int64_t samples);
+
 /* What a run must keep to go on with the same bits: "powersgd.q.NAME" (R, m) and, of each rank of the instance,
  * "powersgd.error.RANK.NAME" (n, m). It stays the instance's. */
 ParameterList *power_sgd_state(PowerSgd *power);

@@ -99,6 +99,9 @@ die() {
 "$elastic" --ranks 1:2 "$train" "${flags[@]}" --save ck.st --save-every 1 --rank-samples 9,9 >out 2>err &&
     fail "a list for one number of ranks, and fewer may be left: not refused"
 grep -q -- "--rank-samples is a list for one number of ranks" err || fail "--rank-samples with 1 to 2 ranks: $(cat err)"
+"$elastic" --ranks 1:2 "$train" "${flags[@]}" --save ck.st --save-every 1 --grad-dtype powersgd >out 2>err &&
+    fail "what each rank has not sent, and fewer may be left: not refused"
+grep -q -- "--grad-dtype: powersgd" err || fail "--grad-dtype powersgd with 1 to 2 ranks: $(cat err)"
 for ending in "start 1: 2 rank" "is complete, at step 100: nothing is left to train"; do # 10 epochs: the model's default
     "$elastic" --ranks 2:2 "$train" --model mlp-toy --save toy.st --save-every 50 >out 2>err || fail "10 epochs: status $?"
     tail -n 1 err | grep -q "$ending" || fail "10 epochs: expected '$ending': $(cat err)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits, or as thin matrices: --verify exact (the sharded run of one
-# process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
+# Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits, or as thin matrices: --verify exact (the
+# sharded run of one process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u
@@ -85,7 +85,17 @@ half=$(jq .bytes_per_step "$scratch/json")
 verified 2 "$gpt" ".bytes_per_step == 2 * $half"
 verified 2 "$gpt --grad-dtype int8 --allreduce shm --verify exact" "$exact and .bytes_per_step == 10 / 16 * $half"
 verified 2 "$gpt --grad-dtype powersgd --allreduce shm --verify exact" "$exact"
-grep -q '^gradients: matrices sent as two of 4 columns' "$scratch/out" || fail "nothing says what powersgd sends"
+grep -q '^gradients: [1-9][0-9]* matrices sent as two of 4 columns' "$scratch/out" || fail "nothing says what powersgd sends"
+
+# The last batch of an epoch has 2 samples: what was not sent of 333 may not be divided by 2.
+for codec in fp32 "powersgd --powersgd-rank 1"; do
+    # the codec is a list of words on purpose
+    # shellcheck disable=SC2086
+    "${launcher[@]}" -n 2 "$train" --model mlp-toy --batch-size 333 --epochs 3 --grad-dtype $codec \
+        --log "$scratch/${codec%% *}.csv" >"$scratch/out" 2>"$scratch/err" </dev/null || fail "$codec: $(cat "$scratch/err")"
+done
+paste -d, "$scratch/fp32.csv" "$scratch/powersgd.csv" | awk -F, 'NR > 1 && $12 > 3 * $4 { exit 1 }' ||
+    fail "a small last batch enlarges what powersgd keeps: gradient norms $(cut -d, -f4 "$scratch/powersgd.csv" | xargs)"
 verified 2 "$gpt --grad-dtype noop" '.bytes_per_step == 0'
 grep -q '^gradients: NOT sent, ' "$scratch/out" || fail "nothing says that no gradients are sent"
 

@@ -38,6 +38,8 @@ explained stage3_overlap "" "$plain"
 explained stage3_overlap "--accumulate 4 --bucket-cap-mb 25" '. > 1.8 and . < 2.01'
 explained stage4_accumulation "--accumulate 4" "$plain"
 explained stage4_accumulation "--grad-dtype bf16" '. > 1.49 and . < 1.51'
+# A gradient, a part of it that waits for the next step, and a buffer that would hold it whole.
+explained stage4_accumulation "--grad-dtype powersgd" '. > 2.95 and . < 3.05'
 # Whole weights, half of the gradients; a bucket's 16-bit copy is there only while it is sent.
 explained stage5_sharded "--zero 2 --grad-dtype bf16" '. > 0.49 and . < 0.52'
 finish

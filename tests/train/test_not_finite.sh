@@ -75,7 +75,10 @@ PLANT=gradient
     stops 3 1 "1, step 1: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks" --accumulate 2
 for PLANT in loss gradient; do
     skips 3
+    [ "$stage" -ne 4 ] || skips 3 --grad-dtype powersgd --powersgd-rank 1
 done
+[ "$stage" -ne 4 ] || stops 3 1 "1, step 3: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks" \
+    --grad-dtype powersgd
 PLANT=sum PLANT_RANK=all
 stops 2 1 "0, step 3: the gradient of fc1.weight is not finite after the all-reduce, though each rank's own is"
 PLANT=nothing PLANT_RANK=none # a learning rate with which training diverges: all ranks say so, if they get to it

@@ -133,8 +133,8 @@ static void check_power_sgd(const Options *options, int stage)
         die("--grad-dtype: powersgd keeps a part of the gradients for the next step, where --precision fp16 may have "
             "another loss scale; give bf16 or fp32");
     if (options->ddp.find_unused_parameters)
-        die("--grad-dtype: powersgd sends something for each parameter, also for those that nobody used; not together with "
-            "--%s", options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
+        die("--grad-dtype: powersgd sends something for each parameter, also for those that nobody used; with --%s "
+            "give bf16 or int8", options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
     if (options->verify == VERIFY_EXACT && options->group.algorithm == ALLREDUCE_HIERARCHICAL)
         die("--verify: exact adds powersgd's factors rank by rank; give --allreduce ordered");
 }

@@ -277,7 +277,7 @@ static void check_origin(const SafetensorsFile *file, const CheckpointState *sta
             "another program has changed it; its weights can be used if the optimizer's state is left out", file->path);
     const char *model = metadata_text(file, "model");
     if (strcmp(model, state->model) != 0)
-        die("%s: was saved from a run with %.128s, this one has %s: the same numbers would mean something else",
+        die("%s: was saved from a run with %.191s, this one has %s: the same numbers would mean something else",
             file->path, model, state->model);
 }
 

@@ -34,7 +34,7 @@ typedef struct CheckpointState {
     long best_loss_samples; /* over which it was computed; 0: all. -1: not known, in a file of an older version */
     DataPlace place;  /* at which the next step begins; epoch -1: not known, in a file of an older version */
     /* The meaning of the numbers, which must not differ: "--model mlp --activation gelu --optimizer sgd". */
-    char model[128];
+    char model[192];
     /* How the run was started. If a setting differs, the run goes on, but not with the same bits: another seed or batch
      * size gives other data, another number of ranks another order of sums. */
     CheckpointSetting settings[CHECKPOINT_MOST_SETTINGS];

@@ -35,7 +35,7 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
     parameters_allocate_gradients(parameters); /* the job ends before they could be freed */
     for (int k = 0; k < replica->options->accumulate; k++) {
         const Batch *batch = loader_next(again);
-        replica_set_samples(replica, batch->step, batch->places);
+        replica_set_samples(replica, batch->step, batch->places, batch->global_samples);
         replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
     }
     clip_grad_norm(optimizer, (double)INFINITY);

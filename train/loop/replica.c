@@ -58,8 +58,17 @@ void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, 
     device_from_host(replica->targets, targets, (size_t)samples * dataset->target_bytes);
 }
 
-void replica_set_samples(Replica *replica, long step, const int64_t *places)
+/* By how many samples a step's gradients are divided. With --join initial these are the full batch's, so that a sample
+ * also weighs the same in a step in which some ranks have no data. */
+static int64_t step_divisor(const Replica *replica, int64_t global_samples)
 {
+    return replica->options->join == JOIN_INITIAL ? replica->options->batch_size : global_samples;
+}
+
+void replica_set_samples(Replica *replica, long step, const int64_t *places, int64_t global_samples)
+{
+    if (replica->power_sgd != NULL)
+        power_sgd_set_samples(replica->power_sgd, step_divisor(replica, global_samples));
     replica->tape.dropout.step = (uint32_t)step;
     replica->tape.dropout.places = places;
 }
@@ -85,13 +94,10 @@ int64_t replica_terms(const Replica *replica, int64_t global_samples)
 }
 
 /* note: gradient-scale
- * The divisor is the number of the loss's terms in this step: of its samples, or tokens. With --join initial it is that
- * of the full batch, so that a sample also weighs the same in a step in which some ranks have no data. */
+ * The divisor is the number of the loss's terms in this step: of its samples, or tokens. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
-    const Options *options = replica->options;
-    int64_t divisor = options->join == JOIN_INITIAL ? options->batch_size : global_samples;
-    double terms = (double)replica_terms(replica, divisor);
+    double terms = (double)replica_terms(replica, step_divisor(replica, global_samples));
     return (float)(1 / (terms * (double)replica->scaler.scale));
 }
 

@@ -39,8 +39,8 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
 void replica_free(Replica *replica);
 
 /* --dropout: which samples the next micro-batch has. step counts from 0. places: where each stands in the step's whole
- * batch (sampler_places()); it must stay valid until backward is over. */
-void replica_set_samples(Replica *replica, long step, const int64_t *places);
+ * batch (sampler_places()); it must stay valid until backward is over. powersgd: global_samples, of the step. */
+void replica_set_samples(Replica *replica, long step, const int64_t *places, int64_t global_samples);
 
 /* A codec that has a state gets it, for ranks first to first + count - 1 of world_size. Before replica_resume(). */
 void replica_make_codec(Replica *replica, int first, int count, int world_size);

@@ -58,15 +58,26 @@ static const char *gradients_algorithm(const Resolved *resolved)
     return resolved->backend == BACKEND_NCCL ? "nccl" : all_reduce_name(resolved->algorithm);
 }
 
-/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
-static void print_gradients(const Options *options, const Resolved *resolved, AllReduceAlgorithm wanted)
+/* A rank's state has a factor and an error of each matrix that is not sent whole. */
+static void print_matrices(const Replica *replica)
 {
+    const int R = replica->options->power_sgd_rank, matrices = power_sgd_state(replica->power_sgd)->count / 2;
+    printf("gradients: %d matrices sent as two of %d columns (powersgd), all else whole\n", matrices, R);
+    if (matrices == 0)
+        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are sent "
+               "whole: give fewer", R);
+}
+
+/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
+static void print_gradients(const Replica *replica, const Resolved *resolved, AllReduceAlgorithm wanted)
+{
+    const Options *options = replica->options;
     if (options->ddp.codec->sends_nothing) {
         printf("gradients: NOT sent, so each rank trains by itself; the results are those of rank 0\n");
         return;
     }
     if (options->ddp.codec->keeps_state) {
-        printf("gradients: matrices sent as two of %d columns (powersgd)\n", options->power_sgd_rank);
+        print_matrices(replica);
         return;
     }
     printf("gradients: sent in %s, ", options->ddp.codec->name);
@@ -106,7 +117,7 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.codec->rounds || options->ddp.codec->sends_nothing)
-        print_gradients(options, resolved, pg_algorithm(pg));
+        print_gradients(replica, resolved, pg_algorithm(pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
                pg_world_size(pg), options->ddp.zero >= 2 ? ", of the gradients" : "",

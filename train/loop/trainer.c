@@ -84,7 +84,7 @@ static double train_micro_batch(Trainer *trainer, bool last, Phases *phases)
     phase_begin(phases, PART_FORWARD);
     ddp_before_forward(trainer->ddp, last);
     count_terms(trainer, batch, last);
-    replica_set_samples(&trainer->replica, batch->step, batch->places);
+    replica_set_samples(&trainer->replica, batch->step, batch->places, batch->global_samples);
     Tensor *loss = replica_loss(&trainer->replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
     if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* a rank's own samples moved them */
         buffers_broadcast(trainer->norm_group, &trainer->replica.model.parameters, batch->samples > 0);

@@ -147,12 +147,13 @@ static void reference_step(Reference *reference, long step)
     int64_t step_of_epoch;
     sampler_set_epoch(sampler, sampler_epoch_of_step(sampler, step, &step_of_epoch));
     reference->replica.counted_terms = 0;
-    replica_set_samples(&reference->replica, step, reference->places);
+    const int64_t global_samples = sampler_global_count(sampler, step_of_epoch);
+    replica_set_samples(&reference->replica, step, reference->places, global_samples);
     if (reference->replica.options->verify == VERIFY_EXACT)
         sharded_gradient(reference, step_of_epoch);
     else
         whole_gradient(reference, step_of_epoch);
-    float scale = replica_gradient_scale(&reference->replica, sampler_global_count(sampler, step_of_epoch));
+    float scale = replica_gradient_scale(&reference->replica, global_samples);
     device_scale(reference->gradients, scale, reference->elements);
     replica_update(&reference->replica, step);
 }
