@@ -35,7 +35,8 @@ def reading_order():
     others = [f"notes/{path.name}" for path in sorted(ROOT.glob("notes/*.md"))]
     others += ["bench/README.md", "tests/README.md", "tests/mutants/README.md", "CONTRIBUTING.md"]
     return {"Begin": front, "Read": chapters, "Look up": [path for path in others if path not in chapters + front],
-            "Course": ["course/README.md", "course/measured.md", *(f"course/{name}.assignment.md" for name in STAGES)]}
+            "Course": ["course/README.md", "course/measured.md",
+                       *(f"course/{name}.assignment.md" for name in ["collectives", *STAGES])]}
 
 
 def markdown_of(path):
