@@ -206,7 +206,12 @@ power_sgd()
     train_with 2 "--grad-dtype powersgd --powersgd-rank 1 --steps 6 --resume half.save"
     grep -q "on $here rank(s), this one has .* on $ranks rank(s)" "$scratch/err" ||
         fail "resumed on another number of ranks: expected to read why that cannot be: $(cat "$scratch/err")"
+    arguments="--model mlp-toy --norm batch --optimizer adamw --grad-dtype powersgd --powersgd-rank 1000" # many words
+    train_with 0 "--steps 2 --save half.save"
     ranks=$here
+    train_with 2 "--steps 4 --resume half.save"
+    grep -q "on [12] rank(s), this one has .* on $here rank(s)" "$scratch/err" ||
+        fail "a long description of a run is cut off: $(cat "$scratch/err")"
 }
 
 # The toy's epoch of 1000 samples has 5 steps, so the second part goes beyond its end.
