@@ -2,7 +2,7 @@
 # check: builds your ddp.c (or collectives.c), runs what is graded, and prints the points.
 #
 # usage: ./check [LINE ...]              all lines of the table, or those with these numbers
-#        ./check --sanitize [LINE ...]   with the address sanitizer, which names the line of ddp.c that misuses memory:
+#        ./check --sanitize [LINE ...]   with the address sanitizer, which names the line that misuses memory:
 #                                        the lines that are graded with it, or those with these numbers
 # Each run works in build/, or in build-address/. What the test cases print is left in build/check/logs/.
 # Exit status 0: all that was run has passed. 1: something has not. 2: wrong usage.

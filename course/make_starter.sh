@@ -117,7 +117,7 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {
-    sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" \
+    sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@FILE@/$c_file/g; s/@GRADED@/${graded//$'\n'/ }/" \
         -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' "$here/$1"
 }
 [ "$number" -ne 1 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"

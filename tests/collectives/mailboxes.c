@@ -295,7 +295,11 @@ static void *new_stack(void) /* a write beyond its end ends the process */
 
 static void start_rank(Rank *rank, int number, const Collective *collective)
 {
-    *rank = (Rank){.pg = {.rank = number, .world_size = world_size}, .collective = collective,
+    if (rank->pg.world_size != world_size) {
+        free(rank->pg.scratch);
+        rank->pg = (ProcessGroup){.rank = number, .world_size = world_size};
+    }
+    *rank = (Rank){.pg = rank->pg, .collective = collective,
                    .stack = rank->stack != NULL ? rank->stack : new_stack(), /* that of an earlier call */
                    .traffic = {.to = NO_RANK, .from = NO_RANK}};
     getcontext(&rank->context);
@@ -378,10 +382,8 @@ void mailboxes_run(int count, const Rules *the_rules, const char *what, Collecti
     for (int r = 0; r < count; r++)
         start_rank(&ranks[r], r, &collectives[r]);
     give_turn(&test);
-    for (int r = 0; r < count; r++) {
-        free(ranks[r].pg.scratch);
+    for (int r = 0; r < count; r++)
         traffic[r] = ranks[r].traffic;
-    }
     alarm(0);
     if (rules.strict)
         expect_all_received();

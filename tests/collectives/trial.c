@@ -50,6 +50,14 @@ static int64_t sum_of_digits(const Trial *trial, size_t i)
     return sum;
 }
 
+static int chunk_of(const Trial *trial, size_t i)
+{
+    int chunk = 0;
+    while (chunk_start(trial->count, trial->ranks, chunk + 1) <= i)
+        chunk++;
+    return chunk;
+}
+
 static bool has_nan(const Trial *trial, int rank, size_t i)
 {
     return trial->values == ONE_NAN && rank == trial->root && i == trial->count / 2;
@@ -148,7 +156,7 @@ static int64_t expected(const Trial *trial, int chunk, size_t i)
 static bool name_parts(const Trial *trial, size_t i, int64_t actual, char *text, size_t size)
 {
     int length = 0;
-    for (int rank = 0; rank < MOST_RANKS; rank++) {
+    for (int rank = 0; rank < MOST_DIGITS; rank++) {
         int one = rank < trial->ranks ? (int)(digit(rank, i) >> DIGIT_BITS * rank) : 0;
         int found = (int)(actual >> DIGIT_BITS * rank & DIGIT);
         if (one == found)
@@ -220,27 +228,44 @@ void expect_same_bits(const Trial *trial, const Outcome *outcome)
     }
 }
 
-void expect_nan(const Trial *trial, const Outcome *outcome)
+/* The rank whose element is the result; NO_RANK: all ranks' elements are combined. */
+static int origin(const Trial *trial, size_t i)
+{
+    return trial->kind == BROADCAST ? trial->root : trial->kind == ALL_GATHER ? chunk_of(trial, i) : NO_RANK;
+}
+
+static void expect_number(const Trial *trial, int rank, size_t i, float actual)
 {
     const char *op = trial->op == REDUCE_MAX ? "maximum" : "sum";
-    for (int rank = 0; rank < trial->ranks; rank++) {
-        for (size_t i = 0; i < trial->count; i++) {
-            float actual = ((const float *)outcome->receive[rank])[i], sum = 0, largest = -INFINITY;
-            for (int other = 0; other < trial->ranks; other++) {
-                float part = small_number(trial, other, i);
-                sum += part;
-                largest = part > largest ? part : largest;
-            }
-            if (has_nan(trial, trial->root, i) && !isnan(actual))
-                mailboxes_fail("a comparison with NaN is false, and fmaxf() drops a NaN: use combine()",
-                               "rank %d's element %zu is a NaN, and on rank %d the %s is %g", trial->root, i, rank, op,
-                               (double)actual);
-            if (!has_nan(trial, trial->root, i) && trial->op == REDUCE_MAX && !(actual == largest))
-                mailboxes_fail(actual == sum ? "the parts are added, whatever c->op says" : NULL,
-                               "rank %d, element %zu is %g, expected the maximum %g", rank, i, (double)actual,
-                               (double)largest);
-        }
+    const int from = origin(trial, i);
+    float sum = 0, largest = -INFINITY;
+    bool nan_is_due = false;
+    for (int other = 0; other < trial->ranks; other++) {
+        float part = small_number(trial, other, i);
+        if (from != NO_RANK && other != from)
+            continue;
+        sum += part;
+        largest = part > largest ? part : largest;
+        nan_is_due = nan_is_due || has_nan(trial, other, i);
     }
+    if (nan_is_due && !isnan(actual))
+        mailboxes_fail("a comparison with NaN is false, and fmaxf() drops a NaN: use combine()",
+                       "rank %d's element %zu is a NaN, and on rank %d the %s is %g", trial->root, i, rank, op,
+                       (double)actual);
+    const float want = trial->op == REDUCE_MAX ? largest : sum;
+    if (!nan_is_due && !(actual == want))
+        mailboxes_fail(trial->op == REDUCE_MAX && actual == sum ? "the parts are added, whatever c->op says" :
+                       from != NO_RANK ? "elements of 4 bytes are copied as others: dtype_size() says how many" : NULL,
+                       "rank %d, element %zu is %g, expected the %s %g", rank, i, (double)actual,
+                       from != NO_RANK ? "number" : op, (double)want);
+}
+
+void expect_numbers(const Trial *trial, const Outcome *outcome)
+{
+    for (int rank = 0; rank < trial->ranks; rank++)
+        for (size_t i = 0; i < trial->count; i++)
+            if (trial->kind != REDUCE_SCATTER || chunk_of(trial, i) == rank)
+                expect_number(trial, rank, i, ((const float *)outcome->receive[rank])[i]);
 }
 
 void expect_send_untouched(const Trial *trial, const Outcome *outcome)

@@ -4,6 +4,8 @@
 
 #include "mailboxes.h"
 
+enum { MOST_DIGITS = 9 }; /* ranks of DIGITS */
+
 typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
 
 /* What the ranks begin with. DIGITS: each rank's part is one digit of a 64-bit integer, so that a sum shows which parts
@@ -32,7 +34,7 @@ void trial_free(const Trial *trial, Outcome *outcome);
 /* These fail with a message. Each needs the Values that it names. */
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
-void expect_nan(const Trial *trial, const Outcome *outcome);       /* ONE_NAN; of the all-reduces; and any maximum */
+void expect_numbers(const Trial *trial, const Outcome *outcome);   /* ONE_NAN */
 void expect_send_untouched(const Trial *trial, const Outcome *outcome);
 
 #endif
