@@ -130,7 +130,7 @@ for patch in "$root"/course/{collectives,stage[1-9]_*}.patch; do
             fail "$stage: the table of points does not name $cases"
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
     if [ -f "$root/course/assistants.md" ]; then # a lecturer may remove it
-        grep -q "code in .$stage/ddp.c" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its ddp.c"
+        grep -q "code in .$stage/$c_file" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its $c_file"
     fi
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     [ "$number" -eq 0 ] || grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
