@@ -100,31 +100,20 @@ static void finish_rounded_scatter(const GradientCodec *codec, ProcessGroup *pg,
     decode(codec, shard, own_part(codec, pg, buffer, shard_elements), shard_elements);
 }
 
-static void round_to_half(const GradientCodec *codec, float *gradients, int64_t elements)
+static void round_to_half(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
 {
+    (void)rank;
     device_round(gradients, gradients, codec->dtype, elements);
 }
 
-static void round_share_to_half(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
+static void round_to_int8(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
 {
-    (void)rank;
-    round_to_half(codec, gradients, elements);
-}
-
-static void round_to_int8(const GradientCodec *codec, float *gradients, int64_t elements)
-{
-    (void)codec;
+    (void)codec, (void)rank;
     for (int64_t i = 0; i < elements; i += INT8_BLOCK) {
         Int8Block block;
         int8_from_floats(&block, gradients + i, INT8_BLOCK);
         int8_to_floats(gradients + i, &block, INT8_BLOCK);
     }
-}
-
-static void round_share_to_int8(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
-{
-    (void)rank;
-    round_to_int8(codec, gradients, elements);
 }
 
 /* ---- noop: nothing is sent ---- */
@@ -156,15 +145,15 @@ static const GradientCodec codecs[] = {
     {.name = "bf16", .dtype = DTYPE_BF16, .rounds = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_share_to_half, .round_sum = round_to_half},
+     .round_share = round_to_half, .round_sum = round_to_half},
     {.name = "fp16", .dtype = DTYPE_F16, .rounds = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_share_to_half, .round_sum = round_to_half},
+     .round_share = round_to_half, .round_sum = round_to_half},
     {.name = "int8", .dtype = DTYPE_INT8_BLOCK, .rounds = true, .on_cpu_only = true, .buffer_bytes = rounded_bytes,
      .start_all_reduce = start_rounded, .finish_all_reduce = finish_rounded,
      .start_reduce_scatter = start_rounded_scatter, .finish_reduce_scatter = finish_rounded_scatter,
-     .round_share = round_share_to_int8, .round_sum = round_to_int8},
+     .round_share = round_to_int8, .round_sum = round_to_int8},
     {.name = "noop", .dtype = DTYPE_F32, .sends_nothing = true, .buffer_bytes = no_bytes,
      .start_all_reduce = start_nothing, .finish_all_reduce = finish_whole,
      .start_reduce_scatter = start_nothing_scatter, .finish_reduce_scatter = finish_whole},

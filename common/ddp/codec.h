@@ -37,9 +37,9 @@ struct GradientCodec {
                                   size_t shard_elements);
 
     /* What one process does to have the same bits (--verify exact): to the share of each rank, in rank order, before it is
-     * added, and to the sum. NULL: nothing. */
+     * added, and to the sum, with rank -1. NULL: nothing. */
     void (*round_share)(const GradientCodec *codec, int rank, float *gradients, int64_t elements);
-    void (*round_sum)(const GradientCodec *codec, float *gradients, int64_t elements);
+    void (*round_sum)(const GradientCodec *codec, int rank, float *gradients, int64_t elements);
 };
 
 /* The codec of this name; NULL if there is none. */

@@ -241,10 +241,10 @@ static void sum_of_matrix(const PowerSgd *power, const Matrix *matrix, float *gr
     device_free(part);
 }
 
-static void sum_of_shares(const GradientCodec *codec, float *gradients, int64_t elements)
+static void sum_of_shares(const GradientCodec *codec, int rank, float *gradients, int64_t elements)
 {
     const PowerSgd *power = (const PowerSgd *)codec;
-    (void)gradients, (void)elements;
+    (void)rank, (void)gradients, (void)elements;
     for (int i = 0; i < power->model->count; i++)
         if (power->matrices[i].n > 0)
             sum_of_matrix(power, &power->matrices[i], power->model->items[i]->tensor.grad);

@@ -57,7 +57,7 @@ static void reduce(Trial *trial, float share[RANKS][COUNT])
             sum[i] = r == 0 ? gradient(trial)[i] : sum[i] + gradient(trial)[i];
     }
     memcpy(gradient(trial), sum, sizeof sum);
-    trial->codec->round_sum(trial->codec, gradient(trial), 0);
+    trial->codec->round_sum(trial->codec, -1, gradient(trial), 0);
     for (int i = 0; i < COUNT; i++)
         trial->sent[i] += (double)gradient(trial)[i] / trial->samples;
 }

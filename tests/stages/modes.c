@@ -165,20 +165,23 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     return mode;
 }
 
-/* To the first and the last mode of several buckets. What is no number would hide what comes after it. */
-static void give_later_steps(Mode *modes, int count, int ranks)
+/* What is no number would hide what comes after it. */
+static void give_later_steps(Mode *mode)
+{
+    mode->later = 30;
+    mode->not_finite = mode->overflows = false;
+}
+
+/* To the first and the last mode of several buckets. */
+static void choose_later_steps(Mode *modes, int count)
 {
     int first = 0, last = count - 1;
     while (first < last && modes[first].branches < 8)
         first++;
     while (last > first && (modes[last].branches < 8 || modes[last].branches > 32))
         last--;
-    for (int i = first; ranks <= 2; i = last) {
-        modes[i].later = 30;
-        modes[i].not_finite = modes[i].overflows = false;
-        if (i == last)
-            break;
-    }
+    give_later_steps(&modes[first]);
+    give_later_steps(&modes[last]);
 }
 
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
@@ -219,7 +222,8 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             if (in_memory == (rows[i].value[ALGORITHM] == IN_MEMORY))
                 modes[made++] = mode_of(&rows[i], choice.width, rng_bits(&rng));
         }
-    give_later_steps(modes, total, ranks);
+    if (ranks <= 2)
+        choose_later_steps(modes, total);
     return total;
 }
 

@@ -114,7 +114,7 @@ static void sharded_gradient(Reference *reference, int64_t step)
     }
     device_copy(reference->gradients, reference->sums, bytes);
     if (codec->round_sum != NULL)
-        codec->round_sum(codec, reference->gradients, reference->elements);
+        codec->round_sum(codec, -1, reference->gradients, reference->elements);
 }
 
 /* Adds the gradient of all ranks' samples: at once; or, because a batch norm's statistics are of the samples of one
