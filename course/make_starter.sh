@@ -118,7 +118,7 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {
     sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@FILE@/$c_file/g; s/@GRADED@/${graded//$'\n'/ }/" \
-        -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' "$here/$1"
+        -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' -e "/^@FLAGS@\$/{r $here/flags.cmake" -e 'd}' "$here/$1"
 }
 [ "$number" -ne 1 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
 fill_in "$([ "$number" -eq 0 ] && echo collectives || echo starter).cmake" >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"

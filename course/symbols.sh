@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# symbols.sh: says what in a compiled ddp.c (or collectives.c) a solution has no need for: functions that end the program,
-# read files, or start processes; names of its own that would take the place of others; code that runs before main();
-# assembler.
+# symbols.sh: says what in a compiled ddp.c (or collectives.c) a solution has no need for: calls that end the program, read
+# files, or start processes; definitions that would replace other functions; code that runs before main(); assembler.
 #
 # usage: symbols.sh STAGE BUILD     BUILD: a build of the starter, by cmake. Prints a line for each; status 1: there are
 set -u -o pipefail
@@ -86,7 +85,7 @@ names() {
 
 # A solution allocates its large arrays: tests count only what is allocated (live_bytes.h).
 static_memory() {
-    [ "$most_static$address" != 0yes ] || return 0 # the sanitizer has some of its own
+    [ "$most_static$address" != 0yes ] || return 0 # the sanitizer adds static variables
     size -A "$object" | awk -v name="$c_file" -v most="$most_static" '
         /^\.(tm_)?(data|bss|tdata|tbss)/ { bytes += $2 }
         END {

@@ -235,11 +235,7 @@ def sharded(case, results):
     groups = [{"params": parameters[:5], "lr": 0.02}, {"params": parameters[5:]}] if case.get("groups") else parameters
     optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
     for step in range(case["steps"]):
-        for parameter, value in zip(parameters, toys.values("frozen", 20 + step).values()):
-            parameter.grad = value if parameter.requires_grad else None
-        if case.get("groups") and step == 2:
-            for options in optimizer.param_groups:
-                options["lr"] *= 0.25
+        toys.prepare_update(case, step, parameters, optimizer)
         optimizer.step()
         expected.append({n: p.detach().double().clone() for n, p in model.named_parameters()})
     yield from compare(check, expected, results, "update")

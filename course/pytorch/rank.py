@@ -156,11 +156,7 @@ def sharded(cls, rank, case):
     for step in range(case["steps"]):
         group.log.append(["step"])
         optimizer.zero_grad()
-        for parameter, value in zip(parameters, toys.values("frozen", 20 + step).values()):
-            parameter.grad = value if parameter.requires_grad else None
-        if case.get("groups") and step == 2:
-            for options in optimizer.param_groups:
-                options["lr"] *= 0.25
+        toys.prepare_update(case, step, parameters, optimizer)
         optimizer.step()
         group.log.append(["finished", len(group.queue)])
         facts.append(named(model, known))

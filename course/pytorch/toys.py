@@ -75,6 +75,15 @@ def put(model, named):
             parameter.copy_(named[plain(name, named)])
 
 
+def prepare_update(case, step, parameters, optimizer):
+    """The gradients of a step in which only the optimizer is judged; with groups, the rate changes once."""
+    for parameter, value in zip(parameters, values("frozen", 20 + step).values()):
+        parameter.grad = value if parameter.requires_grad else None
+    if case.get("groups") and step == 2:
+        for options in optimizer.param_groups:
+            options["lr"] *= 0.25
+
+
 def plain(name, named):
     """The name without what wrapping has put before it."""
     return next((known for known in named if name == known or name.endswith("." + known)), name)
