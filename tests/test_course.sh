@@ -92,9 +92,7 @@ flags() { # FILE
     sed -E '/for_cuda|Werror|checked_calls|-z,relro/d; s/ *#.*//' "$1" |
         grep -o -E -e '-(W[a-z-]+|f[a-z=,-]+|O3|march=native)' | sort -u
 }
-for starter in starter collectives; do
-    status 0 diff <(flags "$root/cmake/lockstep.cmake") <(flags "$root/course/$starter.cmake")
-done
+status 0 diff <(flags "$root/cmake/lockstep.cmake") <(flags "$root/course/flags.cmake")
 
 has_good_points() { # STAGE
     local worth program cases case sum=0
