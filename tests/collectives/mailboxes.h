@@ -1,5 +1,5 @@
 /* mailboxes.h: N ranks in one thread of this process, each with a stack of its own (ucontext.h), and the messages
- * between them, in place of MPI's. So a test of nine ranks needs no launcher, and sees every message.
+ * between them, in place of MPI's. So a test needs no launcher, and sees every message.
  *
  * The linker puts start_send(), start_receive(), wait_for_messages() and group_scratch() of mailboxes.c before those of
  * comm/messages.c (--wrap). Ranks take turns: one runs until it waits for messages, or returns. Which one is next is
