@@ -107,7 +107,8 @@ is_wanted() {
 
 all_files | sort -u | while IFS= read -r file; do
     if is_wanted "$file"; then printf '%s\0' "$file"; fi
-done | tar -C "$root" --null -T - --transform "s|^$home/|$stage/|" -cf - | tar -C "$starter" -xf - || stop 1 "could not copy the files to $starter"
+done | tar -C "$root" --null -T - --transform "s|^$home/|$stage/|" -cf - | tar -C "$starter" -xf - ||
+    stop 1 "could not copy the files to $starter"
 [ -f "$starter/$stage/$c_file" ] || stop 1 "$home/$c_file is not among the files of $root: is that all of the repository?"
 
 # ---- changes in these files ----
@@ -118,10 +119,12 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 # fill_in FILE: a text of course/, with this stage's name and number.
 fill_in() {
     sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@FILE@/$c_file/g; s/@GRADED@/${graded//$'\n'/ }/" \
-        -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' -e "/^@FLAGS@\$/{r $here/flags.cmake" -e 'd}' "$here/$1"
+        -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' \
+        -e "/^@FLAGS@\$/{r $here/flags.cmake" -e 'd}' "$here/$1"
 }
 [ "$number" -ne 1 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"
-fill_in "$([ "$number" -eq 0 ] && echo collectives || echo starter).cmake" >"$starter/CMakeLists.txt" || stop 1 "could not write CMakeLists.txt"
+fill_in "$([ "$number" -eq 0 ] && echo collectives || echo starter).cmake" >"$starter/CMakeLists.txt" ||
+    stop 1 "could not write CMakeLists.txt"
 # Lines in the points' order, or, in a variant, in an order by a hash of seed and line. Each has its "read:" after it.
 points() {
     echo '# points program ranks cases what must be true'
