@@ -70,7 +70,7 @@ bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this $c
 # ---- run ----
 
 limited() { # LOG SECONDS COMMAND...
-    OPENBLAS_NUM_THREADS=1 LOCKSTEP_TEST_TIMEOUT=10 HWLOC_PLUGINS_PATH=/none \
+    OPENBLAS_NUM_THREADS=1 LOCKSTEP_TEST_TIMEOUT=10 HWLOC_PLUGINS_PATH=/none HWLOC_COMPONENTS=-pci,-linuxio \
         ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2$no_leaks timeout -k 2 "${@:2}" >"$1" 2>&1
 }
 
