@@ -3,8 +3,8 @@
 
     python3 -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 50 bench/torch_elastic.py --save FILE
 
-Rank 0 prints a line when it has started, imported PyTorch, joined the process group, and read the checkpoint, and one
-for each step. bench/restarts.sh notes when each line comes.
+Rank 0 prints a line when it has started, imported PyTorch, joined the process group, made the optimizer, and read the
+checkpoint, and one for each step. bench/restarts.sh notes when each line comes.
 """
 import argparse
 import os
@@ -43,6 +43,7 @@ def main():
     plain = Gpt()
     initialize(plain)
     optimizer = build_optimizer("gpt", plain, False)
+    say("the optimizer is there", flush=True)  # its first use imports more of PyTorch
     first = 0
     if os.path.exists(arguments.save):
         state = torch.load(arguments.save)

@@ -37,7 +37,7 @@ def initialize(model):
 
 def read_text(path):
     """Returns the text to train on, and its last tenth, which is held out."""
-    text = torch.tensor(list(gzip.open(path).read()))
+    text = torch.frombuffer(bytearray(gzip.open(path).read()), dtype=torch.uint8).long()
     held_out = len(text) // 10
     return text[:-held_out], text[-held_out:]
 
