@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 train=$build/stage3_overlap/train
-[ -x "$train" ] && "$python" -c 'import torch' 2>/dev/null ||
+{ [ -x "$train" ] && "$python" -c "import torch" 2>/dev/null; } ||
     { echo "restarts.sh: needs $train (--build DIR) and PyTorch in $python (--python PYTHON)" >&2; exit 2; }
 unset OPENBLAS_CORETYPE # OpenBLAS chooses the kernels for this processor itself
 work=$(mktemp -d) job=''
