@@ -57,7 +57,8 @@ static void on_fault(int signal_number, siginfo_t *fault, void *context)
     signal(signal_number, SIG_DFL); /* it is no array: the same fault again ends the process */
 }
 
-/* The handler has a stack of its own: that of the rank may be what is full. */
+/* For each call, as cmocka sets its own for each case. The handler has a stack of its own: that of the rank may be what
+ * is full. */
 static void watch_faults(void)
 {
     static unsigned char stack[1 << 16];
@@ -103,6 +104,8 @@ void arrays_turn(int rank, bool keep_send)
 {
     const int before = whose_turn;
     whose_turn = rank;
+    if (before == EVERYBODY)
+        watch_faults();
     for (int other = 0; other < MOST_RANKS; other++)
         if (rank == EVERYBODY || before == EVERYBODY || other == before || other == rank)
             protect(other, rank == EVERYBODY || other == rank, rank != EVERYBODY && keep_send);
@@ -113,7 +116,6 @@ unsigned char *array_new(int rank, ArrayName name, size_t bytes)
     Array *array = &arrays[rank][name];
     CHECK(bytes + GUARD_BYTES + behind <= ROOM_BYTES, "an array of %zu bytes is too long", bytes);
     if (array->room == NULL) {
-        watch_faults();
         array->room = mmap(NULL, ROOM_BYTES + PAGE, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         CHECK(array->room != MAP_FAILED && mprotect(array->room + ROOM_BYTES, PAGE, PROT_NONE) == 0,
