@@ -2,7 +2,10 @@
  * begins with "train: error: " and names the flag. (test_cli.sh types a few of them to the real programs.) */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "checkpoint_run.h"
 #include "command_line.h"
 #include "expect.h"
 
@@ -255,11 +258,113 @@ static void test_flags_of_later_stages(void **state)
     expect_mistakes(mistakes, sizeof mistakes / sizeof *mistakes);
 }
 
+/* ---- files: the tests run in a directory of their own ---- */
+
+static const struct {
+    const char *before, *flag;
+} outputs[] = {{"", "save"}, {"--eval-every 1", "save-best"}, {"", "log"}, {"", "trace"}, {"", "json"},
+               {"", "flight-recorder"}};
+enum { OUTPUTS = sizeof outputs / sizeof *outputs };
+
+static void make_link(const char *target, const char *name)
+{
+    assert_int_equal(symlink(target, name), 0);
+}
+
+static void test_files_that_cannot_be_written(void **state)
+{
+    static const char *const paths[] = {"absent/file", "directory", "file/below", "dangling", "loop1", "to_proc",
+                                        "to_directory", "pipe", "/dev/null"};
+    write_file("file", "mine", 4);
+    assert_int_equal(mkdir("directory", 0700), 0);
+    make_link("absent/file", "dangling");
+    make_link("loop2", "loop1");
+    make_link("loop1", "loop2");
+    make_link("/proc/version", "to_proc"); /* not even root may create a file beside it */
+    make_link("directory", "to_directory");
+    assert_int_equal(mkfifo("pipe", 0600), 0);
+    for (int i = 0; i < OUTPUTS; i++) {
+        for (size_t p = 0; p < sizeof paths / sizeof *paths; p++) {
+            char line[128], message[128];
+            snprintf(line, sizeof line, "%s --%s", outputs[i].before, outputs[i].flag);
+            snprintf(message, sizeof message, "--%s %s: cannot be written: ", outputs[i].flag, paths[p]);
+            refused(1, line, paths[p], message);
+        }
+    }
+    struct stat pipe, null;
+    assert_true(stat("pipe", &pipe) == 0 && S_ISFIFO(pipe.st_mode)); /* they are not replaced by files */
+    assert_true(stat("/dev/null", &null) == 0 && S_ISCHR(null.st_mode));
+}
+
+/* An output must not replace another one, or an input, under any of its names. */
+static void test_one_file_for_two_purposes(void **state)
+{
+    static const Mistake mistakes[] = {
+        {1, 1, "--save same --json ./same", "--json: ./same is also the file of --save"},
+        {1, 1, "--save same --trace ./same", "--trace: ./same is also the file of --save"},
+        {1, 1, "--trace same --json ./same", "--json: ./same is also the file of --trace"},
+        {1, 1, "--json same --flight-recorder same", "--flight-recorder: same is also the file of --json"},
+        {1, 1, "--save same --json directory/../same", "--json: directory/../same is also the file of --save"},
+        {1, 1, "--save to_new --json new", "--json: new is also the file of --save"},
+        {1, 1, "--resume absent", "--resume: cannot read absent"},
+        {1, 1, "--resume directory", "--resume: directory is not a file"},
+        {1, 1, "--resume old --save old --verify", "--save: old is the file of --resume, which --verify reads again"},
+        {1, 1, "--resume old --save ./old --verify exact", "--save: ./old is the file of --resume"},
+        {1, 1, "--resume old --json old", "--json: old is the file of --resume"},
+        {1, 1, "--resume old --json to_old", "--json: to_old is the file of --resume"},
+        {1, 1, "--resume old --trace ./old --verify", "--trace: ./old is the file of --resume"},
+    };
+    static const char *const data[][2] = { /* --data, the file; the last three would be read in the next run */
+        {"--model gpt --data new", "to_new"},
+        {"--model mlp --data directory/.", "directory/train-images-idx3-ubyte"},
+        {"--model mlp --data directory/.", "directory/t10k-labels-idx1-ubyte"},
+        {"--model mlp --data directory/.", "directory/train-labels-idx1-ubyte.gz"},
+        {"--model mlp --data directory/.", "directory/t10k-images.idx3-ubyte"},
+        {"--model mlp --data directory/.", "directory/train-labels.idx1-ubyte.gz"},
+    };
+    assert_int_equal(mkdir("directory", 0700), 0);
+    write_file("new", "", 0);
+    write_file("old", "", 0);
+    make_link("new", "to_new");
+    make_link("old", "to_old");
+    expect_mistakes(mistakes, sizeof mistakes / sizeof *mistakes);
+    for (size_t d = 0; d < sizeof data / sizeof *data; d++) {
+        for (int i = 0; i < OUTPUTS; i++) {
+            char line[128], message[128];
+            snprintf(line, sizeof line, "%s %s --%s", data[d][0], outputs[i].before, outputs[i].flag);
+            snprintf(message, sizeof message, "--%s: %s is a file of --data", outputs[i].flag, data[d][1]);
+            refused(1, line, data[d][1], message);
+        }
+    }
+    parse("--save file --json directory/file", 1); /* two files of one name */
+    parse("--model mlp --data directory --json directory/file", 1);
+    parse("--resume old --save old", 1);
+    parse("--resume old --save new --verify", 1);
+}
+
+static int enter_directory(void **state)
+{
+    return checkpoint_tests_start(state) || chdir(test_path("")) != 0;
+}
+
+static int remove_directories(void **state)
+{
+    rmdir(test_path("directory"));
+    return checkpoint_tests_end(state);
+}
+
 int main(void)
 {
-    return run_cases("refusals", cmocka_unit_test(test_words_that_are_no_flags),
-                     cmocka_unit_test(test_values_that_are_missing), cmocka_unit_test(test_choices_that_do_not_exist),
-                     cmocka_unit_test(test_numbers), cmocka_unit_test(test_numbers_do_not_become_zero),
-                     cmocka_unit_test(test_flags_that_do_not_go_together),
-                     cmocka_unit_test(test_flags_of_later_stages));
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_words_that_are_no_flags),
+        cmocka_unit_test(test_values_that_are_missing),
+        cmocka_unit_test(test_choices_that_do_not_exist),
+        cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_numbers_do_not_become_zero),
+        cmocka_unit_test(test_flags_that_do_not_go_together),
+        cmocka_unit_test(test_flags_of_later_stages),
+        cmocka_unit_test_setup_teardown(test_files_that_cannot_be_written, enter_directory, remove_directories),
+        cmocka_unit_test_setup_teardown(test_one_file_for_two_purposes, enter_directory, remove_directories),
+    };
+    return cmocka_run_group_tests_name("refusals", tests, NULL, NULL);
 }
