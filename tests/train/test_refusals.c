@@ -123,9 +123,11 @@ static void test_numbers(void **state)
          {"0", "-1", "1.5", "1e3", "12x", "", " 5", "x", "nan", HUGE_NUMBER}},
         {1, "--model mlp-toy", {"seed", "check-every", "eval-samples", "eval-every", "warmup-steps", "save-every"},
          {"-1", "1.5", "12x", "nan", HUGE_NUMBER}},
-        {1, "--model gpt", {"layers", "heads", "width", "context", "generate"}, {"-1", "1.5", "12x", "nan", HUGE_NUMBER}},
+        {1, "--model gpt", {"layers", "heads", "width", "context", "generate"},
+         {"-1", "1.5", "12x", "nan", HUGE_NUMBER}},
         {1, "--model gpt", {"layers", "heads"}, {"0"}},
-        {1, "--model mlp-toy", {"mask-tokens", "dropout", "lr", "momentum", "weight-decay", "clip-grad-norm", "timeout"},
+        {1, "--model mlp-toy",
+         {"mask-tokens", "dropout", "lr", "momentum", "weight-decay", "clip-grad-norm", "timeout"},
          {"-1", "nan", "inf", "1e999", "1e-400", "0.1x", "0,1", "x", "0.1 ", "0x10"}},
         {1, "--model mlp-toy", {"lr", "timeout"}, {"0"}},
         {1, "--model mlp-toy", {"momentum"}, {"1"}},
@@ -155,9 +157,9 @@ static void test_numbers_do_not_become_zero(void **state)
     static const struct {
         const char *flag;
         bool zero_is_in_range;
-    } rows[] = {{"--model gpt --mask-tokens ", true}, {"--lr ", false}, {"--momentum ", true}, {"--weight-decay ", true},
-        {"--clip-grad-norm ", true}, {"--precision fp16 --loss-scale ", false}, {"--wire 1,", true}, {"--timeout ", false},
-        {"--bucket-cap-mb ", true}, {"--first-bucket-mb ", true}};
+    } rows[] = {{"--model gpt --mask-tokens ", true}, {"--lr ", false}, {"--momentum ", true},
+        {"--weight-decay ", true}, {"--clip-grad-norm ", true}, {"--precision fp16 --loss-scale ", false}, {"--wire 1,", true},
+        {"--timeout ", false}, {"--bucket-cap-mb ", true}, {"--first-bucket-mb ", true}};
     static const char *const numbers[] = {"1e-400", "0.01e-400", "1e-42", "-1e-400", "4e-46", "1.1754e-38"};
     for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
         for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
@@ -219,7 +221,7 @@ static void test_flags_that_do_not_go_together(void **state)
         {5, 5, "--model gpt --zero 3 --skip-layer 1", "--skip-layer: leaves parameters unused, which --zero 3"},
         {1, 5, "--ranks-per-host 2", "--ranks-per-host: needs --allreduce hierarchical"},
         {1, 5, "--backend nccl", "--backend: nccl carries GPU memory only and needs train_cuda"},
-        {1, 5, "--share-gpu", "--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda"},
+        {1, 5, "--share-gpu", "--share-gpu: this program computes on the CPU, which ranks share anyway"},
         {1, 5, "--tf32", "--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda"},
         {4, 5, "--loss-scale 1024", "--loss-scale: only --precision fp16 needs it"},
         {4, 5, "--powersgd-rank 2", "--powersgd-rank: needs --grad-dtype powersgd"},

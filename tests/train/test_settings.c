@@ -56,10 +56,11 @@ static void flags_must_fit_the_ranks(void **state)
         {5, "--shard-ranks 2", 4, 3, "--shard-ranks: 3 ranks are not a whole number of groups of 2"},
         /* the sum of two numbers does not depend on their order; that of three does */
         {1, "--verify exact", 2, 3, "--allreduce ordered"},
-        {4, "--verify --grad-dtype bf16", 0, 1, "--verify: whole batches send nothing, so they lack --grad-dtype's rounding"},
+        {4, "--verify --grad-dtype bf16", 0, 1, "--verify: whole batches send nothing, so they lack"},
         {1, "--verify --norm batch", 1, 2, "--verify: with --norm batch each rank normalizes over its own samples"},
         {1, "--verify exact --norm sync-batch", 1, 2, "--verify: exact computes one rank's share after the other"},
-        {4, "--verify exact --norm sync-batch --grad-dtype bf16", 1, 2, "--verify: not with --norm and --grad-dtype together"},
+        {4, "--verify exact --norm sync-batch --grad-dtype bf16", 1, 2,
+         "--verify: not with --norm and --grad-dtype together"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         World world = {parse(cases[i].flags, cases[i].stage), cases[i].wrong, cases[i].flags};
@@ -86,7 +87,8 @@ static void what_flags_come_to(void **state)
         {"--allreduce hierarchical", 3, {BACKEND_MPI, ALLREDUCE_HIERARCHICAL, true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const Resolved expected = cases[i].expected, got = resolve(&(World){parse(cases[i].flags, 4), cases[i].ranks, NULL});
+        const World world = {parse(cases[i].flags, 4), cases[i].ranks, cases[i].flags};
+        const Resolved expected = cases[i].expected, got = resolve(&world);
         if (got.backend != expected.backend || got.algorithm != expected.algorithm ||
             got.rank_order != expected.rank_order)
             fail_msg("\"%s\" on %d ranks: backend %d, algorithm %s, in rank order: %d", cases[i].flags, cases[i].ranks,
