@@ -53,17 +53,13 @@ static double compare_updated_weights(Pair *pair, long step, const char *what, d
     return pair_compare_weights(pair, when, what, tolerance, hint);
 }
 
-/* ---- one training ---- */
-
-/* Returns the largest difference between weights after the step. count: of the models whose ranks' gradients are computed
- * together, this one first; 0: they have been. */
+/* Returns the largest difference between weights. count: models of which gradients are computed now, this one first. */
 static double train_step(Pair *const *pairs, int count, long step, const char *what, double tolerance)
 {
     Pair *pair = pairs[0];
-    if (count > 0) {
+    if (count > 0)
         expect_zero_gradients(pair, step, what);
-        pairs_ranks_gradients(pairs, count);
-    }
+    pairs_ranks_gradients(pairs, count);
     pair_compare_weights(pair, "before the optimizer", what, tolerance,
                          "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
     pair_whole_gradient(pair, step);
@@ -86,8 +82,6 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
                   pg_world_size(pg), what, worst, options.steps);
     pair_free(pair);
 }
-
-/* ---- the same start ---- */
 
 /* The rank whose random initial weights this rank holds; -1: no rank's, or a mixture. */
 static int rank_of_weights(const Pair *pair)
