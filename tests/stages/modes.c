@@ -143,9 +143,10 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
                  .micro_batches = row->value[MICRO_BATCHES] == 1 ? 3 : 1,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
+    const size_t all = (size_t)1 << 40; /* no int holds it */
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 0};
-    const size_t cap[] = {1 << 30, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
+    const size_t first_cap[] = {all, long_first ? 5 * bytes : 2 * bytes, 0};
+    const size_t cap[] = {all, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
@@ -234,15 +235,15 @@ int fan_weight(const Mode *mode, int branch)
     return 1 + branch * (mode->biases ? 2 : 1);
 }
 
-/* A bias has three dimensions, so that its size is not the product of the first two. */
+/* A bias has four dimensions, so that its size is not the product of the first ones. */
 static void add_parameter(Fan *fan, const char *kind, int branch, const Mode *mode, Rng *rng)
 {
     const bool is_bias = strcmp(kind, "bias") == 0;
-    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
+    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
     char name[32] = "trunk.weight";
     if (branch >= 0)
         snprintf(name, sizeof name, "branch%d.%s", branch, kind);
-    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 3 : 2, shape);
+    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 4 : 2, shape);
     parameter->tensor.requires_grad = parameter->index != mode->frozen;
     init_uniform(parameter, rng, sqrtf(3) / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
 }
@@ -316,7 +317,7 @@ Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch
     for (int i = 0; i < MODE_SAMPLES * mode->width && mode->overflows && step == 2; i++)
         ((float *)targets->data)[i] *= 2e5f;
     if (mode->not_finite && rank == 0 && step == 2 && micro_batch + 1 == mode->micro_batches)
-        ((float *)targets->data)[0] = NAN;
+        ((float *)targets->data)[0] = mode->seed % 4 == 1 ? NAN : INFINITY;
     Tensor *h = op_linear(tape, inputs, &items[0]->tensor, NULL);
     record_order(mode, rank, step, order);
     for (int i = 0; i < mode->branches; i++) {

@@ -94,7 +94,7 @@ try check_other_model 2 1 frozen '3 is branch1\.bias'
 try check_other_model 2 0 shape '2 is branch1\.weight'
 try check 1 -1 2 0 1 fp32 1 $small
 try check 2 0 0 0 1 fp32 2 $one_bucket
-try check 2 1 3 0 1 fp32 1 $small
+try check 2 1 9 0 1 fp32 1 $small # not only in the first steps
 try check 3 2 2 0 1 fp32 2 $small
 try check 2 -1 2 0 1 fp32 1 $one_bucket
 if [[ $program =~ stage[345]$ ]]; then # those that have micro-batches, and two that send 16 bits
