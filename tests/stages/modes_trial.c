@@ -209,7 +209,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
     CHECK(got != want, "the gradient of %s is the memory with which the test compares it", trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
-        if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed || (!isfinite(want[k]) && !isfinite(got[k])))
+        if (got[k] == want[k] || (isfinite(want[k]) ? fabsf(got[k] - want[k]) <= allowed : !isfinite(got[k])))
             continue;
         const bool rounding = fabsf(got[k] - want[k]) <= tolerance(trial, trial->size[i][begin + k], step);
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
