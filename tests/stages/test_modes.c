@@ -91,7 +91,7 @@ static bool is_sum(const Collective *c)
 
 static void look_at(void *self, const Collective *c)
 {
-    if (travels == NULL || c->carries == trial_weights)
+    if (travels == NULL || c->operation == OP_BARRIER || c->carries == trial_weights)
         return;
     const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
     const DType dtype = sum ? travels->options.codec->dtype : is_gather ? DTYPE_F32 : c->dtype;
@@ -117,7 +117,6 @@ static Traffic take_traffic(void)
     const int done = atomic_load(&sums_done);
     pg_barrier(pg); /* the communication thread has nothing to do afterwards */
     Traffic taken = traffic;
-    taken.others -= travels != NULL; /* that barrier; one of the stage's own makes ranks wait, and counts */
     taken.sums_done = done;
     traffic = (Traffic){0};
     atomic_store(&sums_done, 0);
