@@ -139,8 +139,10 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
-    Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed, .branches = branches_of[buckets],
-                 .micro_batches = row->value[MICRO_BATCHES] == 1 ? 3 : 1,
+    const bool plain = row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] == 0; /* with 2^20 elements */
+    Mode mode = {.width = width > 0 ? width : !large ? 6 : plain ? 1040 : 300, .seed = seed,
+                 .branches = branches_of[buckets],
+                 .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const size_t all = (size_t)1 << 40; /* no int holds it */

@@ -119,9 +119,23 @@ Trial *trial_create(ProcessGroup *pg, const Mode *mode)
     return trial;
 }
 
+/* take_weights() has given both models the same. */
+static void expect_weights_of_its_own(const Trial *trial)
+{
+    for (int i = 0; i < trial->whole.parameters.count; i++) {
+        const float *got = rank_tensor(trial, i)->data, *want = trial->whole.parameters.items[i]->tensor.data;
+        if (got == NULL || memcmp(got, want, (size_t)elements(trial, i) * sizeof *got) != 0)
+            fail_msg("rank %d: after ddp_destroy() %s does not have its last weights (%s); usual cause: they are not "
+                     "gathered before the shards are freed", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, trial->mode->title);
+    }
+}
+
 void trial_free(Trial *trial)
 {
     ddp_destroy(trial->ddp);
+    if (trial->keeps_weights)
+        expect_weights_of_its_own(trial);
     for (int i = 0; i < trial->whole.parameters.count; i++)
         free(trial->size[i]);
     free(trial->size);
