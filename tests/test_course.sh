@@ -102,7 +102,7 @@ has_good_points() { # STAGE
         program=${program##*:}
         for case in ${cases//+/ }; do
             [ "$case" = - ] || cat "$root"/tests/{stages,collectives}/{test_,}"$program".c 2>/dev/null |
-                grep -q -E "(cmocka_unit_test\(|judge_case_is_over\(\")${case#*:}\b" ||
+                grep -q -E "(cmocka_unit_test\(|judge_case_is_over\(\"|^ +\{\")${case#*:}\b" ||
                 fail "$1.points: there is no case $case in tests/stages/test_$program.c"
         done
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$1.points")
