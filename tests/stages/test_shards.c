@@ -146,6 +146,7 @@ static void test_gradients_stay_until_they_are_sent(void **state)
         run_micro_batch(run, true); /* level 3 learns the order */
         run_update(run, 0);
         run_intercept(run, NULL, bucket_0_is_still_there);
+        pg_barrier(pg); /* the communication thread is idle */
         seen_hold(OP_REDUCE_SCATTER, 0);
         run_micro_batch(run, true);
         pg_barrier(pg);
