@@ -179,9 +179,10 @@ static void give_later_steps(Mode *mode)
 static void choose_later_steps(Mode *modes, int count)
 {
     int first = 0, last = count - 1;
-    while (first < last && modes[first].branches < 8)
+    while (first < last && (modes[first].branches < 8 || modes[first].algorithm == ALLREDUCE_MPI))
         first++;
-    while (last > first && (modes[last].branches < 8 || modes[last].branches > 32))
+    while (last > first && (modes[last].branches < 8 || modes[last].branches > 32 ||
+                            modes[last].algorithm == ALLREDUCE_MPI))
         last--;
     give_later_steps(&modes[first]);
     give_later_steps(&modes[last]);
