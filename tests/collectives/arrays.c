@@ -17,7 +17,7 @@ static const size_t behind = GUARD_BYTES;
 #endif
 #define ROOM_BYTES ((size_t)16 << 20)
 
-/* A room ends with an array and the guard behind it. Then comes a page that nobody can use. */
+/* An array and the guard behind it lie at the end of a room. The page that follows cannot be used. */
 typedef struct Array {
     unsigned char *room, *start, *end; /* NULL if it has not been asked for */
     bool in_use;                       /* in this call */
@@ -37,6 +37,8 @@ static bool lies_in(const unsigned char *address, const unsigned char *start, co
 static void report_use(int rank, ArrayName name, const unsigned char *address)
 {
     const Array *array = &arrays[rank][name];
+    if (array->room == NULL)
+        return;
     if (lies_in(address, array->end, array->room + ROOM_BYTES + PAGE) && rank == whose_turn)
         mailboxes_fail("a wrong count or start of a chunk", "rank %d uses elements beyond the end of %s", rank,
                        names[name]);
@@ -57,8 +59,8 @@ static void on_fault(int signal_number, siginfo_t *fault, void *context)
     signal(signal_number, SIG_DFL); /* it is no array: the same fault again ends the process */
 }
 
-/* For each call, as cmocka sets its own for each case. The handler has a stack of its own: that of the rank may be what
- * is full. */
+/* Called for each collective, because cmocka sets another handler for each case. The handler does not run on the rank's
+ * stack, which may be full. */
 static void watch_faults(void)
 {
     static unsigned char stack[1 << 16];
