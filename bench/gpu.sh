@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Speed on one GPU: tokens per second of gpt and gpt2, in bf16, TF32 and float32, and the share of this GPU's peak rate
 # for matrix products; PyTorch, eager and compiled, where it is installed; and the cost of DDP on a single rank.
-# The last lines compare with goals of this project. (They do not change the exit status, which says whether all
-# programs ran.)
 #
 #   bench/gpu.sh [--build DIR] [--python PYTHON] [--backend nccl|mpi] [--steps N] [--seconds N] [--minutes N]
 #                [--gpt-batch N] [--gpt2-batch N]
@@ -13,7 +11,7 @@
 # come first.
 #
 # Each run of PyTorch has a run of lockstep at the same batch right beside it; "to PyTorch" is lockstep's tokens per
-# second divided by PyTorch's. There is one round of each, so repeat the run if a ratio is near its goal.
+# second divided by PyTorch's, from one round of each.
 #
 # Even where TF32 is allowed, cuBLAS may use float32 for products of small matrices: gpt's layers are 256 wide.
 #
@@ -28,7 +26,7 @@ repository=$PWD
 source scripts/gpu.sh
 
 usage() {
-    sed -n '2,13s/^# \{0,1\}//p' bench/gpu.sh
+    sed -n '2,11s/^# \{0,1\}//p' bench/gpu.sh
     exit 2
 }
 
@@ -109,11 +107,11 @@ tflops() {
         print rate * (6 * (12 * layers * width * width + rows * width) + 6 * layers * context * width) / 1e12 }'
 }
 
-# share_of_peak MODEL PRECISION TOKENS_PER_S: in per cent. Truncated, like the ratios below: 39.97 is not 40.
+# share_of_peak MODEL PRECISION TOKENS_PER_S: in per cent
 share_of_peak() {
     local peak=${2}_peak
     awk -v speed="$(tflops "$1" "$3")" -v peak="${!peak}" 'BEGIN {
-        printf "%.1f", int(1000 * speed / peak) / 10 }'
+        printf "%.1f", 100 * speed / peak }'
 }
 
 # line MODEL PRECISION PROGRAM BATCH MILLISECONDS TOKENS_PER_S RATIO: one line of the table
@@ -176,9 +174,7 @@ find_batch() {
 
 # ---- the table ----
 
-# For the goals, by model.precision: lockstep's tokens per second in its last run, and its share of the peak in its
-# first run; the ratio to PyTorch's rate, by model.precision.eager or .compiled; the cost of DDP.
-declare -A rates shares ratios costs
+declare -A rates # by model.precision: lockstep's tokens per second in its last run
 
 run_lockstep() { # MODEL PRECISION BATCH
     local key=$1.$2 status=0
@@ -194,15 +190,13 @@ run_lockstep() { # MODEL PRECISION BATCH
 }
 
 measure_lockstep() { # MODEL PRECISION
-    local key=$1.$2
-    find_batch "$1" "$2" && time_for "$1 $2 lockstep" && run_lockstep "$1" "$2" "${batches[$key]}" || return 0
-    shares[$key]=$(share_of_peak "$1" "$2" "${rates[$key]}")
+    find_batch "$1" "$2" && time_for "$1 $2 lockstep" && run_lockstep "$1" "$2" "${batches[$1.$2]}" || return 0
 }
 
 # PyTorch at lockstep's batch, halved until it fits. Lockstep ran just before eager PyTorch, at its own batch. For
 # compiled PyTorch, or for another batch, it runs once more.
 measure_pytorch() { # MODEL PRECISION eager|compiled
-    local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status batch=${batches[$1.$2]:-} theirs
+    local key=$1.$2 file=$results/$1.$2.$3 flags=() expected=15 status batch=${batches[$1.$2]:-} theirs ratio=-
     [ "$3" = eager ] || { flags=(--compile); expected=60; }
     [ "$torch" = yes ] && [ -n "$batch" ] || return 0
     while time_for "$1 $2 PyTorch $3" "$expected" || return 0; do
@@ -220,10 +214,9 @@ measure_pytorch() { # MODEL PRECISION eager|compiled
         run_lockstep "$1" "$2" "$batch" || return 0
     fi
     if [ -n "${rates[$key]:-}" ]; then
-        ratios[$key.$3]=$(awk -v ours="${rates[$key]}" -v theirs="$theirs" 'BEGIN {
-            printf "%.2f", int(100 * ours / theirs) / 100 }')
+        ratio=$(awk -v ours="${rates[$key]}" -v theirs="$theirs" 'BEGIN { printf "%.2f", ours / theirs }')
     fi
-    line "$1" "$2" "PyTorch $3" "$batch" "$(value "$file" step_ms)" "$theirs" "${ratios[$key.$3]:--}"
+    line "$1" "$2" "PyTorch $3" "$batch" "$(value "$file" step_ms)" "$theirs" "$ratio"
 }
 
 # ---- what DDP costs: the step of one rank, and the same step in a program that has no DDP, in turns ----
@@ -244,12 +237,11 @@ cost_of_ddp() { # MODEL PRECISION
         value "$run" p50 >>"$results/with"
         value "$run.alone" p50 >>"$results/without"
     done
-    local with without
+    local with without cost
     with=$(sort -n "$results/with" | sed -n 2p) without=$(sort -n "$results/without" | sed -n 2p)
-    costs[$key]=$(awk -v with="$with" -v without="$without" 'BEGIN { # rounded up: 3.001 is not 3
-        c = 1e4 * (with / without - 1); printf "%+.2f", (c > int(c) ? int(c) + 1 : int(c)) / 100 }')
+    cost=$(awk -v with="$with" -v without="$without" 'BEGIN { printf "%+.2f", 100 * (with / without - 1) }')
     printf '%-6s %-6s batch %d: %.3f ms with DDP over %s on 1 rank, %.3f ms without: %s %%\n' "$1" "$2" \
-        "${batches[$key]}" "$with" "${backend^^}" "$without" "${costs[$key]}"
+        "${batches[$key]}" "$with" "${backend^^}" "$without" "$cost"
 }
 
 heading() {
@@ -282,24 +274,4 @@ if [ ${#left_out[@]} -gt 0 ]; then
     printf -v list ', %s' "${left_out[@]}"
     echo "NOT RUN, no time left (--minutes $minutes): ${list#, }"
 fi
-
-# goal WHAT VALUE UNIT WORD NUMBER: WORD is "at least" or "at most"; an empty VALUE was not measured.
-goal() {
-    local verdict
-    verdict=$(awk -v value="$2" -v word="$4" -v number="$5" 'BEGIN {
-        print (value == "" ? "NOT MEASURED" : (word == "at least" ? value >= number : value <= number) ? "reached" : \
-            "NOT reached") }')
-    echo "$1: ${2:--} $3 (goal: $4 $5): $verdict"
-}
-
-echo
-echo "Goals:"
-goal "gpt2 bf16" "${ratios[gpt2.bf16.compiled]:-}" "x PyTorch compiled" "at least" 1.00
-goal "gpt2 bf16" "${shares[gpt2.bf16]:-}" "% of the measured bf16 peak" "at least" 40
-for precision in bf16 tf32 fp32; do # in each precision
-    goal "gpt $precision" "${ratios[gpt.$precision.eager]:-}" "x PyTorch eager" "at least" 1.50
-done
-[ "$backend" = nccl ] || costs=()
-goal "gpt2 bf16" "${costs[gpt2.bf16]:-}" "% for DDP over NCCL on 1 rank" "at most" 3
-goal "gpt fp32" "${costs[gpt.fp32]:-}" "% for DDP over NCCL on 1 rank" "at most" 3
 exit "$failed"

@@ -14,7 +14,7 @@
  * The loss is a SUM over the terms of this rank's samples. A sample has one term, or, for a GPT, one per token. So the
  * sum of the ranks' gradients, times gradient_scale = 1 / (terms of the global batch), is the gradient of the mean over
  * the global batch, also if ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale, so
- * gradient_scale also divides by it.) ddp.c is the only place where gradients are scaled.
+ * gradient_scale also divides by it.) ddp.c is the only place where the sums are divided. (Clipping comes after it.)
  *
  * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
  * From stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan() (ddp/bucket_plan.h) gets the

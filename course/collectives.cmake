@@ -22,8 +22,9 @@ target_link_libraries(collectives PUBLIC common)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/collectives)
 @COMMON@
 set(program test_collectives_stage0)
-add_executable(${program} tests/collectives/test_collectives.c tests/collectives/trial.c tests/collectives/mailboxes.c
-                          tests/stages/choose_case.c tests/stages/expect.c tests/stages/judge.c)
+add_executable(${program} tests/collectives/test_collectives.c tests/collectives/trial.c tests/collectives/arrays.c
+                          tests/collectives/mailboxes.c tests/stages/choose_case.c tests/stages/expect.c
+                          tests/stages/judge.c)
 target_link_libraries(${program} PRIVATE collectives PkgConfig::cmocka)
 lockstep_wrap(${program} PRIVATE collectives)
 add_executable(measure tests/collectives/measure.c)

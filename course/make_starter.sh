@@ -189,10 +189,11 @@ missing_names() {
 
 # A comment or chapter that names such a file says so. (Not where a chapter shows commands: indented lines.)
 names=$(missing_names)
-# shellcheck disable=SC2016 # backquotes are Markdown's
-script=$(sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b),\\1 [not here],#' <<<"$names")
 { grep -r -l -w -F -f - "$starter" <<<"$names" || true; } | while IFS= read -r file; do
     if [ "${file##*.}" = md ]; then skip='/^    /b'; else skip=; fi
+    # shellcheck disable=SC2016 # backquotes are Markdown's
+    script=$(grep -w -o -F -f - "$file" <<<"$names" | sort -u |
+        sed -E 's/\./\\./g; s#.*#s,(`[^`]*\\b&\\b[^`]*`|[A-Za-z0-9_./-]*\\b&\\b),\\1 [not here],#')
     sed -E -i "$skip"$'\n'"$script"$'\n''s/( \[not here])+/ [not here]/g' "$file" || exit 1
 done || stop 1 "could not say what is missing"
 

@@ -137,7 +137,7 @@ def bucket_memory():
         figure.line(begin, y + height + 46, x, y + height + 46, "ink")
         figure.text((begin + x) / 2, y + height + 66, f"bucket {b}: {offset:,} bytes", anchor="middle", bold=True)
         x += 24
-    figure.text(20, 370, "Backward completes the gradients in this order", bold=True)
+    figure.text(20, 370, "Backward completes the layers in this order", bold=True)
     figure.arrow(430, 365, 860, 365, "muted")
     return figure
 

@@ -69,12 +69,19 @@ refuses_to_share() {
 }
 
 check_ranks() {
-    local stage ranks precision name
+    local stage ranks level precision name
     for stage in "${stages[@]}"; do
         for ranks in 2 4; do
             name="$stage, $ranks ranks on one GPU"
             check "$name: to 1e-5" run_ranks "$ranks" "$build/$stage/train_cuda" "${sgd[@]}" "${shared[@]}" --verify
             check "$name: every bit" run_ranks "$ranks" "$build/$stage/train_cuda" "${sgd[@]}" "${ordered[@]}"
+        done
+    done
+    for ranks in 2 3; do
+        for level in 1 2 3; do
+            check "stage5_sharded, $ranks ranks on one GPU, level $level, bf16, K=2: every bit" run_ranks "$ranks" \
+                "$build/stage5_sharded/train_cuda" "${sgd[@]}" "${ordered[@]}" --zero "$level" --precision bf16 \
+                --accumulate 2
         done
     done
     name="stage4_accumulation, 2 ranks"
@@ -147,7 +154,7 @@ hurt_a_rank() {
 }
 
 check_nccl() {
-    local stage flags=("${sgd[@]}" --backend nccl)
+    local stage level flags=("${sgd[@]}" --backend nccl)
     [ "$gpu_count" -le 8 ] || flags+=(--batch-size "$gpu_count") # a sample for each rank; the last --batch-size counts
     try_nccl
     if [ "$nccl_starts" = no ]; then
@@ -157,6 +164,10 @@ check_nccl() {
     for stage in "${stages[@]}"; do
         check "$stage, NCCL, a GPU for each of $gpu_count rank(s): to 1e-5" \
             run_ranks "$gpu_count" "$build/$stage/train_cuda" "${flags[@]}" --verify
+    done
+    for level in 1 2 3; do
+        check "stage5_sharded, NCCL, $gpu_count rank(s), level $level: to 1e-5" \
+            run_ranks "$gpu_count" "$build/stage5_sharded/train_cuda" "${flags[@]}" --zero "$level" --verify
     done
     check "stage4_accumulation, NCCL, $gpu_count rank(s), bf16 on the wire" \
         run_ranks "$gpu_count" "$train" "${flags[@]}" --precision bf16 --grad-dtype bf16

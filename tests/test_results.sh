@@ -270,7 +270,7 @@ for entry in archive.infolist():
 END
     cp "$AUTOGRADER/source/run_autograder" "$AUTOGRADER"
     status 0 "$AUTOGRADER/source/setup.sh"
-    [ -z "$(find "$AUTOGRADER/source" -name ddp.c -o -path '*/solutions/*.patch' -o -name quiz_key.md)" ] ||
+    [ -z "$(find "$AUTOGRADER/source" -name ddp.c -o -path '*/solutions/*' -o -name quiz_key.md)" ] ||
         fail "solutions lie where a submission could include them"
     "$root/course/make_starter.sh" 1 "$scratch/starter" >/dev/null
     at_gradescope "$root/stage1_naive/ddp.c" 100

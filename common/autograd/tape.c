@@ -152,7 +152,7 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
 /* note: gradient-ready
  * A parameter's gradient is complete when backward has passed every node that used the parameter, whether the node
  * contributed or was skipped. Do not send it earlier. If it is reduced after the first of two contributions, the result
- * depends on timing: equally wrong on every rank, so that no check sees it; different on each rank; or correct by luck
+ * depends on timing: equally wrong on every rank, which only --verify finds; different on each rank; or correct by luck
  * (notes/tape.md). */
 static void count_down(Tape *tape, Tensor *input, bool contributed)
 {

@@ -1,11 +1,4 @@
-/* messages.c: the parts of every algorithm: chunks, sends, receives, and waiting for them.
- *
- * note: waiting
- * A blocking MPI call spins. With more ranks than cores it uses the core that the rank it waits for needs. In a
- * communication thread it takes the core from the computation that runs at the same time. So the loop here spins for
- * some microseconds if every rank has a core, then yields some times, and then sleeps between its tests. The
- * communication thread sleeps at once while the training thread computes.
- */
+/* messages.c: the parts of every algorithm: chunks, sends, receives, and waiting for them. */
 #include "comm/messages.h"
 
 #include <math.h>
@@ -104,6 +97,11 @@ void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t
 
 /* ---- waiting ---- */
 
+/* note: waiting
+ * A blocking MPI call spins. With more ranks than cores it uses the core that the rank it waits for needs. In a
+ * communication thread it takes the core from the computation that runs at the same time. So the loops that call this
+ * spin for some microseconds if every rank has a core, then yield some times, and then sleep between their tests. The
+ * communication thread sleeps at once while the training thread computes. */
 void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting *waiting)
 {
     double now = now_seconds();

@@ -42,8 +42,8 @@ def replicated(stage):
         yield case("a bucket for each gradient", "gradients", 2, ["at_once"], cap=TINY)
         yield case("another order on each rank", "gradients", 3, ["order"], kind="branches", cap=TINY)
     if stage == "no_sync":
-        yield case("three micro-batches", "gradients", 2, ["no_sync_sum", "no_sync_cost", "traffic"], micro=3,
-                   no_sync=True, cap=SMALL)
+        yield case("three micro-batches", "gradients", 2, ["no_sync_sum", "no_sync_cost", "mean", "traffic"],
+                   micro=3, no_sync=True, cap=SMALL)
         yield case("three micro-batches of three ranks", "gradients", 3, ["no_sync_sum"], micro=3, no_sync=True,
                    shares=[3, 0, 2], kind="tied", cap=SMALL)
 

@@ -7,7 +7,8 @@ export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd -P) || exit 1
 directory=${1-$here/../../build/pytorch_venv}
 command -v python3 >/dev/null || { echo "venv.sh: python3 is missing: scripts/setup.sh installs it" >&2; exit 1; }
-[ -x "$directory/bin/python" ] || python3 -m venv "$directory" || {
+# An interrupted call leaves a python without pip.
+"$directory/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv "$directory" || {
     echo "venv.sh: cannot make $directory (on Debian and Ubuntu, the package python3-venv is needed)" >&2
     exit 1
 }

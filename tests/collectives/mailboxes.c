@@ -11,6 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "arrays.h"
 #include "base/check.h"
 #include "base/rng.h"
 
@@ -259,6 +260,8 @@ static void give_turn(ucontext_t *from)
 {
     int before = turn;
     turn = draw_next();
+    if (turn != before)
+        arrays_turn(turn == NOBODY ? EVERYBODY : turn, rules.keep_send);
     if (turn == NOBODY)
         switch_context(from, &test, test_stack, test_stack_bytes);
     else if (turn != before)

@@ -17,6 +17,7 @@ enum { MOST_RANKS = 17 };
 typedef struct Rules {
     size_t stored_bytes; /* a longer message is done only when its receiver has started to receive it */
     bool strict;         /* report a message that was not waited for or not received, or whose elements were touched */
+    bool keep_send;      /* a write to send ends the process */
     uint64_t seed;       /* of who is next */
 } Rules;
 

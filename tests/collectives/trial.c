@@ -3,18 +3,12 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
+#include "arrays.h"
 #include "collectives.h"
 
-#ifdef __SANITIZE_ADDRESS__
-static size_t guard; /* the sanitizer sees what is written beyond an array */
-#else
-static size_t guard = 256;
-#endif
-enum { UNWRITTEN = 0xA5, GUARDED = 0x5C, DIGIT_BITS = 7, DIGIT = 127 };
+enum { UNWRITTEN = 0xA5, DIGIT_BITS = 7, DIGIT = 127 };
 
 static const struct {
     const char *name;
@@ -81,22 +75,6 @@ static void fill(const Trial *trial, int rank, void *array)
 
 /* ---- arrays ---- */
 
-static unsigned char *new_array(size_t bytes)
-{
-    unsigned char *array = malloc(bytes + guard > 0 ? bytes + guard : 1);
-    CHECK(array != NULL, "no memory");
-    memset(array, UNWRITTEN, bytes);
-    memset(array + bytes, GUARDED, guard);
-    return array;
-}
-
-static void expect_guard(const unsigned char *array, size_t bytes, int rank, const char *name)
-{
-    for (size_t i = 0; i < guard; i++)
-        if (array[bytes + i] != GUARDED)
-            mailboxes_fail("a wrong count or start of a chunk", "rank %d has written beyond the end of %s", rank, name);
-}
-
 void trial_run(Trial *trial, Outcome *outcome)
 {
     Collective c[MOST_RANKS];
@@ -105,8 +83,9 @@ void trial_run(Trial *trial, Outcome *outcome)
     *outcome = (Outcome){.dtype = trial->values == DIGITS ? DTYPE_I64 : DTYPE_F32};
     size_t bytes = trial->count * dtype_size(outcome->dtype);
     for (int rank = 0; rank < trial->ranks; rank++) {
-        outcome->send[rank] = new_array(bytes);
-        outcome->receive[rank] = in_place ? outcome->send[rank] : new_array(bytes);
+        outcome->receive[rank] = array_new(rank, RECEIVE, bytes);
+        memset(outcome->receive[rank], UNWRITTEN, bytes);
+        outcome->send[rank] = in_place ? outcome->receive[rank] : array_new(rank, SEND, bytes);
         fill(trial, rank, outcome->send[rank]);
         c[rank] = (Collective){.operation = trial->kind == BROADCAST ? OP_BROADCAST : OP_ALL_REDUCE,
                                .send = outcome->send[rank], .receive = outcome->receive[rank], .count = trial->count,
@@ -123,17 +102,9 @@ void trial_run(Trial *trial, Outcome *outcome)
         snprintf(what + length, sizeof what - (size_t)length, ", maximum");
     mailboxes_run(trial->ranks, &trial->rules, what, collectives[trial->kind].function, c, outcome->traffic);
     for (int rank = 0; rank < trial->ranks; rank++) {
-        expect_guard(outcome->receive[rank], bytes, rank, "receive");
-        expect_guard(outcome->send[rank], bytes, rank, "send");
-    }
-}
-
-void trial_free(const Trial *trial, Outcome *outcome)
-{
-    for (int rank = 0; rank < trial->ranks; rank++) {
-        if (outcome->receive[rank] != outcome->send[rank])
-            free(outcome->receive[rank]);
-        free(outcome->send[rank]);
+        array_expect_guards(rank, RECEIVE);
+        if (!in_place)
+            array_expect_guards(rank, SEND);
     }
 }
 
@@ -266,17 +237,4 @@ void expect_numbers(const Trial *trial, const Outcome *outcome)
         for (size_t i = 0; i < trial->count; i++)
             if (trial->kind != REDUCE_SCATTER || chunk_of(trial, i) == rank)
                 expect_number(trial, rank, i, ((const float *)outcome->receive[rank])[i]);
-}
-
-void expect_send_untouched(const Trial *trial, const Outcome *outcome)
-{
-    size_t bytes = trial->count * dtype_size(outcome->dtype);
-    unsigned char *before = new_array(bytes);
-    for (int rank = 0; rank < trial->ranks && outcome->send[rank] != outcome->receive[rank]; rank++) {
-        fill(trial, rank, before);
-        if (memcmp(before, outcome->send[rank], bytes) != 0)
-            mailboxes_fail("partial sums are added up in send; use receive or group_scratch()",
-                           "rank %d has written to send, which is another array than receive", rank);
-    }
-    free(before);
 }

@@ -24,17 +24,16 @@ typedef struct Trial {
 
 typedef struct Outcome {
     DType dtype;
-    unsigned char *send[MOST_RANKS], *receive[MOST_RANKS]; /* the same array if it is in place; owned */
+    unsigned char *send[MOST_RANKS], *receive[MOST_RANKS]; /* the same array if it is in place. Owned by arrays.c */
     Traffic traffic[MOST_RANKS];
 } Outcome;
 
+/* The outcome is there until the next one. */
 void trial_run(Trial *trial, Outcome *outcome);
-void trial_free(const Trial *trial, Outcome *outcome);
 
 /* These fail with a message. Each needs the Values that it names. */
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
 void expect_numbers(const Trial *trial, const Outcome *outcome);   /* ONE_NAN */
-void expect_send_untouched(const Trial *trial, const Outcome *outcome);
 
 #endif

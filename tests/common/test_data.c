@@ -135,6 +135,7 @@ static void image_headers_are_not_believed(void **state)
         {{3, 2, 4}, 18, "images of 2 x 4 pixels, but the model takes 6 numbers"},
         {{3, 0, 3}, 18, "images of 0 x 3 pixels"},
         {{3, 0x80000000, 0x80000000}, 18, "images of 2147483648 x 2147483648 pixels"},
+        {{1, 0x10000, 0x10000}, 18, "images of 65536 x 65536 pixels"}, /* in 32 bits the product would be 0 */
         {{0, 2, 3}, 0, "holds no image"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -222,6 +223,9 @@ static void open_images_not_installed(void *argument)
 static void missing_images_are_explained(void **state)
 {
     expect_images_die("error: --data: neither train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in");
+    assert_int_equal(mkdir(path_of("train-images-idx3-ubyte"), 0700), 0);
+    expect_images_die("/train-images-idx3-ubyte': Is a directory");
+    rmdir(path_of("train-images-idx3-ubyte"));
     expect_dies(open_images_not_installed, NULL, 2, "install the Debian/Ubuntu package dataset-fashion-mnist, or name");
     char long_name[PATH_MAX - sizeof "/train-images-idx3-ubyte.gz" + 2]; /* the whole path is one character too long */
     memset(long_name, 'x', sizeof long_name);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -210,6 +211,8 @@ static void unreadable_files_are_explained(void **state)
     expect_dies(open_text, "absent.txt", 2, "/absent.txt'; it must be");
     assert_int_equal(symlink("/dev/null", path_of("device")), 0);
     expect_dies(open_text, "device", 2, "/device' is no regular file");
+    assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
+    expect_dies(open_text, "pipe", 2, "/pipe' is no regular file"); /* and does not wait for a writer */
     write_file("text.txt", text, sizeof text);
     expect_dies(open_without_descriptors, "text.txt", 2, "/text.txt': Too many open files");
     write_file("text.txt.gz", text, sizeof text);

@@ -201,6 +201,19 @@ def last_micro_batch_only(self, parameter):
 plant("NoSyncSynchronizes", NoSync, "no_sync_cost", ready=Overlap.ready)
 plant("NoSyncNeverEnds", NoSync, "no_sync_sum", no_sync=never_synchronizes_again,
       finish_gradient_synchronization=lambda self: self.synchronizes and Overlap.finish_gradient_synchronization(self))
+def divides_by_micro_batches_too(self):
+    Overlap.finish_gradient_synchronization(self)
+    for parameter in self.module.parameters() if getattr(self, "micro", 0) else []:
+        parameter.grad /= 3
+
+
+def counts(self):
+    self.micro = 2
+    return NoSync.no_sync(self)
+
+
+plant("DividesByMicroBatchesToo", NoSync, "mean", no_sync=counts,
+      finish_gradient_synchronization=divides_by_micro_batches_too)
 plant("LastMicroBatchOnly", NoSync, "no_sync_sum", ready=last_micro_batch_only)
 
 

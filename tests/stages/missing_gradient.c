@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     device_init(pg_local_rank(pg), 1);
     const Case c = read_case(argv);
     train(pg, &c, false, 1);
-    train(pg, &c, true, 5);
+    train(pg, &c, true, c.step + 3);
     job_close(pg);
     return argc < 3;
 }

@@ -139,13 +139,16 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
-    Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed, .branches = branches_of[buckets],
-                 .micro_batches = row->value[MICRO_BATCHES] == 1 ? 3 : 1,
+    const bool plain = row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] == 0; /* with 2^20 elements */
+    Mode mode = {.width = width > 0 ? width : !large ? 6 : plain ? 1040 : 300, .seed = seed,
+                 .branches = branches_of[buckets],
+                 .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
+    const size_t all = (size_t)1 << 40; /* no int holds it */
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {1 << 30, long_first ? 5 * bytes : 2 * bytes, 0};
-    const size_t cap[] = {1 << 30, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
+    const size_t first_cap[] = {all, long_first ? 5 * bytes : 2 * bytes, 0};
+    const size_t cap[] = {all, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
@@ -176,9 +179,10 @@ static void give_later_steps(Mode *mode)
 static void choose_later_steps(Mode *modes, int count)
 {
     int first = 0, last = count - 1;
-    while (first < last && modes[first].branches < 8)
+    while (first < last && (modes[first].branches < 8 || modes[first].algorithm == ALLREDUCE_MPI))
         first++;
-    while (last > first && (modes[last].branches < 8 || modes[last].branches > 32))
+    while (last > first && (modes[last].branches < 8 || modes[last].branches > 32 ||
+                            modes[last].algorithm == ALLREDUCE_MPI))
         last--;
     give_later_steps(&modes[first]);
     give_later_steps(&modes[last]);
@@ -234,15 +238,15 @@ int fan_weight(const Mode *mode, int branch)
     return 1 + branch * (mode->biases ? 2 : 1);
 }
 
-/* A bias has three dimensions, so that its size is not the product of the first two. */
+/* A bias has four dimensions, so that its size is not the product of the first ones. */
 static void add_parameter(Fan *fan, const char *kind, int branch, const Mode *mode, Rng *rng)
 {
     const bool is_bias = strcmp(kind, "bias") == 0;
-    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
+    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
     char name[32] = "trunk.weight";
     if (branch >= 0)
         snprintf(name, sizeof name, "branch%d.%s", branch, kind);
-    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 3 : 2, shape);
+    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 4 : 2, shape);
     parameter->tensor.requires_grad = parameter->index != mode->frozen;
     init_uniform(parameter, rng, sqrtf(3) / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
 }
@@ -316,7 +320,7 @@ Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch
     for (int i = 0; i < MODE_SAMPLES * mode->width && mode->overflows && step == 2; i++)
         ((float *)targets->data)[i] *= 2e5f;
     if (mode->not_finite && rank == 0 && step == 2 && micro_batch + 1 == mode->micro_batches)
-        ((float *)targets->data)[0] = NAN;
+        ((float *)targets->data)[0] = mode->seed % 4 == 1 ? NAN : INFINITY;
     Tensor *h = op_linear(tape, inputs, &items[0]->tensor, NULL);
     record_order(mode, rank, step, order);
     for (int i = 0; i < mode->branches; i++) {

@@ -119,9 +119,23 @@ Trial *trial_create(ProcessGroup *pg, const Mode *mode)
     return trial;
 }
 
+/* take_weights() has given both models the same. */
+static void expect_weights_of_its_own(const Trial *trial)
+{
+    for (int i = 0; i < trial->whole.parameters.count; i++) {
+        const float *got = rank_tensor(trial, i)->data, *want = trial->whole.parameters.items[i]->tensor.data;
+        if (got == NULL || memcmp(got, want, (size_t)elements(trial, i) * sizeof *got) != 0)
+            fail_msg("rank %d: after ddp_destroy() %s does not have its last weights (%s); usual cause: they are not "
+                     "gathered before the shards are freed", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, trial->mode->title);
+    }
+}
+
 void trial_free(Trial *trial)
 {
     ddp_destroy(trial->ddp);
+    if (trial->keeps_weights)
+        expect_weights_of_its_own(trial);
     for (int i = 0; i < trial->whole.parameters.count; i++)
         free(trial->size[i]);
     free(trial->size);
@@ -209,7 +223,7 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
     CHECK(got != want, "the gradient of %s is the memory with which the test compares it", trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
-        if (got[k] == want[k] || fabsf(got[k] - want[k]) <= allowed || (!isfinite(want[k]) && !isfinite(got[k])))
+        if (got[k] == want[k] || (isfinite(want[k]) ? fabsf(got[k] - want[k]) <= allowed : !isfinite(got[k])))
             continue;
         const bool rounding = fabsf(got[k] - want[k]) <= tolerance(trial, trial->size[i][begin + k], step);
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",

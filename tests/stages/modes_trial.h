@@ -15,6 +15,7 @@ typedef struct Trial {
     void *whole_gradients;
     Ddp *ddp;
     bool exact;  /* gradients must have the expected bits */
+    bool keeps_weights; /* trial_free(): the model must have its last weights after ddp_destroy() */
     float **size; /* by parameter: sums of absolute gradients; owned */
     void (*before_backward)(bool begins); /* called around ddp_before_backward(); may be NULL */
     void (*after_events)(void);           /* called between backward and ddp_after_backward(); may be NULL */

@@ -53,13 +53,13 @@ static double compare_updated_weights(Pair *pair, long step, const char *what, d
     return pair_compare_weights(pair, when, what, tolerance, hint);
 }
 
-/* ---- one training ---- */
-
-/* Returns the largest difference between weights after the step. */
-static double train_step(Pair *pair, long step, const char *what, double tolerance)
+/* Returns the largest difference between weights. count: models of which gradients are computed now, this one first. */
+static double train_step(Pair *const *pairs, int count, long step, const char *what, double tolerance)
 {
-    expect_zero_gradients(pair, step, what);
-    pair_ranks_gradient(pair);
+    Pair *pair = pairs[0];
+    if (count > 0)
+        expect_zero_gradients(pair, step, what);
+    pairs_ranks_gradients(pairs, count);
     pair_compare_weights(pair, "before the optimizer", what, tolerance,
                          "the parameter itself (tensor.data) was reduced or scaled, not its gradient (tensor.grad)");
     pair_whole_gradient(pair, step);
@@ -77,13 +77,11 @@ static void train_and_compare(Options options, int64_t samples, const char *froz
     pair_compare_weights(pair, "before step 1", what, 0, "ddp_create() must broadcast EVERY parameter from rank 0, so "
                                                          "that all ranks start with its weights");
     for (long step = 0; step < options.steps; step++)
-        worst = fmax(worst, train_step(pair, step, what, tolerance));
+        worst = fmax(worst, train_step(&pair, 1, step, what, tolerance));
     print_message("  stage %d, %d ranks, %s: largest difference %.2e in %ld steps\n", ddp_stage_number,
                   pg_world_size(pg), what, worst, options.steps);
     pair_free(pair);
 }
-
-/* ---- the same start ---- */
 
 /* The rank whose random initial weights this rank holds; -1: no rank's, or a mixture. */
 static int rank_of_weights(const Pair *pair)
@@ -100,12 +98,12 @@ static int rank_of_weights(const Pair *pair)
     return found;
 }
 
-static void check_same_start(const char *model, int zero)
+static void check_same_start(const char *model, const char *not_trained, int zero)
 {
     Options options = toy_options(model);
     options.ddp.zero = zero;
     /* What is not trained must be broadcast, too. */
-    Pair *pair = pair_create(pg, &options, 24, strcmp(model, "gpt") == 0 ? "transformer.h.0.attn.c_attn.weight" : NULL);
+    Pair *pair = pair_create(pg, &options, 24, not_trained);
     ddp_gather_weights(pair->ddp);
     int32_t mine = rank_of_weights(pair), *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
     pg_all_gather(pg, &mine, all, 1, DTYPE_I32, "whose weights");
@@ -130,9 +128,10 @@ static void check_same_start(const char *model, int zero)
 
 static void test_same_start(void **state)
 {
+    static const char *const not_trained[] = {NULL, "fc2.bias", "transformer.h.0.attn.c_attn.weight"};
     for (int zero = 1; zero <= (LOCKSTEP_STAGE == 5 ? 3 : 1); zero++)
         for (int i = 0; i < 3; i++)
-            check_same_start(models[i], zero);
+            check_same_start(models[i], not_trained[i], zero);
 }
 
 /* ---- what is sent ---- */
@@ -228,10 +227,11 @@ static void test_sgd_with_momentum_and_decay(void **state)
 static void test_two_models_at_once(void **state)
 {
     const Options options[] = {toy_options("mlp-toy"), toy_options("gpt")};
+    const char *const names[] = {"the first of two models", "the second of two models"};
     Pair *pairs[] = {pair_create(pg, &options[0], 240, NULL), pair_create(pg, &options[1], 240, NULL)};
     CHECK(pairs[0]->ddp != pairs[1]->ddp, "ddp_create() returned the first model's Ddp for a second one: it is static");
-    for (long i = 0; i < 8; i++) /* 4 steps of each, in turns */
-        train_step(pairs[i % 2], i / 2, i % 2 == 0 ? "the first of two models" : "the second of two models", 1e-5);
+    for (long i = 0; i < 8; i++) /* 4 steps of each: 2 in turns, 2 together */
+        train_step(&pairs[i % 2], i < 4 ? 1 : i % 2 == 0 ? 2 : 0, i / 2, names[i % 2], 1e-5);
     pair_free(pairs[0]);
     pair_free(pairs[1]);
 }

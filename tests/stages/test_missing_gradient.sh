@@ -58,7 +58,7 @@ check()
             "trained parameter has its gradient")"
     elif [ "$culprit" -ge 0 ] && [ "$faults" -ne 1 ]; then
         fail "expected one fault, from the rank that lacks the gradient, got $faults"
-    elif grep -a -q "has done step [$3-9]\$" "$scratch/out" || ! grep -a -q "has done step $(($3 - 1))\$" \
+    elif grep -a -q "has done step $3\$" "$scratch/out" || ! grep -a -q "has done step $(($3 - 1))\$" \
         <(echo "has done step -1" && cat "$scratch/out"); then
         fail "expected the fault in step $3; done: $(tr '\n' ';' <"$scratch/out")"
     fi
@@ -71,7 +71,7 @@ check_other_model()
     run "$3" "$2"
     if ! grep -a -q '^missing_gradient: error: the ranks have different models: parameter '"$4" "$scratch/err"
     then
-        fail "nothing says so (status $status, 124 means that it hung); $(what_came '^rank [0-9]' "ddp_create() does" \
+        fail "nothing says so (status $status, 124 means that it hung); $(what_came 'collective|truncated' "ddp_create() does" \
             "not begin with replicas_check_same_model()")"
     elif [ "$status" -eq 0 ]; then
         fail "the status is 0"
@@ -94,7 +94,7 @@ try check_other_model 2 1 frozen '3 is branch1\.bias'
 try check_other_model 2 0 shape '2 is branch1\.weight'
 try check 1 -1 2 0 1 fp32 1 $small
 try check 2 0 0 0 1 fp32 2 $one_bucket
-try check 2 1 3 0 1 fp32 1 $small
+try check 2 1 33 0 1 fp32 1 $small # a stage must not stop to look after a while
 try check 3 2 2 0 1 fp32 2 $small
 try check 2 -1 2 0 1 fp32 1 $one_bucket
 if [[ $program =~ stage[345]$ ]]; then # those that have micro-batches, and two that send 16 bits

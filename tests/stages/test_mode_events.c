@@ -107,8 +107,8 @@ static void check_goes_on(const Mode *mode)
 
 static void test_backward_goes_on_in_all_modes(void **state)
 {
-    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
-                             .several = true}, check_goes_on);
+    try_modes((ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true},
+              check_goes_on);
 }
 
 /* ---- forward goes on (stage 5) ---- */

@@ -44,7 +44,7 @@ static void check_gradients(const Mode *mode)
         trial_update(trial);
     }
     trial_set_link(pg, mode, 0);
-    ddp_gather_weights(trial->ddp);
+    trial->keeps_weights = true;
     trial_free(trial);
 }
 
@@ -176,7 +176,9 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
 }
 
 /* What the program has from malloc(). Each thread keeps some of what it freed, which counts, too; but a leak makes most
- * steps a new maximum, also one that ddp_destroy() ends. (The address sanitizer's malloc() always says 0.) */
+ * steps a new maximum, also one that ddp_destroy() ends. With MPI's sums it also grows in a right stage that sends from
+ * new memory in each step (seen with MPICH 4.0.2), so these modes are left out. (The address sanitizer's malloc() always
+ * says 0.) */
 static void expect_no_growth(const Mode *mode, int step)
 {
     enum { KEPT = 8 << 10, MOST_RISES = 16 };
@@ -216,7 +218,8 @@ static void check_traffic(const Mode *mode)
         const size_t first = mode->options.zero == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
         expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
         expect_between(mode, "collectives that are no gathers", "after the update", (size_t)(got.sums + got.others), 0, 0);
-        expect_no_growth(mode, step);
+        if (mode->algorithm != ALLREDUCE_MPI)
+            expect_no_growth(mode, step);
     }
     travels = NULL;
     trial_set_link(pg, mode, 0);

@@ -127,24 +127,32 @@ static void bucket_0_is_still_there(Run *run, Parameter *needed)
     if (atomic_load(&seen.released) || run_bucket(run, needed) != 1)
         return;
     if (atomic_load(&seen.gave_up))
-        fail_msg("backward waits for the reduce-scatter of bucket 0 before it goes on to bucket 1: nothing is hidden");
+        fail_msg("--zero %d: backward waits for the reduce-scatter of bucket 0 before it goes on to bucket 1: nothing is "
+                 "hidden", run->options.ddp.zero);
     for (int i = 0; i < parameters->count; i++)
         if (run_bucket(run, parameters->items[i]) == 0 && parameters->items[i]->tensor.grad == NULL)
-            fail_msg("--zero 2: the gradient of %s was dropped while its reduce-scatter still reads it: work_wait() "
-                     "must come before shards_drop_gradients()", parameters->items[i]->name);
+            fail_msg("--zero %d: the gradient of %s was dropped while its reduce-scatter still reads it: work_wait() "
+                     "must come before shards_drop_gradients()", run->options.ddp.zero, parameters->items[i]->name);
     atomic_store(&seen.released, true);
 }
 
 static void test_gradients_stay_until_they_are_sent(void **state)
 {
-    const Options options = run_options("gpt", 2);
-    Run *run = run_create(&options);
-    run_intercept(run, NULL, bucket_0_is_still_there);
-    seen_hold(OP_REDUCE_SCATTER, 0);
-    run_micro_batch(run, true);
-    pg_barrier(pg);
-    seen.held_bucket = -1;
-    run_free(run);
+    for (int zero = 2; zero <= 3; zero++) {
+        if (!run_has_level(zero))
+            continue;
+        const Options options = run_options("gpt", zero);
+        Run *run = run_create(&options);
+        run_micro_batch(run, true); /* level 3 learns the order */
+        run_update(run, 0);
+        run_intercept(run, NULL, bucket_0_is_still_there);
+        pg_barrier(pg); /* the communication thread is idle */
+        seen_hold(OP_REDUCE_SCATTER, 0);
+        run_micro_batch(run, true);
+        pg_barrier(pg);
+        seen.held_bucket = -1;
+        run_free(run);
+    }
 }
 
 /* ---- what operations read ---- */

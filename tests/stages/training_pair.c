@@ -22,6 +22,14 @@ static Parameter *parameter_named(const ParameterList *list, const char *name)
     FAULT("the model has no parameter %s", name);
 }
 
+/* A bias becomes a buffer, which is not trained either, and is broadcast, too. */
+static void freeze(Parameter *parameter)
+{
+    parameter->tensor.requires_grad = false;
+    if (strstr(parameter->name, ".bias") != NULL)
+        parameter_make_buffer(parameter);
+}
+
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
 {
@@ -32,8 +40,8 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     pair->ranks = replica_lend(&pair->options, options->seed + (uint64_t)pg_rank(pg), options->steps);
     replica_create(&pair->whole, &pair->options, options->seed, options->steps); /* as rank 0 */
     if (frozen != NULL) {
-        parameter_named(&pair->ranks->model.parameters, frozen)->tensor.requires_grad = false;
-        parameter_named(&pair->whole.model.parameters, frozen)->tensor.requires_grad = false;
+        freeze(parameter_named(&pair->ranks->model.parameters, frozen));
+        freeze(parameter_named(&pair->whole.model.parameters, frozen));
     }
     pair->ddp = ddp_create(pg, &pair->ranks->model.parameters, &pair->ranks->tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
@@ -121,28 +129,44 @@ static void expect_level(const Pair *pair)
                  zero == 3 && weights == trained ? "weights" : "gradients");
 }
 
-static void train_on_ranks(Pair *pair)
+/* Each call is made for all models, then the next one: so what a stage keeps from call to call must be each Ddp's own. */
+static void micro_batch(Pair *const *pairs, int count, bool last)
 {
-    for (int k = 0; k < pair->options.accumulate; k++) {
-        const Batch *batch = loader_next(pair->loader);
-        ddp_before_forward(pair->ddp, k + 1 == pair->options.accumulate);
-        Tensor *loss = replica_loss(pair->ranks, &pair->dataset, batch->inputs, batch->targets, batch->samples);
-        ddp_before_backward(pair->ddp, loss);
-        replica_backward(pair->ranks, loss);
-        ddp_after_backward(pair->ddp, replica_gradient_scale(pair->ranks, batch->global_samples));
+    Tensor *loss[MOST_PAIRS];
+    int64_t samples[MOST_PAIRS];
+    for (int i = 0; i < count; i++) {
+        const Batch *batch = loader_next(pairs[i]->loader);
+        ddp_before_forward(pairs[i]->ddp, last);
+        loss[i] = replica_loss(pairs[i]->ranks, &pairs[i]->dataset, batch->inputs, batch->targets, batch->samples);
+        samples[i] = batch->global_samples;
     }
-    if (LOCKSTEP_STAGE == 5)
-        expect_level(pair);
-    gather_gradients(pair);
-    ddp_gather_weights(pair->ddp);
+    for (int i = 0; i < count; i++)
+        ddp_before_backward(pairs[i]->ddp, loss[i]);
+    for (int i = 0; i < count; i++)
+        replica_backward(pairs[i]->ranks, loss[i]);
+    for (int i = 0; i < count; i++)
+        ddp_after_backward(pairs[i]->ddp, replica_gradient_scale(pairs[i]->ranks, samples[i]));
+}
+
+void pairs_ranks_gradients(Pair *const *pairs, int count)
+{
+    for (int k = 0; k < pairs[0]->options.accumulate && !in_judge(); k++)
+        micro_batch(pairs, count, k + 1 == pairs[0]->options.accumulate);
+    for (int i = 0; i < count; i++) {
+        if (!in_judge()) {
+            if (LOCKSTEP_STAGE == 5)
+                expect_level(pairs[i]);
+            gather_gradients(pairs[i]);
+            ddp_gather_weights(pairs[i]->ddp);
+        }
+        judged_gradients(&pairs[i]->ranks->model.parameters);
+        judged_weights(&pairs[i]->ranks->model.parameters);
+    }
 }
 
 void pair_ranks_gradient(Pair *pair)
 {
-    if (!in_judge())
-        train_on_ranks(pair);
-    judged_gradients(&pair->ranks->model.parameters);
-    judged_weights(&pair->ranks->model.parameters);
+    pairs_ranks_gradients(&pair, 1);
 }
 
 void pair_update(Pair *pair, long step)

@@ -32,6 +32,9 @@ void pair_free(Pair *pair);
 
 /* Forward, backward and synchronisation of the next step on all ranks, without the update. Collective. */
 void pair_ranks_gradient(Pair *pair);
+/* The same of several models at once, at most MOST_PAIRS, with equally many micro-batches. */
+enum { MOST_PAIRS = 2 };
+void pairs_ranks_gradients(Pair *const *pairs, int count);
 
 /* The optimizer's step in both. Collective. */
 void pair_update(Pair *pair, long step);

@@ -146,7 +146,8 @@ void watch_backward_is_over(Watch *watch)
 void watch_follow_rank_0(Watch *watch)
 {
     memcpy(watch->plan_order, watch->order, sizeof watch->order);
-    watch->planned = watch->count;
+    watch->planned = watch->count; /* another rank may have fewer events */
+    pg_broadcast(watch->pg, &watch->planned, 1, DTYPE_I32, 0, "number of events that the test expects");
     pg_broadcast(watch->pg, watch->plan_order, (size_t)watch->planned, DTYPE_I32, 0, "order that the test expects");
 }
 

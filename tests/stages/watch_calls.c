@@ -13,6 +13,7 @@
 
 static int started;                       /* sums of buckets, in this backward pass */
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
+static int asked; /* in that event: calls of work_test() that said no */
 static bool in_before_backward;           /* ddp_before_backward() is running */
 char watch_title[224];
 
@@ -24,6 +25,7 @@ int calls_started(void)
 void calls_must_not_wait(const Parameter *in)
 {
     must_not_wait_in = in;
+    asked = 0;
 }
 
 void watch_set_title(const char *text)
@@ -211,6 +213,8 @@ bool __wrap_work_test(Work *work)
     const bool done = __real_work_test(work);
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
+    if (must_not_wait_in != NULL && !done && ++asked > 2 * (started + gathers) + 2)
+        check_does_not_wait("work_test(), again and again for the same collective,");
     return done;
 }
 

@@ -5,23 +5,16 @@ function(lockstep_program_tests number)
     if(NOT cmocka_FOUND)
         return()
     endif()
-    # The command line is the same code in every stage: stage 1 is tested on one and two ranks, stage 4 (which has all
-    # flags but one) on one. test_options.c tests which stages have a flag; the others are tested in the slow suite.
+    # The command line is the same code in every stage, and test_refusals.c tests it: so two ranks only in stage 1.
+    lockstep_script(stage${number}_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage${number}>
+                    ${MPIEXEC_EXECUTABLE})
     if(number EQUAL 1)
-        lockstep_script(stage1_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage1> ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage1_on_the_way "stage1;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
-        if(LOCKSTEP_OPEN_MPI) # 350 mistakes on 2 ranks: its launcher takes a second longer where a rank has failed
-            set_tests_properties(stage1_command_line PROPERTIES TIMEOUT 1800)
-        endif()
     else()
-        lockstep_script(stage${number}_command_line cli 1 train/test_cli.sh $<TARGET_FILE:train_stage${number}>)
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
-        if(NOT number EQUAL 4)
-            set_property(TEST stage${number}_command_line APPEND PROPERTY LABELS slow)
-        endif()
     endif()
     if(LOCKSTEP_WITH_CUDA) # what can be seen of it without a GPU
         lockstep_script(stage${number}_cuda_command_line cli 2 gpu/test_cuda_cli.sh $<TARGET_FILE:train_stage${number}_cuda>

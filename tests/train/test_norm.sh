@@ -76,9 +76,6 @@ trained --norm batch --batch-size 30 --steps 2 --save "$scratch/normalized"
 refused "normalized: .*--norm batch or sync-batch" --batch-size 30 --steps 4 --resume "$scratch/normalized"
 trained --norm sync-batch --batch-size 30 --steps 4 --resume "$scratch/normalized" # it says so
 grep -q -- "--norm" "$scratch/err" "$scratch/out" || fail "resumed with another --norm, without a word"
-refused "depend on the number of ranks" --norm batch --steps 2 --verify
-refused "needs those of all at once" --norm sync-batch --steps 2 --verify exact
-refused "not for model gpt" --model gpt --norm batch --steps 2
 ranks=1
 trained --norm batch --batch-size 70 --steps 20 "${accumulate[@]}" --verify exact
 

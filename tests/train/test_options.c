@@ -1,5 +1,5 @@
-/* test_options.c: the values that a command line gives. (What they come to: test_settings.c. Wrong calls: test_cli.sh,
- * with the real program.) */
+/* test_options.c: the values that a command line gives. (What they come to: test_settings.c. Mistakes:
+ * test_refusals.c.) */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -212,91 +212,11 @@ static void the_optimizer_decides_on_the_rate(void **state)
     assert_number(parse("--lr 0.25 --lr 0.5", 1).lr, 0.5);
 }
 
-static void parse_in_child(void *argument)
-{
-    Words *words = argument;
-    Options options;
-    options_parse(&options, words->count, words->list, words->stage);
-}
-
-/* A sample of the refusals; test_cli.sh has them all. */
-static void mistakes_are_named(void **state)
-{
-    static const struct {
-        int stage;
-        const char *line, *message;
-    } mistakes[] = {
-        {1, "--step 3", "--step: no such flag; flags cannot be shortened: is it --steps?"},
-        {1, "--bucket-cap-mb 3", "--bucket-cap-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
-        {2, "--rebuild-buckets", "take stage3_overlap"},
-        {3, "--precision bf16", "stage4_accumulation has bf16"},
-        {4, "--zero 3", "--zero: stage 4 (accumulation) has no sharding: take stage5_sharded"},
-        {5, "--rebuild-buckets", "--rebuild-buckets: not in stage 5"},
-        {5, "--zero 3 --find-unused-parameters", "--find-unused-parameters: not with --zero 3"},
-        {5, "--zero 3 --static-graph", "--static-graph: not with --zero 3"},
-        {1, "--ranks-per-host 2", "--ranks-per-host: needs --allreduce hierarchical"},
-        {1, "--dropout 1", "--dropout: '1' is not a number from 0 to 0.9999"},
-        {1, "--model gpt --skip-layer 5", "--skip-layer: the model has only 4 block(s)"},
-        {5, "--model gpt --zero 3 --skip-layer 1", "--skip-layer: leaves parameters unused, which --zero 3"},
-        {1, "--recompute", "--recompute: not for model mlp; --model gpt and gpt2 have it"},
-        {1, "--skip-layer 1", "--skip-layer: of an MLP only layer 2 can be left out"},
-        {1, "--skip-layer 2 --hidden 8,9", "--skip-layer: of an MLP only layer 2 can be left out"},
-        {1, "--share-gpu", "--share-gpu: this program computes on the CPU"},
-        {1, "--lr nan", "--lr: 'nan' is not a number"},
-        {1, "--lr 0x10", "--lr: '0x10' is not a number"},
-        {1, "--steps 1e3", "--steps: '1e3' is not a whole number"},
-        {1, "--steps 1 --epochs 1", "--epochs: not together with --steps"},
-        {1, "--model gpt --heads 3", "--heads: 3 heads cannot share"},
-        {1, "--model gpt --activation relu", "--activation: not for model gpt"},
-        {1, "--rank-samples 3,x", "--rank-samples: '3,x' is not N0,N1,...: up to 256 whole numbers"},
-        {1, "--mask-tokens 0.5", "--mask-tokens: not for model mlp; --model gpt and gpt2 have it"},
-        {1, "--binary-data", "--binary-data: not for model mlp; --model gpt and gpt2 have it"},
-        {1, "--model gpt --mask-tokens 1", "--mask-tokens: '1' is not a number from 0 to 0.9999"},
-        {1, "--model gpt --mask-tokens 0.5 --join initial", "--mask-tokens: not together with --join initial"},
-        {1, "--join --drop-last", "--drop-last: not together with --join"},
-        {1, "--save --json", "--save: needs a value, but --json follows"},
-        {1, "--model gpt2 --generate 5", "--generate: writes bytes, and gpt2 has a vocabulary of 50257 tokens"},
-        {1, "--on-nan go", "--on-nan: 'go' is unknown; the choices are: stop, skip"},
-    };
-    for (size_t i = 0; i < sizeof mistakes / sizeof mistakes[0]; i++) {
-        Words words;
-        words_split(&words, mistakes[i].line, mistakes[i].stage);
-        expect_dies(parse_in_child, &words, 2, mistakes[i].message);
-    }
-}
-
-/* 0 often means "never": a number that is too near to 0 is not taken for it, whatever the flag. */
-static void numbers_do_not_become_zero(void **state)
-{
-    static const char *const flags[] = {"--model gpt --mask-tokens ", "--lr ", "--momentum ", "--weight-decay ",
-        "--clip-grad-norm ", "--precision fp16 --loss-scale ", "--wire 1,", "--timeout ", "--bucket-cap-mb ",
-        "--first-bucket-mb "};
-    static const char *const numbers[] = {"1e-400", "0.01e-400", "1e-42", "-1e-400", "4e-46", "1.1754e-38"};
-    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
-        for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
-            char line[100];
-            Words words;
-            const bool zero_is_in_range = f != 1 && f != 5 && f != 7;
-            snprintf(line, sizeof line, "%s%s", flags[f], numbers[n]);
-            words_split(&words, line, 4);
-            expect_dies(parse_in_child, &words, 2,
-                        zero_is_in_range ? "is too near to 0 for float32" : "is not a number from");
-        }
-    }
-    Words words;
-    words_split(&words, "--wire 1e-400,5", 1);
-    expect_dies(parse_in_child, &words, 2, "--wire: '1e-400,5' is too near to 0");
-    assert_number(parse("--clip-grad-norm 0e5 --weight-decay 0.000", 1).clip_grad_norm, 0);
-    assert_number(parse("--clip-grad-norm 1.2e-38", 1).clip_grad_norm, 1.2e-38);
-    assert_number(parse("--wire 1,0", 1).group.wire_latency, 0);
-}
-
 int main(void)
 {
     return run_cases("options", cmocka_unit_test(mlp_is_the_default), cmocka_unit_test(each_model_has_its_defaults),
                      cmocka_unit_test(flags_of_the_model_reach_their_fields),
                      cmocka_unit_test(flags_of_the_update_reach_their_fields), cmocka_unit_test(resume_names_a_file),
                      cmocka_unit_test(flags_of_later_stages), cmocka_unit_test(verify_takes_an_optional_word),
-                     cmocka_unit_test(own_data_is_a_list), cmocka_unit_test(the_optimizer_decides_on_the_rate),
-                     cmocka_unit_test(mistakes_are_named), cmocka_unit_test(numbers_do_not_become_zero));
+                     cmocka_unit_test(own_data_is_a_list), cmocka_unit_test(the_optimizer_decides_on_the_rate));
 }

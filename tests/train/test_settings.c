@@ -1,5 +1,6 @@
 /* test_settings.c: what flags come to in a run, whether they fit its ranks, and how checkpoints and the summary of --json
  * name them. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@
 typedef struct World {
     Options options;
     int size;
+    const char *flags; /* of the options */
 } World;
 
 /* A run's group says what --allreduce auto stands for; here it is always MPI. */
@@ -27,39 +29,47 @@ static void check_world(void *argument)
     options_check_world(&world->options, &resolved, world->size);
 }
 
-static void the_batch_must_reach_every_rank(void **state)
+static void check_in_child(void *argument)
 {
-    World world = {parse("--batch-size 6 --accumulate 2", 3), 3};
-    check_world(&world);
-    world.size = 4;
-    expect_dies(check_world, &world, 2, "give at least 8");
+    const World *world = argument;
+    fprintf(stderr, "\"%s\" on %d rank(s): ", world->flags, world->size); /* for the failure's message */
+    check_world(argument);
 }
 
-static void own_data_must_fit_the_ranks(void **state)
+/* The same flags are right on one number of ranks and wrong on another. */
+static void flags_must_fit_the_ranks(void **state)
 {
-    World world = {parse("--batch-size 6 --rank-samples 5,0,1", 1), 3};
-    check_world(&world);
-    world.size = 2;
-    expect_dies(check_world, &world, 2, "--rank-samples: has 3 number(s) for 2 rank(s)");
-    world = (World){parse("--batch-size 7 --rank-samples 5,0,1", 1), 3};
-    expect_dies(check_world, &world, 2, "7 is no multiple of 3 ranks; give 9");
-    world = (World){parse("--allreduce hierarchical --ranks-per-host 2", 1), 3};
-    expect_dies(check_world, &world, 2, "--ranks-per-host: 3 ranks are not a whole number of hosts with 2");
-    world = (World){parse("--shard-ranks 2", 5), 3};
-    expect_dies(check_world, &world, 2, "--shard-ranks: 3 ranks are not a whole number of groups of 2");
-    world = (World){parse("--batch-size 6 --rank-samples 0,0,0", 1), 3};
-    expect_dies(check_world, &world, 2, "--rank-samples: no rank has any sample");
-}
-
-/* The sum of two numbers does not depend on their order; that of three does. */
-static void exact_needs_the_ordered_sum(void **state)
-{
-    World world = {parse("--verify exact", 1), 2};
-    check_world(&world);
-    world.size = 3;
-    expect_dies(check_world, &world, 2, "--allreduce ordered");
-    world.options = parse("--verify exact --allreduce ordered", 1);
-    check_world(&world);
+    static const struct {
+        int stage;
+        const char *flags;
+        int right, wrong; /* numbers of ranks */
+        const char *message;
+    } cases[] = {
+        {1, "--batch-size 1", 1, 2, "--batch-size: "},
+        {3, "--batch-size 6 --accumulate 2", 3, 4, "give at least 8"},
+        {1, "--batch-size 6 --rank-samples 5,0,1", 3, 2, "--rank-samples: has 3 number(s) for 2 rank(s)"},
+        {1, "--batch-size 8 --rank-samples 5,0", 2, 3, "--rank-samples: has 2 number(s) for 3 rank(s)"},
+        {1, "--batch-size 7 --rank-samples 5,0,1", 0, 3, "7 is no multiple of 3 ranks; give 9"},
+        {1, "--batch-size 6 --rank-samples 0,0,0", 0, 3, "--rank-samples: no rank has any sample"},
+        {1, "--allreduce hierarchical --ranks-per-host 2", 4, 3,
+         "--ranks-per-host: 3 ranks are not a whole number of hosts with 2"},
+        {5, "--shard-ranks 2", 4, 3, "--shard-ranks: 3 ranks are not a whole number of groups of 2"},
+        /* the sum of two numbers does not depend on their order; that of three does */
+        {1, "--verify exact", 2, 3, "--allreduce ordered"},
+        {4, "--verify --grad-dtype bf16", 0, 1, "--verify: whole batches send nothing, so they lack"},
+        {1, "--verify --norm batch", 1, 2, "--verify: with --norm batch each rank normalizes over its own samples"},
+        {1, "--verify exact --norm sync-batch", 1, 2, "--verify: exact computes one rank's share after the other"},
+        {4, "--verify exact --norm sync-batch --grad-dtype bf16", 1, 2,
+         "--verify: not with --norm and --grad-dtype together"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        World world = {parse(cases[i].flags, cases[i].stage), cases[i].wrong, cases[i].flags};
+        expect_dies(check_in_child, &world, 2, cases[i].message);
+        world.size = cases[i].right;
+        if (world.size > 0)
+            check_world(&world);
+    }
+    check_world(&(World){parse("--verify exact --allreduce ordered", 1), 3, NULL});
 }
 
 /* The algorithm adds 16 bits only if it can do so in rank order; on 2 ranks, every order is that of the ranks. */
@@ -77,7 +87,8 @@ static void what_flags_come_to(void **state)
         {"--allreduce hierarchical", 3, {BACKEND_MPI, ALLREDUCE_HIERARCHICAL, true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const Resolved expected = cases[i].expected, got = resolve(&(World){parse(cases[i].flags, 4), cases[i].ranks});
+        const World world = {parse(cases[i].flags, 4), cases[i].ranks, cases[i].flags};
+        const Resolved expected = cases[i].expected, got = resolve(&world);
         if (got.backend != expected.backend || got.algorithm != expected.algorithm ||
             got.rank_order != expected.rank_order)
             fail_msg("\"%s\" on %d ranks: backend %d, algorithm %s, in rank order: %d", cases[i].flags, cases[i].ranks,
@@ -152,8 +163,6 @@ static void flags_become_json(void **state)
 
 int main(void)
 {
-    return run_cases("settings", cmocka_unit_test(the_batch_must_reach_every_rank),
-                     cmocka_unit_test(own_data_must_fit_the_ranks), cmocka_unit_test(exact_needs_the_ordered_sum),
-                     cmocka_unit_test(what_flags_come_to), cmocka_unit_test(flags_become_words),
-                     cmocka_unit_test(flags_become_json));
+    return run_cases("settings", cmocka_unit_test(flags_must_fit_the_ranks), cmocka_unit_test(what_flags_come_to),
+                     cmocka_unit_test(flags_become_words), cmocka_unit_test(flags_become_json));
 }
