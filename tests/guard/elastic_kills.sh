@@ -59,8 +59,10 @@ milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 checkpoint_step() {
     local length
     [ -s "$1" ] || { echo -1 && return; }
-    length=$(od -A n -t u8 -N 8 "$1" | tr -d ' ')
-    tail -c +9 "$1" | head -c "$length" | jq -r '.__metadata__.step // -1'
+    { # opened once: the next checkpoint may replace it meanwhile
+        length=$(head -c 8 | od -A n -t u8 | tr -d ' ')
+        head -c "$length" | jq -r '.__metadata__.step // -1'
+    } <"$1"
 }
 
 # begin KIND: starts the run in the background; process is that of elastic.sh
