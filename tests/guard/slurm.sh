@@ -131,7 +131,7 @@ within 30 grep -q 'steps [1-9][0-9]* to' "$work/job.out" ||
 within 200 is_in_state "$job" TIMEOUT || fail "the job has not ended at its time limit: $(state_of "$job")"
 within 30 no_rank_is_left || fail "ranks are left of a job whose time was over"
 "$@" "$train" --model mlp-toy --steps 1 --resume "$work/job.st" >"$work/out" 2>&1
-saved=$(grep -o 'saved after step [0-9]*' "$work/out" | grep -o '[0-9]*$')
+saved=$(grep -o 'saved after [0-9]* steps' "$work/out" | grep -o '[0-9]*')
 "$@" "$train" --model mlp-toy --steps $((${saved:-0} + 1)) --resume "$work/job.st" >"$work/out" 2>&1 ||
     fail "the checkpoint of a job whose time was over cannot be resumed"
 
