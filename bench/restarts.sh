@@ -51,7 +51,7 @@ launch() { # CONTENDER
         exec scripts/elastic.sh --ranks 2:2 "$train" --model gpt --save "$work/elastic.st" --save-every "$every" \
             --log "$work/run.csv"
     fi
-    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 LOGLEVEL=INFO
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 LOGLEVEL=INFO TMPDIR=$work
     exec "$python" -m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts "$kills" \
         bench/torch_elastic.py --save "$work/torch.pt" --save-every "$every"
 }
