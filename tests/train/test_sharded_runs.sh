@@ -40,13 +40,16 @@ refused() {
 # ---- checkpoints ----
 
 if [ -n "$stage4" ]; then
-    train 2 "$stage4" --steps 6 --save "$scratch/whole"
-    expected=$(hash_of_run)
+    curve=(--eval-every 2 --save-best) # level 3 gives up all weights after each evaluation
+    train 2 "$stage4" --steps 6 --save "$scratch/whole" "${curve[@]}" "$scratch/best4"
+    expected=$(hash_of_run) evaluations=$(jq .evaluations "$scratch/json")
     train 2 "$stage4" --steps 3 --save "$scratch/half"
     for zero in 1 2 3; do
-        train 2 "$stage5" --zero $zero --steps 6 --save "$scratch/saved" --save-every 3 --check-every 2
+        train 2 "$stage5" --zero $zero --steps 6 --save "$scratch/saved" --save-every 3 --check-every 2 "${curve[@]}" "$scratch/best5"
         [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: weights that differ from stage 4's"
+        [ "$(jq .evaluations "$scratch/json")" = "$evaluations" ] || fail "--zero $zero: other evaluations than stage 4's"
         cmp -s "$scratch/whole" "$scratch/saved" || fail "--zero $zero: the checkpoint differs from stage 4's"
+        cmp -s "$scratch/best4" "$scratch/best5" || fail "--zero $zero: the best state differs from stage 4's"
         train 2 "$stage5" --zero $zero --steps 6 --resume "$scratch/half"
         [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: a run that goes on from stage 4's checkpoint differs"
         train 2 "$stage5" --zero $zero --steps 3 --save "$scratch/saved"
