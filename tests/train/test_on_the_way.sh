@@ -126,7 +126,7 @@ ranks=1
     wait_for test -e place/best
     mv place away
 ) &
-toy+=(--steps 10000)
+toy+=(--steps 4000)
 run 1 "${toy[@]}" --eval-samples 0 --lr 1e-4 --eval-every 20 --save-best place/best # it improves all the time
 wait
 grep -q 'fault: .*--save-best: the best state of this run could not be written to place/best' err ||
@@ -141,7 +141,7 @@ run 1 "${toy[@]}" --steps 20 --lr 1000 --on-nan skip --log skipped
     wait_for test -s gone
     rm gone
 ) &
-run 1 "${toy[@]}" --steps 100000 --log gone
+run 1 "${toy[@]}" --steps 40000 --log gone
 wait
 grep -q "fault: .*gone: this run's rows are not there" err || fail "no line says that the log is gone"
 
