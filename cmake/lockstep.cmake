@@ -69,10 +69,14 @@ if(LOCKSTEP_NATIVE)
 endif()
 target_compile_options(lockstep_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${for_c}>"
                                                 "$<$<COMPILE_LANGUAGE:CUDA>:${for_cuda}>")
-if(LOCKSTEP_SANITIZE STREQUAL "address") # -g: reports name lines
-    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g)
+# -g1: reports name functions and lines. -O1: a build takes two thirds of the time that it takes with -O2.
+if(LOCKSTEP_SANITIZE STREQUAL "address")
+    set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=undefined)
 elseif(LOCKSTEP_SANITIZE STREQUAL "thread")
-    set(sanitizers -fsanitize=thread -fno-omit-frame-pointer -g)
+    set(sanitizers -fsanitize=thread)
+endif()
+if(LOCKSTEP_SANITIZE)
+    list(APPEND sanitizers -fno-omit-frame-pointer -g1 -O1)
 endif()
 target_compile_options(lockstep_flags INTERFACE ${sanitizers})
 target_link_options(lockstep_flags INTERFACE ${sanitizers})

@@ -177,7 +177,7 @@ static ParameterList seven_parameters(void)
     const int64_t shapes[PARAMETERS] = {1, 15, 64, 16, 17, 33, 100};
     ParameterList list = {0};
     for (int i = 0; i < PARAMETERS; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "weight%d", i);
         parameters_add(&list, name, 1, &shapes[i]);
     }

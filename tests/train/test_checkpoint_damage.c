@@ -152,13 +152,20 @@ static int load_quietly(const char *path)
     return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* The address sanitizer makes each child slow: then every fifth byte. (5 has no factor in common with 4 and 8.) */
+#ifdef __SANITIZE_ADDRESS__
+enum { STRIDE = 5 };
+#else
+enum { STRIDE = 1 };
+#endif
+
 static void test_truncated_at_every_length(void **unused)
 {
     size_t count = 0;
     save(test_path("whole"), &adamw);
     unsigned char *bytes = read_file(test_path("whole"), &count);
     assert_int_equal(load_quietly(test_path("whole")), 0);
-    for (size_t length = 0; length < count; length++) {
+    for (size_t length = 0; length < count; length += STRIDE) {
         write_file(test_path("cut"), bytes, length);
         int status = load_quietly(test_path("cut"));
         if (status != 2)
@@ -173,7 +180,7 @@ static void test_every_byte_counts(void **unused)
     size_t count = 0;
     save(test_path("whole"), &adamw);
     unsigned char *bytes = read_file(test_path("whole"), &count);
-    for (size_t place = 0; place < count; place++) {
+    for (size_t place = 0; place < count; place += STRIDE) {
         unsigned char bit = (unsigned char)(1 << place % 8);
         bytes[place] ^= bit;
         write_file(test_path("flipped"), bytes, count);

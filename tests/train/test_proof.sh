@@ -4,7 +4,7 @@
 # only just passes on this machine may fail on another one.
 #
 # usage: test_proof.sh quick|seeds|training TRAIN MPIEXEC [FLAGS OF MPIEXEC...]
-#   quick      100 steps of mlp, 50 of gpt
+#   quick      40 steps of mlp, 20 of gpt
 #   seeds      mlp: 400 steps, seeds 1 to $SEEDS [20], 2 and 3 ranks, with the kernels that OpenBLAS has for several
 #              processors; gpt: 100 steps, seeds 1 to 5
 #   training   mlp: the whole training of 10 epochs, which must also end with 88 % of the test pictures right
@@ -47,8 +47,8 @@ if grep -q -w avx512bw /proc/cpuinfo; then kernels+=(SkylakeX); fi
 gpt="--model gpt --optimizer sgd --eval-samples 8"
 case $part in
     quick)
-        proved 2 --model mlp --steps 100 --eval-samples 500
-        proved 2 $gpt --steps 50
+        proved 2 --model mlp --steps 40 --eval-samples 500
+        proved 2 $gpt --steps 20
         ;;
     seeds)
         for OPENBLAS_CORETYPE in "${kernels[@]}"; do

@@ -102,18 +102,35 @@ other_seed()
         fail "resumed with another --seed and got the same weights: this test would not notice any difference"
 }
 
-# told ARGUMENTS WORDS PATTERN [EFFECT], after interrupted: a note says which setting changed; "": there is no note.
+# told ARGUMENTS WORDS [PATTERN EFFECT]..., after interrupted: a note says which setting changed; EFFECT "": what follows
+# from most changes. Without a pattern, there is no note.
 told()
 {
-    local effect=${4:-the weights will not be the same to the bit}
     arguments=$1
     train_with 0 "--steps 6 --resume half.save $2"
-    if [ -z "$3" ]; then
-        grep -q 'note:' "$scratch/err" && fail "the same flags as before, but: $(cat "$scratch/err")"
-    else
-        grep -Eq "note: half.save: was saved from a run with $3: $effect\$" "$scratch/err" ||
-            fail "expected a note like '$3: $effect', got '$(cat "$scratch/err")'"
-    fi
+    shift 2
+    [ $# -gt 0 ] || ! grep -q 'note:' "$scratch/err" || fail "the same flags as before, but: $(cat "$scratch/err")"
+    while [ $# -gt 0 ]; do
+        grep -Eq "note: half.save: was saved from a run with $1: ${2:-the weights will not be the same to the bit}\$" \
+            "$scratch/err" || fail "expected a note like '$1: $2', got '$(cat "$scratch/err")'"
+        shift 2
+    done
+}
+
+# told_of_flags: what a note says does not depend on the number of ranks
+told_of_flags()
+{
+    told "$toy" "--lr 0.0100 --momentum 9e-1"
+    told "$toy" "--lr-schedule cosine" "lr constant after .*; this one has lr cosine over 6 steps, .*" \
+        "the learning rate goes from 0.01 in step 2 to 0.00410942 in the next"
+    told "$toy" "--lr 0.5 --threads 2 --momentum 0.8 --grad-dtype bf16 --drop-last" \
+        "--lr 0.01; this one has --lr 0.5" "the learning rate goes from 0.01 in step 2 to 0.5 in the next" \
+        "--threads 1; this one has --threads 2" "" "--momentum 0.9; this one has --momentum 0.8" "" \
+        "--grad-dtype fp32; this one has --grad-dtype bf16" "" "no --drop-last; this one has --drop-last" ""
+    told "$toy" "--lr 0.01000001" "--lr 0.01; this one has --lr 0.01000001" ".*"
+    train_with 0 "--lr-schedule cosine --steps 3 --save half.save" # the rate falls towards step 3, not 6
+    told "$toy" "--lr-schedule cosine" "lr cosine over 3 steps, .*; this one has lr cosine over 6 steps, .*" \
+        "the learning rate goes from 0.001 in step 2 to 0.00410942 in the next"
 }
 
 # losses: of each step that was printed, without its number
@@ -155,7 +172,7 @@ other_data()
     sed '1s/1/2/' "$scratch/text" >"$scratch/changed"
     arguments=$gpt
     train_with 0 "--steps 3 --data text --save half.save"
-    told "$gpt" "--data text" ""
+    told "$gpt" "--data text"
     told "$gpt" "--data changed" "data of 218 samples, checksum [0-9a-f]*; this one has data of 218 samples, checksum \
 [0-9a-f]*" "from here on it trains on other data"
     grep -Eq 'checksum ([0-9a-f]{8});.*checksum \1:' "$scratch/err" && fail "two equal checksums for two texts"
@@ -222,33 +239,18 @@ fp16="--precision fp16 --loss-scale 65536" # overflows at first: the saved scale
 
 for ranks in 1 2; do
     interrupted "$toy"
-    told "$toy" "" ""
-    told "$toy" "--lr-schedule cosine" "lr constant after .*; this one has lr cosine over 6 steps, .*" \
-        "the learning rate goes from 0.01 in step 2 to 0.00410942 in the next"
-    told "$toy" "--lr 0.5" "--lr 0.01; this one has --lr 0.5" \
-        "the learning rate goes from 0.01 in step 2 to 0.5 in the next"
-    told "$toy" "--lr 0.01000001" "--lr 0.01; this one has --lr 0.01000001" ".*"
-    told "$toy" "--lr 0.0100 --momentum 9e-1" ""
-    told "$toy" "--threads 2" "--threads 1; this one has --threads 2"
-    told "$toy" "--momentum 0.8" "--momentum 0.9; this one has --momentum 0.8"
-    told "$toy" "--grad-dtype bf16" "--grad-dtype fp32; this one has --grad-dtype bf16"
-    told "$toy" "--drop-last" "no --drop-last; this one has --drop-last"
-    train_with 0 "--lr-schedule cosine --steps 3 --save half.save" # the rate falls towards step 3, not 6
-    told "$toy" "--lr-schedule cosine" "lr cosine over 3 steps, .*; this one has lr cosine over 6 steps, .*" \
-        "the learning rate goes from 0.001 in step 2 to 0.00410942 in the next"
-    train_with 0 "--steps 3 --save half.save"
-    killed "$toy"
+    [ $ranks -gt 1 ] || told_of_flags
     interrupted "$gpt"
     other_seed "$gpt"
     killed "$gpt"
     interrupted "$gpt $fp16"
     [ "$(state_of half.save | jq '(.loss_scale | tonumber) < 65536 and (.good_steps | tonumber) > 0')" = true ] ||
         fail "the first half must have an overflow and a good step, or this tests no loss scale: $(state_of half.save)"
-    told "$gpt --precision bf16" "--json resumed.json" "--precision fp16; this one has --precision bf16"
+    told "$gpt --precision bf16" "--json resumed.json" "--precision fp16; this one has --precision bf16" ""
     jq -e '.loss_scale == 1' "$scratch/resumed.json" >/dev/null || fail "bf16 has taken the loss scale of fp16"
-    power_sgd
-    another_batch
 done
+power_sgd # on 2 ranks
+another_batch
 ranks=1
 other_data
 zero_gradients

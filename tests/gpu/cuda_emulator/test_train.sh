@@ -56,7 +56,7 @@ done
 
 # --tf32: the same bits as one process with TF32, and other bits than in float32; on all ranks or on none.
 # shellcheck disable=SC2086
-{
+if [ "$stage" -eq 1 ]; then # no stage has code for this, nor for what is refused
     shared="$gpt --backend mpi --share-gpu --allreduce ordered"
     runs "TF32" 2 "$emulated" $shared --tf32 --verify exact --save "$scratch/tf32" --json "$scratch/json"
     grep -q '"tf32":[[:space:]]*true' "$scratch/json" || fail "TF32: the summary does not say it"
@@ -69,7 +69,7 @@ done
     fi
     refused "--tf32 on one rank" 2 "differently: --tf32" $shared : -n 1 "$emulated" $shared --tf32
     LOCKSTEP_EMULATED_CAPABILITY=75 refused "TF32 on an old GPU" 2 "compute capability 7.5" $shared --tf32
-}
+fi
 
 # shellcheck disable=SC2086
 if [ "$stage" -eq 4 ]; then
@@ -82,7 +82,7 @@ if [ "$stage" -eq 4 ]; then
 fi
 
 # shellcheck disable=SC2086
-{
+if [ "$stage" -eq 1 ]; then
     LOCKSTEP_EMULATED_DEVICES=0 refused "no device" 2 "no CUDA device" $toy --backend mpi
     refused "two ranks, one device" 2 "--share-gpu" $toy --backend mpi
     refused "dropout" 2 "--dropout: train_cuda has no kernel for it" $toy --dropout 0.1
@@ -99,6 +99,6 @@ fi
         "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_EXECUTION_FAILED); .*$earlier" $toy --backend mpi --share-gpu
     LOCKSTEP_EMULATED_CUBLAS_STATUS=1 refused "a cuBLAS that does not start" 1 \
         "${fault}cuBLAS: cublas.*(CUBLAS_STATUS_NOT_INITIALIZED); cuBLAS could not start: the GPU's memory may be full" $toy --backend mpi --share-gpu
-}
+fi
 
 finish
