@@ -137,7 +137,7 @@ while [ $runs -lt "$kills" ]; do
     timeout 300 tail --pid=$process -f /dev/null || { fail "$kind killed after $moment ms: it has not ended after 300 s" && kill -9 $process; }
     wait $process
     status=$?
-    # Status 1 is right if it died after the last step was saved: then there is nothing left to train, and a line says so.
+    # Status 1 is right if it died after the last step was saved: nothing is left to train, and a line says so.
     { [ $status -eq 1 ] && grep -q "is complete, at step $steps: .* the last run ended before its end" err; } ||
         [ $status -eq 0 ] || fail "$kind killed after $moment ms: status $status"
     tolerance=0
