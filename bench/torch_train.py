@@ -35,6 +35,13 @@ def initialize(model):
             torch.nn.init.zeros_(parameter)
 
 
+def read_text(path):
+    """Returns the text to train on, and its last tenth, which is held out."""
+    text = torch.frombuffer(bytearray(gzip.open(path).read()), dtype=torch.uint8).long()
+    held_out = len(text) // 10
+    return text[:-held_out], text[-held_out:]
+
+
 def windows(text, starts):
     block = torch.stack([text[start:start + CONTEXT + 1] for start in starts])
     return block[:, :-1], block[:, 1:]
@@ -98,9 +105,7 @@ def main():
     rank, ranks = int(os.environ.get("RANK", "0")), arguments.ranks
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
-    text = torch.tensor(list(gzip.open(arguments.data).read()))
-    held_out = len(text) // 10
-    text, unseen = text[:-held_out], text[-held_out:]
+    text, unseen = read_text(arguments.data)
     model = plain = Gpt()
     initialize(plain)
     if ranks > 1:

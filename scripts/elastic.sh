@@ -101,7 +101,8 @@ host_flag=-hosts
 [ ${#mpiexec_options[@]} -eq 0 ] || host_flag=--host # Open MPI
 read -r -a more_options <<<"${MPIEXEC_FLAGS-}"
 
-# A host is there if the launcher can start something on it.
+# A host is there if the launcher can start something on it. (Slurm would let that wait until the training ends.)
+export SLURM_OVERLAP=1
 is_there() {
     timeout -k 1 10 mpiexec "${mpiexec_options[@]}" "${more_options[@]}" "$host_flag" "$1" -n 1 true >/dev/null 2>&1 </dev/null
 }
@@ -129,9 +130,10 @@ look_for_hosts() {
 # length, then JSON.)
 checkpoint_number() { # KEY
     local length number=''
-    length=$(od -A n -t u8 -N 8 "$checkpoint" 2>/dev/null | tr -d ' ')
-    [[ ! $length =~ ^[0-9]{1,8}$ ]] ||
-        number=$(head -c $((length + 8)) "$checkpoint" | tail -c +9 | jq -r ".__metadata__.$1 // -1" 2>/dev/null)
+    { # opened once: a rank on a host that was given up may replace it meanwhile
+        length=$(head -c 8 | od -A n -t u8 | tr -d ' ')
+        [[ ! $length =~ ^[0-9]{1,8}$ ]] || number=$(head -c "$length" | jq -r ".__metadata__.$1 // -1")
+    } 2>/dev/null <"$checkpoint"
     [[ $number =~ ^[0-9]+$ ]] && echo "$number" || echo -1
 }
 

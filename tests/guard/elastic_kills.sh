@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
-# elastic_kills.sh TRAIN COMPARE_WEIGHTS [KILLS]: runs under scripts/elastic.sh, of which a rank, the launcher or a whole
-# host dies at a random moment (default: 30 kills, in turns). Each run must finish. With as many ranks as before its
-# weights are those of the undisturbed run to the bit; with fewer, to 1e-5. No process may be left. The hosts are two
-# network namespaces: needs root and iproute2 (without them: no hosts), and MPICH's launcher. SEED: of the moments (1).
-# Prints how long it took from each death to a new checkpoint, which is written in every step.
+# elastic_kills.sh TRAIN COMPARE_WEIGHTS [KILLS [MPIEXEC]]: runs under scripts/elastic.sh, of which a rank, the launcher
+# or a whole host dies at a random moment (default: 30 kills, in turns). Each run must finish. With as many ranks as
+# before its weights are those of the undisturbed run to the bit; with fewer, to 1e-5. No process may be left. The hosts
+# are two network namespaces: needs root and iproute2 (without them: no hosts). MPIEXEC: if `mpiexec` is that of another
+# MPI. SEED: of the moments (1). Prints how long it took from each death to a new checkpoint; each step writes one.
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../lib.sh"
 export LC_ALL=C
+if [ -n "${4-}" ]; then
+    mkdir "$scratch/bin" && ln -s "$4" "$scratch/bin/mpiexec" || exit 1
+    PATH=$scratch/bin:$PATH
+fi
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../stages/processes.sh"
 # shellcheck source-path=SCRIPTDIR
@@ -40,15 +44,19 @@ if [ "$(id -u)" -eq 0 ] && command -v ip >/dev/null && ip netns add ${tag}a 2>/d
         ip -n $tag$side link set lo up
         ip -n $tag$side link set eth0 up
     done
-    # In place of ssh: options, HOST, a command line. A host that is down does not answer.
+    # In place of ssh: options, HOST, a command line. A host that is down does not answer. (Open MPI takes ranks whose
+    # hosts have one name for neighbours.)
     cat >launch <<END
 #!/bin/sh
 while :; do case "\$1" in -*) shift ;; *) break ;; esac; done
 case "\$1" in 10.77.1.1) namespace=${tag}a ;; *) namespace=${tag}b; [ ! -e $scratch/down ] || exit 255 ;; esac
 shift
-exec ip netns exec \$namespace sh -c "\$*"
+exec ip netns exec \$namespace unshare --uts sh -c "hostname \$namespace; \$*"
 END
     chmod +x launch
+    host_flags="-launcher ssh -launcher-exec $scratch/launch -localhost 10.77.1.1"
+    [ ${#mpiexec_options[@]} -eq 0 ] || host_flags="--mca plm_rsh_agent $scratch/launch --mca oob_tcp_if_include eth0
+        --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0" # Open MPI
     kinds+=(host)
 fi
 
@@ -59,15 +67,17 @@ milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 checkpoint_step() {
     local length
     [ -s "$1" ] || { echo -1 && return; }
-    length=$(od -A n -t u8 -N 8 "$1" | tr -d ' ')
-    tail -c +9 "$1" | head -c "$length" | jq -r '.__metadata__.step // -1'
+    { # opened once: the next checkpoint may replace it meanwhile
+        length=$(head -c 8 | od -A n -t u8 | tr -d ' ')
+        head -c "$length" | jq -r '.__metadata__.step // -1'
+    } <"$1"
 }
 
 # begin KIND: starts the run in the background; process is that of elastic.sh
 begin() {
     rm -f ck.st down
     if [ "$1" = host ]; then
-        MPIEXEC_FLAGS="-launcher ssh -launcher-exec $scratch/launch -localhost 10.77.1.1" UCX_TLS=tcp,self \
+        MPIEXEC_FLAGS=${host_flags//$'\n'/} UCX_TLS=tcp,self \
             UCX_NET_DEVICES=eth0 ip netns exec ${tag}a "$elastic" --hosts 10.77.1.1:2,10.77.1.2:2 --ranks 1:4 "$train" \
             "${flags[@]}" --save ck.st --save-every 1 --timeout 30 >out 2>err &
     else
@@ -125,7 +135,11 @@ while [ $runs -lt "$kills" ]; do
     while kill -0 $process 2>/dev/null && [ "$(checkpoint_step ck.st)" -le "$before" ]; do sleep 0.01; done
     again=$(($(milliseconds) - died))
     timeout 300 tail --pid=$process -f /dev/null || { fail "$kind killed after $moment ms: it has not ended after 300 s" && kill -9 $process; }
-    wait $process || fail "$kind killed after $moment ms: status $?"
+    wait $process
+    status=$?
+    # Status 1 is right if it died after the last step was saved: nothing is left to train, and a line says so.
+    { [ $status -eq 1 ] && grep -q "is complete, at step $steps: .* the last run ended before its end" err; } ||
+        [ $status -eq 0 ] || fail "$kind killed after $moment ms: status $status"
     tolerance=0
     [ "$kind" != host ] || tolerance=1e-5
     "$compare" whole.st ck.st $tolerance >differ || fail "$kind killed after $moment ms: $(cat differ)"

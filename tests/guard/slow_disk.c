@@ -1,7 +1,9 @@
 /* slow_disk.c: loaded with LD_PRELOAD, this library lets one function of a program take SLOW_SECONDS longer, as a slow
- * disk, file server or reader does. SLOW is its name: fsync, mkostemps, rename, or fflush (of stdout). */
+ * disk, file server or reader does. SLOW is its name: fsync, mkostemps, rename, fflush (of stdout), or MPI_Iprobe, which
+ * only the watchdog's thread calls. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <dlfcn.h>
+#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,4 +50,12 @@ int fflush(FILE *stream)
     int error = real(stream);
     funlockfile(stream == NULL ? stdout : stream);
     return error;
+}
+
+int MPI_Iprobe(int source, int tag, MPI_Comm comm, int *flag, MPI_Status *status)
+{
+    int (*real)(int, int, MPI_Comm, int *, MPI_Status *);
+    *(void **)&real = dlsym(RTLD_NEXT, "MPI_Iprobe");
+    sleep_in("MPI_Iprobe");
+    return real(source, tag, comm, flag, status);
 }

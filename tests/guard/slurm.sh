@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # slurm.sh: sets Slurm up on this machine, with two node names, and trains under it: 4 ranks by srun, a killed rank, a
-# run without --mpi, a job that is ended at its time limit, and one that is requeued and goes on from its checkpoint.
+# run without --mpi, a job that is ended at its time limit, one that is requeued and goes on from its checkpoint, and
+# scripts/elastic.sh in an allocation.
 #
 # usage: tests/guard/slurm.sh TRAIN HASH_COMMAND...     HASH_COMMAND: starts 4 ranks of TRAIN without Slurm, as mpiexec -n 4
 # Needs root, and Debian's and Ubuntu's packages slurmctld, slurmd, slurm-client and munge; without them it is skipped
 # (status 77). Its daemons have files, ports and a key of their own: a Slurm that runs on the machine is not touched.
 set -u
 export LC_ALL=C
-train=$1
+train=$1 here=$(dirname "$(realpath "$0")")
 shift
 for tool in munged slurmctld slurmd srun sbatch scontrol; do
     PATH=$PATH:/usr/sbin command -v $tool >/dev/null || { echo "skipped: $tool is missing"; exit 77; }
@@ -130,9 +131,28 @@ within 30 grep -q 'steps [1-9][0-9]* to' "$work/job.out" ||
 within 200 is_in_state "$job" TIMEOUT || fail "the job has not ended at its time limit: $(state_of "$job")"
 within 30 no_rank_is_left || fail "ranks are left of a job whose time was over"
 "$@" "$train" --model mlp-toy --steps 1 --resume "$work/job.st" >"$work/out" 2>&1
-saved=$(grep -o 'saved after step [0-9]*' "$work/out" | grep -o '[0-9]*$')
+saved=$(grep -o 'saved after [0-9]* steps' "$work/out" | grep -o '[0-9]*')
 "$@" "$train" --model mlp-toy --steps $((${saved:-0} + 1)) --resume "$work/job.st" >"$work/out" 2>&1 ||
     fail "the checkpoint of a job whose time was over cannot be resumed"
+
+# ---- scripts/elastic.sh in an allocation: a rank dies, it starts again, and is stopped by Slurm's signal ----
+
+cat >"$work/elastic.sh" <<END
+#!/bin/bash
+exec $here/../../scripts/elastic.sh --ranks 4:4 $train --model mlp-toy --steps 10000000 --save $work/elastic.st \\
+    --save-every 200
+END
+job=$(sbatch --parsable -N 2 -n 4 -o "$work/elastic.out" "$work/elastic.sh")
+within 60 test -s "$work/elastic.st" || { cp "$work/elastic.out" "$work/out"; fail "elastic.sh: the job has saved nothing"; }
+pkill -KILL -n -f "^$train.*$work/elastic.st"
+within 60 grep -q 'start 2: 4 rank(s) on n1:2,n2:2, from step [1-9]' "$work/elastic.out" ||
+    { cp "$work/elastic.out" "$work/out"; fail "elastic.sh: a rank was killed, and no start follows"; }
+sleep 30 # it asks after 5 s whether the hosts are there, and gives up one that does not answer after 20 s
+grep 'is gone' "$work/elastic.out" && fail "elastic.sh: a host that trains counts as gone"
+scancel --batch --signal=USR1 "$job"
+within 30 is_in_state "$job" FAILED || fail "elastic.sh: the job has not ended after SIGUSR1: $(state_of "$job")"
+scontrol -o show job "$job" | grep -q 'ExitCode=75:0' || fail "elastic.sh: the job has not ended with status 75"
+within 30 no_rank_is_left || fail "elastic.sh: ranks are left"
 
 echo "$failures failure(s)"
 [ $failures -eq 0 ]

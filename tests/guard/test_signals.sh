@@ -39,9 +39,9 @@ start_training() {
     done
 }
 
-await_first_step() {
+await_first_step() { # under Open MPI, rank 0 prints to a terminal, and begins the line with a control character
     for _ in $(seq 300); do
-        grep -q '^step 1/' "$scratch/out" && break
+        grep -q '^[[:cntrl:]]*step 1/' "$scratch/out" && break
         sleep 0.1
     done
 }
@@ -120,9 +120,9 @@ stop_rank() {
     done
 }
 
-# All ranks are suspended for twice the time-out, as by Slurm, and go on. This does not count as waiting.
+# suspend_all WORDS: all ranks are suspended for twice the time-out, as by Slurm, and go on. This is no waiting.
 suspend_all() {
-    local name="kill -STOP of all ranks, then kill -CONT"
+    local name="kill -STOP of all ranks, then kill -CONT$1"
     start_training --timeout 2
     await_first_step
     # shellcheck disable=SC2046 # a list of numbers, here and below
@@ -167,7 +167,9 @@ signals() {
     signal_parent INT 2
     [ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
     stop_rank 1
-    suspend_all
+    suspend_all ""
+    # The watchdog spends most of its time in this function, so it is there when it is suspended.
+    SLOW=MPI_Iprobe SLOW_SECONDS=0.05 LD_PRELOAD=$SLOW_DISK suspend_all ", of a slow watchdog"
     for namespace in "" "-r" none; do
         # shellcheck disable=SC2086
         unshare $namespace --pid --fork --mount-proc true 2>/dev/null && break

@@ -225,14 +225,15 @@ static void exchange_own_work(void)
     }
 }
 
-/* Looks at one group. Hold the lock when you call it; it is held again if it returns. */
-static void look_at(Watch *watch)
+/* Looks at one group, as of `now`, up to which suspensions are left out: the process may have been suspended since.
+ * Hold the lock when you call it; it is held again if it returns. */
+static void look_at(Watch *watch, double now)
 {
     Alarm alarm;
     int from = pg_rank(watch->pg);
     while (look_for_departure(watch))
         ;
-    const bool too_late = watch->progress != IDLE && now_seconds() - watch->called > watch->timeout + NEWS;
+    const bool too_late = watch->progress != IDLE && now - watch->called > watch->timeout + NEWS;
     const bool missing_rank_has_left = watch->progress == WAITS_FOR_RANKS &&
                                        watch->collective.sequence >= watch->left_after;
     const bool heard = alarm_was_raised(watch, &from, &alarm);
@@ -265,7 +266,7 @@ static void *watch_groups(void *unused)
         exchange_own_work();
         stop_answer();
         for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next)
-            look_at(watch);
+            look_at(watch, looked);
     }
     pthread_mutex_unlock(&watchdog.lock);
     return unused;
