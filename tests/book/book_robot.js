@@ -74,7 +74,7 @@ function pressTheme() {
 addEventListener("load", async () => {
     const pathname = decodeURI(location.pathname), isFile = document.body.classList.contains("file");
     const images = [...document.images].filter(image => !image.naturalWidth).map(image => image.src);
-    const seen = { pathname, images, figures: [...document.querySelectorAll("figure svg")].map(shows) };
+    const seen = { pathname, images, figures: [...document.querySelectorAll("figure img")].map(shows) };
     document.documentElement.classList.replace("framed", "alone");
     if (isFile) seen.missed = missedAnchors();
     else Object.assign(seen, {
