@@ -20,6 +20,7 @@ BAR = '<p class="bar"><button id="back" hidden>back to the excerpt</button><a id
       '<button id="close">close</button></p>'
 HERE = Path(__file__).resolve().parent
 STAGES = sorted(path.name for path in ROOT.glob("stage[0-9]_*"))
+OTHERS = ("notes/demo", "bench/README", "tests/README", "tests/mutants/README", "CONTRIBUTING")
 
 
 def read(path):
@@ -33,9 +34,9 @@ def reading_order():
         chapters += [f"notes/{name}"] + ([f"{STAGES[int(n) - 1]}/README.md"] if n else [])
         chapters += [f"diff{int(n) - 1}-{n}.md"] if n > "1" else []
     return {"Begin": ["README.md", "notes/README.md", "notes/running.md"], "Read": chapters,
-            "Look up": [*map("{}/README.md".format, ("bench", "tests", "tests/mutants")), "notes/demo.md", "CONTRIBUTING.md"],
-            "Course": ["course/README.md", *map("course/{}.assignment.md".format, ["collectives", *STAGES]),
-                       "course/measured.md"]}
+            "Look up": [f"{name}.md" for name in OTHERS],
+            "Course": ["course/README.md", *map("course/{}.assignment.md".format, STAGES), "course/measured.md",
+                       "course/collectives.assignment.md"]}
 
 
 def markdown_of(path):
@@ -70,8 +71,8 @@ class Book:
         self.out, self.order, self.pages_with = out, reading_order(), defaultdict(dict)
         self.paths, self.words = sum(self.order.values(), []), words_of(read("notes/README.md"))
         self.texts = {path: Text(path, markdown_of(path), self) for path in self.paths if not path.startswith("diff")}
-        self.titles = {path: self.texts[path].title if path in self.texts else f"From stage {path[4]} to stage {path[6]}"
-                       for path in self.paths}
+        self.titles = {path: f"From stage {path[4]} to stage {path[6]}" for path in self.paths if path[:4] == "diff"}
+        self.titles.update((path, text.title) for path, text in self.texts.items())
 
     def link(self, path, page, html=None, fragment="", more=""):
         """A link to a document, or to a source file, which gets a page by being asked for. A directory has none."""
@@ -93,10 +94,9 @@ class Book:
                     contents += "".join('<a class="inner" href="#{id}">{name}</a>'.format_map(part)
                                         for part in self.texts[path].parts)
         pager = ""
-        if path in self.paths:
-            at = self.paths.index(path)
-            for turn, others in (("prev", self.paths[max(at - 1, 0):at]), ("next", self.paths[at + 1:at + 2])):
-                pager += "".join(self.link(other, path, more=f' rel="{turn}"') for other in others)
+        for before, after in zip(self.paths, self.paths[1:]):
+            pager += self.link(before, path, more=' rel="prev"') if after == path else ""
+            pager += self.link(after, path, more=' rel="next"') if before == path else ""
         page = self.out / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text((HERE / "page.html").read_text(encoding="utf-8").format(

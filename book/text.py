@@ -21,9 +21,9 @@ BLOCKS = re.compile(r"</?(?:p|li|td|th|tr|ul|ol|table|tbody|h\d|pre|div|figure)\
 
 
 def words_of(text):
-    """{word: its line} of the glossary, the table Words of notes/README.md."""
+    """{word in small letters: its line} of the glossary, the table Words of notes/README.md."""
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", text.split("\n## Words\n")[1].split("\n## ")[0], re.MULTILINE)[1:]
-    return {word: meaning.replace("`", "") for words, meaning in rows for word in words.split(", ")}
+    return {word.lower(): f"{word}: {line}".replace("`", "") for words, line in rows for word in words.split(", ")}
 
 
 def for_python_markdown(text):
@@ -36,11 +36,6 @@ def for_python_markdown(text):
         lines += [""] if item and lines[-1].startswith("    ") else []
         lines.append(" " * (4 - offset) + line if inside and not item else line)
     return re.sub(r"(?<![(<\w])https?://[^\s)]*[^\s).,]", r"<\g<0>>", "\n".join(lines))
-
-
-def name_of_heading(text, _):
-    """The name that GitHub gives it."""
-    return re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-")
 
 
 def plain(html):
@@ -69,7 +64,8 @@ class Text:
 
     def __init__(self, path, source, book):
         self.path, self.book, self.cited = path, book, {}
-        reader = markdown.Markdown(extensions=["tables", "sane_lists", TocExtension(slugify=name_of_heading)])
+        names = TocExtension(slugify=lambda text, _: re.sub(r"[^a-z0-9 _-]", "", text.lower()).replace(" ", "-"))
+        reader = markdown.Markdown(extensions=["tables", "sane_lists", names])
         html = reader.convert(for_python_markdown(source))
         for pattern, replacement in (
                 (r"<pre><code>(.*?)</code></pre>", code_block),
@@ -101,14 +97,12 @@ class Text:
 
     def with_words(self, words):
         """The HTML, in which all words of the glossary are marked. The first of each can be focused."""
-        known, seen = {word.lower(): word for word in words}, set()
-        names = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
+        names, seen = "|".join(map(re.escape, sorted(words, key=len, reverse=True))), set()
 
         def mark(match):
-            word = known.get((match["word"] or "").lower())
-            first = "" if word in seen else ' tabindex="0"'
-            seen.add(word)
-            line = word and escape(f"{word}: {words[word]}")
-            return f'<span class="word" data-line="{line}"{first}>{match[0]}</span>' if word else match[0]
+            line = words.get((match["word"] or "").lower())
+            first = "" if line in seen else ' tabindex="0"'
+            seen.add(line)
+            return f'<span class="word" data-line="{escape(line)}"{first}>{match[0]}</span>' if line else match[0]
         pattern = rf"{KEPT}|(?<![\w-])(?P<word>{names})(?:s|es)?(?![\w-])"
         return re.sub(pattern, mark, self.html, flags=re.DOTALL | re.IGNORECASE)
