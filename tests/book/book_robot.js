@@ -7,19 +7,31 @@ addEventListener("unhandledrejection", event => robotErrors.push(String(event.re
 const shows = element => Boolean(element && element.getClientRects().length);
 const textOfLines = place => [...place.querySelectorAll(".l")].map(line => line.textContent).join("");
 
-/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. */
+/* Frames would load hundreds of whole files, which are shown as pages of their own, too. What a frame is to load is kept
+ * here instead. */
+const opened = [], append = Element.prototype.append;
+Element.prototype.append = function (...nodes) {
+    opened.push(...nodes.filter(node => node.tagName === "IFRAME").map(frame => frame.src));
+    append.apply(this, nodes.filter(node => node.tagName !== "IFRAME"));
+};
+
+/* For each link to an anchor: what is shown beside the text after a click, where the whole file then opens, and whether
+ * a button leads back. */
 function followNotes() {
     return [...document.querySelectorAll("main a.note")].map(link => {
         link.click();
         const shown = [...document.querySelectorAll("#code article")].filter(shows);
         if (shown.length !== 1) return { note: link.dataset.note, excerpts: shown.length };
-        const [whole, more] = shown[0].querySelectorAll("a"), frames = [];
-        for (const opened of [whole, more]) {
-            opened.click();
-            frames.push(document.querySelector("#code iframe")?.src);
-        }
+        const back = document.getElementById("back"), early = shows(back);
+        const frames = [...shown[0].querySelectorAll("a")].map(whole => {
+            whole.click();
+            return opened.pop();
+        });
+        const away = shows(back) && !shows(shown[0]);
+        back.click();
+        const returns = !early && away && shows(shown[0]) && !shows(back);
         const code = shown[0].querySelector("pre"), first = Number(code.style.counterReset.split(" ")[1]) + 1;
-        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames };
+        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames, returns };
     });
 }
 
@@ -27,7 +39,7 @@ function followNotes() {
 function followFiles() {
     return [...document.querySelectorAll("main a[data-file]:not(.note)")].map(link => {
         link.click();
-        return [link.href, document.querySelector("#code iframe")?.src];
+        return [link.href, opened.pop()];
     });
 }
 
@@ -49,8 +61,20 @@ function linesOfWords() {
         word.focus();
         const tip = document.getElementById("tip"), { left, right, top, bottom } = tip.getBoundingClientRect();
         const inside = left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight;
-        return [word.dataset.word, shows(tip) && inside ? tip.textContent : "no line is shown"];
+        return [word.textContent, shows(tip) && inside ? tip.textContent : "no line is shown"];
     });
+}
+
+/* The first and the last link to code, if the code that it brings covers it. */
+function coveredLinks() {
+    const links = document.getElementById("code") ? [...document.querySelectorAll("main a[data-file]")] : [];
+    return [...links.slice(0, 1), ...links.slice(-1)].filter(link => {
+        link.click();
+        const { top, right, bottom, left } = document.getElementById("code").getBoundingClientRect();
+        const own = link.getBoundingClientRect();
+        const bar = document.querySelector("body > header").getBoundingClientRect().bottom;
+        return own.top < bar || (own.bottom > top && own.top < bottom && own.right > left && own.left < right);
+    }).map(link => link.textContent);
 }
 
 async function searchFor(words) {
@@ -82,12 +106,14 @@ addEventListener("load", async () => {
         files: document.getElementById("code") ? followFiles() : [],
         words: linesOfWords(),
         commands: [...document.querySelectorAll("main .prompt")].map(one => one.querySelector("code").textContent),
+        unprompted: [...document.querySelectorAll("main .command:not(.prompt) code")].map(one => one.textContent),
         buttons: [...document.querySelectorAll("main .command")].map(one => shows(one.querySelector("button"))),
         theme: pressTheme(),
     });
     if (location.hash === "#search") seen.found = await searchFor("ring all-reduce");
     addEventListener("message", () => {
-        parent.postMessage({ pathname, width: innerWidth, needs: document.documentElement.scrollWidth }, "*");
+        const covered = innerWidth < 1000 ? coveredLinks() : [], needs = document.documentElement.scrollWidth;
+        parent.postMessage({ pathname, width: innerWidth, needs, covered }, "*");
     });
     parent.postMessage({ ...seen, errors: robotErrors }, "*");
 });
