@@ -23,10 +23,14 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from check_examples import examples
 
 WIDTHS = (1600, 1024, 390)
-FILE_WIDTHS = (390,)  # a whole file is one column at every width, and its lines may break anywhere: the least is enough
+# A whole file is one column at every width, and its lines may break anywhere: the least width is enough. Their pages
+# differ only in what stands in <main>: so many of these are shown in one page, because loading a page takes longest.
+FILE_WIDTHS = (390,)
+FILES_AT_ONCE = 25
+MAIN = re.compile(r"<main.*</main>", re.DOTALL)
 CONTRAST = 4.5
 HERE = Path(__file__).resolve().parent
-FRAME = """<body><iframe style="border: 0; height: 900px"></iframe><script>
+FRAME = """<body><iframe style="border: 0; height: 900px; visibility: hidden"></iframe><script>
 const frame = document.querySelector("iframe"), seen = [];
 const answer = () => new Promise(resolve => addEventListener("message", event => resolve(event.data), { once: true }));
 async function walk(pages) {
@@ -160,17 +164,20 @@ def check_ways_back(pages):
 
 def show_all(pages):
     """What book_robot.js saw: {page: what it sent}."""
-    order = [[f"site/{path}" + ("#search" if str(path) == "index.html" else ""), page.widths]
-             for path, page in pages.items()]
+    files = [path for path, page in pages.items() if page.widths == FILE_WIDTHS]
+    groups = {files[i]: files[i:i + FILES_AT_ONCE] for i in range(0, len(files), FILES_AT_ONCE)}
+    shown = {path: groups.get(path, [path]) for path in pages if path in groups or path not in files}
+    order = [[f"site/{path}" + ("#search" if str(path) == "index.html" else ""), pages[path].widths] for path in shown]
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         shutil.copytree(SITE, work / "site")
         shutil.copy(HERE / "book_robot.js", work / "robot.js")
-        for path in pages:
-            file = work / "site" / path
-            script = "../" * len(path.parts) + "robot.js"
-            text = file.read_text(encoding="utf-8").replace("</body>", f'<script src="{script}"></script></body>')
-            file.write_text(text, encoding="utf-8")
+        for path, group in shown.items():
+            first, *others = ((SITE / one).read_text(encoding="utf-8") for one in group)
+            mains = "".join(MAIN.search(text)[0] for text in (first, *others))
+            script = f'<script src="{"../" * len(path.parts)}robot.js"></script>'
+            text = MAIN.sub(lambda _, mains=mains: mains, first).replace("</body>", f"{script}</body>")
+            (work / "site" / path).write_text(text, encoding="utf-8")
         (work / "frame.html").write_text(FRAME.replace("PAGES", json.dumps(order)), encoding="utf-8")
         command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={work}/profile",
                    "--window-size=1700,1000", "--virtual-time-budget=600000", "--dump-dom", f"file://{work}/frame.html"]
