@@ -15,21 +15,25 @@ Element.prototype.append = function (...nodes) {
     append.apply(this, nodes.filter(node => node.tagName !== "IFRAME"));
 };
 
-/* For each link to an anchor: what is shown beside the text after a click, where the whole file then opens, and whether
- * a button leads back. */
+function leadsBack(button, excerpt) {
+    const away = shows(button) && !shows(excerpt);
+    button.click();
+    return away && shows(excerpt) && !shows(button);
+}
+
+/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. For the
+ * first of a page: whether a button leads back. */
 function followNotes() {
-    return [...document.querySelectorAll("main a.note")].map(link => {
+    return [...document.querySelectorAll("main a.note")].map((link, i) => {
         link.click();
         const shown = [...document.querySelectorAll("#code article")].filter(shows);
         if (shown.length !== 1) return { note: link.dataset.note, excerpts: shown.length };
-        const back = document.getElementById("back"), early = shows(back);
+        const back = document.getElementById("back"), early = i === 0 && shows(back);
         const frames = [...shown[0].querySelectorAll("a")].map(whole => {
             whole.click();
             return opened.pop();
         });
-        const away = shows(back) && !shows(shown[0]);
-        back.click();
-        const returns = !early && away && shows(shown[0]) && !shows(back);
+        const returns = i === 0 ? !early && leadsBack(back, shown[0]) : null;
         const code = shown[0].querySelector("pre"), first = Number(code.style.counterReset.split(" ")[1]) + 1;
         return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames, returns };
     });
@@ -65,10 +69,10 @@ function linesOfWords() {
     });
 }
 
-/* The first and the last link to code, if the code that it brings covers it. */
+/* The last link to code, if the code that it brings covers it. (Below it there is least text to scroll.) */
 function coveredLinks() {
     const links = document.getElementById("code") ? [...document.querySelectorAll("main a[data-file]")] : [];
-    return [...links.slice(0, 1), ...links.slice(-1)].filter(link => {
+    return links.slice(-1).filter(link => {
         link.click();
         const { top, right, bottom, left } = document.getElementById("code").getBoundingClientRect();
         const own = link.getBoundingClientRect();
@@ -108,9 +112,11 @@ addEventListener("load", async () => {
         commands: [...document.querySelectorAll("main .prompt")].map(one => one.querySelector("code").textContent),
         unprompted: [...document.querySelectorAll("main .command:not(.prompt) code")].map(one => one.textContent),
         buttons: [...document.querySelectorAll("main .command")].map(one => shows(one.querySelector("button"))),
-        theme: pressTheme(),
     });
-    if (location.hash === "#search") seen.found = await searchFor("ring all-reduce");
+    if (location.hash === "#search") Object.assign(seen, {
+        theme: pressTheme(),
+        found: await searchFor("ring all-reduce"),
+    });
     addEventListener("message", () => {
         const covered = innerWidth < 1000 ? coveredLinks() : [], needs = document.documentElement.scrollWidth;
         parent.postMessage({ pathname, width: innerWidth, needs, covered }, "*");
