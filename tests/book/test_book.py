@@ -23,9 +23,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from check_examples import examples
 
 WIDTHS = (1600, 1024, 390)
-# A whole file is one column at every width, and its lines may break anywhere: the least width is enough. Their pages
-# differ only in what stands in <main>: so many of these are shown in one page, because loading a page takes longest.
-FILE_WIDTHS = (390,)
+ONE_COLUMN = (390,)  # pages that are one column at every width: whole files, and the page to print. The least is enough
+# The pages of files differ only in what stands in <main>: so many are shown in one, because loading pages takes longest.
 FILES_AT_ONCE = 25
 MAIN = re.compile(r"<main.*</main>", re.DOTALL)
 CONTRAST = 4.5
@@ -78,7 +77,8 @@ class Page(HTMLParser):
         super().__init__()
         self.tags, self.headings, self.title, self.inside = [], [], "", None
         self.feed(COLOURS.sub("", text))
-        self.widths = FILE_WIDTHS if ("body", {"class": "file"}) in self.tags else WIDTHS
+        self.kind = next(attributes["class"] for tag, attributes in self.tags if tag == "body")
+        self.widths = ONE_COLUMN if self.kind in ("file", "whole") else WIDTHS
         self.ids = Counter(attributes["id"] for _, attributes in self.tags if "id" in attributes)
 
     def handle_starttag(self, tag, attributes):
@@ -169,7 +169,7 @@ def check_ways_back(pages):
 
 def show_all(pages):
     """What book_robot.js saw: {page: what it sent}."""
-    files = [path for path, page in pages.items() if page.widths == FILE_WIDTHS]
+    files = [path for path, page in pages.items() if page.kind == "file"]
     groups = {files[i]: files[i:i + FILES_AT_ONCE] for i in range(0, len(files), FILES_AT_ONCE)}
     shown = {path: groups.get(path, [path]) for path in pages if path in groups or path not in files}
     order = [[f"site/{path}" + ("#search" if str(path) == "index.html" else ""), pages[path].widths] for path in shown]
@@ -221,7 +221,7 @@ def check_shown(pages):
             shell = subprocess.run(["bash", "-n", "-c", block], capture_output=True, check=False)
             check(shell.returncode == 0, f"{path}: this can be copied, but is no command: {block}")
         document = ROOT / ("README.md" if str(path) == "index.html" else path.with_suffix(".md"))
-        if document.is_file() and path.name != "print.html" and pages[path].widths == WIDTHS:
+        if document.is_file() and pages[path].kind == "":
             text = document.read_text(encoding="utf-8")
             cited = re.findall(r"\[note:\s*([a-z0-9-]+)\]\(", re.sub(r"`[^`]*`", "", text))
             followed = [note["note"] for note in seen["notes"]]
