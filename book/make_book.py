@@ -75,12 +75,11 @@ class Book:
         self.titles.update((path, text.title) for path, text in self.texts.items())
 
     def link(self, path, page, html=None, fragment="", more=""):
-        """A link to a document, or to a source file, which gets a page by being asked for. A directory has none."""
+        """A link to a document, or to a source file, which gets a page by being linked. A directory has none."""
         if (ROOT / path).is_dir():
             return html
         if path not in self.paths:
             more += f' data-file="{path}"'
-            self.pages_with[path][page] = None
         address = posixpath.relpath(page_of(path), posixpath.dirname(page) or ".")
         return f'<a href="{address}{fragment}"{more}>{html or escape(self.titles[path])}</a>'
 
@@ -97,6 +96,8 @@ class Book:
         for before, after in zip(self.paths, self.paths[1:]):
             pager += self.link(before, path, more=' rel="prev"') if after == path else ""
             pager += self.link(after, path, more=' rel="next"') if before == path else ""
+        for file in re.findall('data-file="(.*?)"', main + aside):
+            self.pages_with[file][path] = None
         page = self.out / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text((HERE / "page.html").read_text(encoding="utf-8").format(

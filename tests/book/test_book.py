@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -119,14 +120,20 @@ def check_pages(pages):
                 check_link(pages, path, tag, attributes.get(name))
 
 
+@cache
+def place_of(directory, path):
+    return (SITE / directory / unquote(path)).resolve()
+
+
 def check_link(pages, path, tag, target):
     if not target or target.startswith("data:") or (tag == "a" and re.match("https?://", target)):
         return
     parts = urlsplit(target)
-    file = (SITE / path.parent / unquote(parts.path)).resolve() if parts.path else SITE / path
-    check(not parts.scheme and not target.startswith("/") and file.is_relative_to(SITE) and file.is_file(),
-          f"{path}: {tag} leads to {target}, which is not there")
-    if parts.fragment and file.is_file():
+    file = place_of(path.parent, parts.path) if parts.path else SITE / path
+    inside = not parts.scheme and not target.startswith("/") and file.is_relative_to(SITE)
+    known = inside and file.relative_to(SITE) in pages
+    check(known or (inside and file.is_file()), f"{path}: {tag} leads to {target}, which is not there")
+    if parts.fragment and known:
         there = pages[file.relative_to(SITE)].ids
         check(unquote(parts.fragment) in there, f"{path}: {target} leads to no place in that page")
 
@@ -160,8 +167,8 @@ def check_ways_back(pages):
         for file in {attributes["data-file"] for _, attributes in page.tags if "data-file" in attributes}:
             users.setdefault(Path(file.removesuffix(".md") + ".html"), set()).add(path)
     for file, expected in users.items():
-        links = [attributes["href"] for tag, attributes in pages[file].tags if tag == "a" and "href" in attributes]
-        found = {(SITE / file.parent / unquote(urlsplit(link).path)).resolve().relative_to(SITE) for link in links}
+        links = [attributes["href"] for _, attributes in pages[file].tags if attributes.get("target") == "_top"]
+        found = {place_of(file.parent, link).relative_to(SITE) for link in links}
         missing = sorted(map(str, expected - found - {Path("print.html")}))
         check(not missing, f"{file}: there is no way back to {missing}")
     check(len(users) > 100, f"only {len(users)} files are linked")
