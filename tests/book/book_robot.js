@@ -7,8 +7,8 @@ addEventListener("unhandledrejection", event => robotErrors.push(String(event.re
 const shows = element => Boolean(element && element.getClientRects().length);
 const textOfLines = place => [...place.querySelectorAll(".l")].map(line => line.textContent).join("");
 
-/* Frames would load hundreds of whole files, which are shown as pages of their own, too. What a frame is to load is kept
- * here instead. */
+/* Frames would load hundreds of whole files, which are shown as pages of their own, too. So what a frame is to load is
+ * kept here instead. */
 const opened = [], append = Element.prototype.append;
 Element.prototype.append = function (...nodes) {
     opened.push(...nodes.filter(node => node.tagName === "IFRAME").map(frame => frame.src));

@@ -25,7 +25,7 @@ from check_examples import examples
 
 WIDTHS = (1600, 1024, 390)
 ONE_COLUMN = (390,)  # pages that are one column at every width: whole files, and the page to print. The least is enough
-# The pages of files differ only in what stands in <main>: so many are shown in one, because loading pages takes longest.
+# Pages of files differ only in what stands in <main>: so many are shown in one, because loading pages takes longest.
 FILES_AT_ONCE = 25
 MAIN = re.compile(r"<main.*</main>", re.DOTALL)
 CONTRAST = 4.5
@@ -208,7 +208,8 @@ def check_shown(pages):
         check(not seen["errors"], f"{path}: a script stopped: {seen['errors']}")
         check(not seen["images"], f"{path}: pictures do not load: {seen['images']}")
         check(all(seen["figures"]), f"{path}: a figure is not shown")
-        check([size["width"] for size in seen["widths"]] == list(pages[path].widths), f"{path}: not measured at all widths")
+        measured = tuple(size["width"] for size in seen["widths"])
+        check(measured == pages[path].widths, f"{path}: measured at {measured} pixels only")
         for size in seen["widths"]:
             check(not size["covered"], f"{path}: at {size['width']} pixels the code covers the link {size['covered']}")
             check(size["needs"] <= size["width"], f"{path}: needs {size['needs']} pixels of {size['width']}")
