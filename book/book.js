@@ -13,30 +13,28 @@ page.dataset.theme = new URLSearchParams(location.search).get("theme") ?? storag
     (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 page.classList.add("js", self === top ? "alone" : "framed");
 
-function switchTheme() {
-    page.dataset.theme = storage.theme = page.dataset.theme === "dark" ? "light" : "dark";
-}
-
-let opener = null; /* the link that brought the code: closing goes back to it */
+let opener = null; /* the link in the text that brought the code: closing goes back to it */
 
 function close() {
     document.body.classList.remove("open");
     opener?.focus();
 }
 
-/* Shows the excerpt of an anchor if this page has it, or else a whole file in a frame. */
+/* Shows the excerpt of an anchor, or else a whole file in a frame. From there a button leads back to the excerpt. */
 function open(link) {
     all("#code iframe").forEach(frame => frame.remove());
     all("#code .shown").forEach(shown => shown.classList.remove("shown"));
+    document.body.classList.add("open");
+    at("#code").scrollTop = 0;
     if (at("main").contains(link)) {
         opener?.removeAttribute("aria-current");
         opener = link;
         opener.setAttribute("aria-current", "true");
+        if (innerWidth < 1000) opener.scrollIntoView(); /* the code comes up over the lower part of the text */
     }
-    document.body.classList.add("open");
-    at("#code").scrollTop = 0;
     const excerpt = document.getElementById(`code-${link.dataset.note}`), whole = at("#opened");
     (excerpt ?? whole).classList.add("shown");
+    at("#back").hidden = link === opener;
     if (excerpt) return;
     const address = new URL(link.href);
     address.search = `theme=${page.dataset.theme}`;
@@ -51,40 +49,34 @@ function explain(event) {
     at("[aria-describedby=tip]")?.removeAttribute("aria-describedby");
     tip.hidden = !word;
     if (!word) return;
-    tip.textContent = `${word.dataset.word}: ${WORDS[word.dataset.word]}`;
+    tip.textContent = word.dataset.line;
     word.setAttribute("aria-describedby", "tip");
     const { left, top, bottom } = word.getClientRects()[0], below = bottom + tip.offsetHeight < innerHeight;
     tip.style.left = `${Math.max(8, Math.min(left, innerWidth - tip.offsetWidth - 16))}px`;
     tip.style.top = `${below ? bottom : top - tip.offsetHeight}px`;
 }
 
-/* Lists the sections in which each word begins some word. Those with one in the heading come first. */
+/* Lists the sections in which each word begins some word. Those with many of them in their headings come first. */
 function search() {
-    if (!window.INDEX) return;
-    const flat = text => ` ${text.toLowerCase().replace(/[^\p{L}\d]+/gu, " ")}`;
-    const words = flat(at("#search input").value).trim().split(" ").filter(Boolean);
-    const points = ([, ...texts]) => words.reduce((sum, word) => {
-        const [title, heading, text] = texts.map(part => flat(part).includes(` ${word}`));
-        return sum && (title || heading || text) && sum + 3 * title + 9 * heading;
-    }, words.join("").length > 1);
-    const hits = INDEX.map(entry => [points(entry), entry]).filter(hit => hit[0]).sort((a, b) => b[0] - a[0]);
-    const links = hits.slice(0, 12).map(([, [address, title, heading, text]]) => {
-        const place = Math.max(0, text.toLowerCase().search(`\\b${words[0]}`) - 60);
+    const words = at("#search input").value.match(/[\p{L}\d]+/gu) ?? [];
+    const begins = words.map(word => new RegExp(`(?<![\\p{L}\\d])${word}`, "iu"));
+    const points = ([, title, heading]) => begins.filter(word => word.test(`${title} ${heading}`)).length;
+    const hits = (window.INDEX ?? []).filter(entry => words.length && begins.every(word => word.test(entry.join(" "))));
+    const links = hits.sort((a, b) => points(b) - points(a)).slice(0, 12).map(([address, title, heading, text]) => {
         const link = make("a", { href: page.dataset.root + address, textContent: heading });
+        const place = Math.max(0, text.search(begins[0]) - 60);
         for (const line of [title, text.slice(place, place + 150)]) link.append(make("small", { textContent: line }));
         return link;
     });
     at("#found").replaceChildren(...words.length ? [`${hits.length} found`, ...links] : []);
 }
 
-function loadIndex() {
-    if (!window.INDEX) document.head.append(make("script", { src: `${page.dataset.root}search.js`, onload: search }));
-}
-
 async function click(event) {
     const link = event.target.closest("a[data-file]"), command = event.target.closest(".command button");
     if (!event.target.closest("#contents")) at("#contents").open = false;
-    if (event.target.id === "theme") switchTheme();
+    if (event.target.id === "theme")
+        page.dataset.theme = storage.theme = page.dataset.theme === "dark" ? "light" : "dark";
+    if (event.target.id === "back") open(opener);
     if (event.target.id === "close") close();
     if (command) {
         await navigator.clipboard.writeText(command.parentElement.querySelector("code").textContent);
@@ -103,20 +95,19 @@ function press(event) {
         at("#found").replaceChildren();
         at("#tip").hidden = true;
     }
+    const to = { ArrowLeft: "[rel=prev]", ArrowRight: "[rel=next]", "/": "#search input" }[event.key];
     const box = event.target.closest("input, pre, .scroll, figure"); /* has its own use for these keys */
-    if (box || event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key === "ArrowLeft") at(".pager [rel=prev]")?.click();
-    if (event.key === "ArrowRight") at(".pager [rel=next]")?.click();
-    if (event.key !== "/") return;
+    if (!to || box || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
-    at("#search input").focus();
+    at(to)?.focus();
+    at(to)?.click();
 }
 
 document.addEventListener("DOMContentLoaded", () => {
     for (const [kind, act] of Object.entries({ click, keydown: press, pointerover: explain, focusin: explain }))
         document.addEventListener(kind, act);
-    at("#search input").onfocus = loadIndex;
-    at("#search input").oninput = search;
+    const index = make("script", { src: `${page.dataset.root}search.js`, onload: search });
+    Object.assign(at("#search input"), { oninput: search, onfocus: () => document.head.append(index) });
     at("#search").onsubmit = () => { at("#found a")?.click(); return false; };
     for (const box of all("pre, .scroll, figure")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
     if (at("#code") && at("main a.note") && innerWidth >= 1000) open(at("main a.note"));

@@ -8,17 +8,19 @@ import posixpath
 import re
 import shutil
 import sys
+from collections import defaultdict
+from functools import cache
 from html import escape
 from pathlib import Path
 
 from source import Source, diff
-from text import ROOT, Text, plain, words_of
+from text import BLOCKS, ROOT, Text, plain, words_of
 
-from figure import COLOURS, THEME  # in scripts/, which text.py adds to the path
-
-BAR = '<p class="bar"><a id="opened"></a><button id="close" type="button">close</button></p>'
+BAR = '<p class="bar"><button id="back" hidden>back to the excerpt</button><a id="opened"></a>' \
+      '<button id="close">close</button></p>'
 HERE = Path(__file__).resolve().parent
 STAGES = sorted(path.name for path in ROOT.glob("stage[0-9]_*"))
+OTHERS = ("notes/demo", "bench/README", "tests/README", "tests/mutants/README", "CONTRIBUTING")
 
 
 def read(path):
@@ -26,17 +28,15 @@ def read(path):
 
 
 def reading_order():
-    """{heading: documents} of the contents: the list in notes/README.md, and what else belongs to a stage; the rest."""
+    """{heading: documents} of the contents: the list in notes/README.md with what else belongs to a stage; the rest."""
     chapters = []
     for name, n in re.findall(r"^\d+\. \[((?:stage(\d)|\w+)\.md)\]", read("notes/README.md"), re.MULTILINE):
         chapters += [f"notes/{name}"] + ([f"{STAGES[int(n) - 1]}/README.md"] if n else [])
         chapters += [f"diff{int(n) - 1}-{n}.md"] if n > "1" else []
-    front = ["README.md", "notes/README.md"]
-    others = [f"notes/{path.name}" for path in sorted(ROOT.glob("notes/*.md"))]
-    others += ["bench/README.md", "tests/README.md", "tests/mutants/README.md", "CONTRIBUTING.md"]
-    return {"Begin": front, "Read": chapters, "Look up": [path for path in others if path not in chapters + front],
-            "Course": ["course/README.md", "course/measured.md",
-                       *(f"course/{name}.assignment.md" for name in ["collectives", *STAGES])]}
+    return {"Begin": ["README.md", "notes/README.md", "notes/running.md"], "Read": chapters,
+            "Look up": [f"{name}.md" for name in OTHERS],
+            "Course": ["course/README.md", *map("course/{}.assignment.md".format, STAGES), "course/measured.md",
+                       "course/collectives.assignment.md"]}
 
 
 def markdown_of(path):
@@ -50,40 +50,36 @@ def markdown_of(path):
 
 
 def page_of(path):
-    if path == "README.md" or path.endswith("/"):
-        return path.removesuffix("README.md") + "index.html"
-    return path.removesuffix(".md") + ".html"
+    return "index.html" if path == "README.md" else path.removesuffix(".md") + ".html"
 
 
 def from_the_top(text, html):
-    """HTML of a document, for a page in the book's top directory: its links lead from there."""
+    """HTML of a document, for a page in the book's top directory: its links and pictures lead from there."""
     def address(match):
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(text.path), match[1]))
-        return f'href="{path if match[1] else page_of(text.path)}'
-    return re.sub(r'href="(?![a-z]+:)([^"#]*)', address, html)
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(text.path), match[2]))
+        return f'{match[1]}="{path if match[2] else page_of(text.path)}'
+    return re.sub(r'\b(href|src)="(?![a-z]+:)([^"#]*)', address, html)
+
+
+@cache
+def source(path):
+    return Source(path, read(path))
 
 
 class Book:
     def __init__(self, out):
-        self.out, self.files, self.directories, self.order = out, {}, set(), reading_order()
-        self.paths = sum(self.order.values(), [])
+        self.out, self.order, self.pages_with = out, reading_order(), defaultdict(dict)
+        self.paths, self.words = sum(self.order.values(), []), words_of(read("notes/README.md"))
         self.texts = {path: Text(path, markdown_of(path), self) for path in self.paths if not path.startswith("diff")}
-        self.titles = {path: f"From stage {path[4]} to stage {path[6]}" if path.startswith("diff") else
-                       f"Stage {path[5]}: read and run" if path.startswith("stage") else self.texts[path].title
-                       for path in self.paths}
-
-    def source(self, path):
-        if path not in self.files:
-            self.files[path] = Source(path, read(path))
-        return self.files[path]
+        self.titles = {path: f"From stage {path[4]} to stage {path[6]}" for path in self.paths if path[:4] == "diff"}
+        self.titles.update((path, text.title) for path, text in self.texts.items())
 
     def link(self, path, page, html=None, fragment="", more=""):
-        """A link to a document, or to what gets a page by being asked for: a source file, or a directory."""
+        """A link to a document, or to a source file, which gets a page by being linked. A directory has none."""
         if (ROOT / path).is_dir():
-            path += "/"
-            self.directories.add(path)
-        elif path not in self.paths:
-            more += f' data-file="{self.source(path).path}"'
+            return html
+        if path not in self.paths:
+            more += f' data-file="{path}"'
         address = posixpath.relpath(page_of(path), posixpath.dirname(page) or ".")
         return f'<a href="{address}{fragment}"{more}>{html or escape(self.titles[path])}</a>'
 
@@ -94,13 +90,14 @@ class Book:
             for other in group:
                 contents += self.link(other, path, more=' aria-current="page"' if other == path else "")
                 if other == path and path in self.texts:
-                    contents += "".join(f'<a class="inner" href="#{name}">{escape(text)}</a>'
-                                        for level, name, text in self.texts[path].headings if level == 2)
+                    contents += "".join('<a class="inner" href="#{id}">{name}</a>'.format_map(part)
+                                        for part in self.texts[path].parts)
         pager = ""
-        if path in self.paths:
-            at = self.paths.index(path)
-            for turn, others in (("prev", self.paths[max(at - 1, 0):at]), ("next", self.paths[at + 1:at + 2])):
-                pager += "".join(self.link(other, path, more=f' rel="{turn}"') for other in others)
+        for before, after in zip(self.paths, self.paths[1:]):
+            pager += self.link(before, path, more=' rel="prev"') if after == path else ""
+            pager += self.link(after, path, more=' rel="next"') if before == path else ""
+        for file in re.findall('data-file="(.*?)"', main + aside):
+            self.pages_with[file][path] = None
         page = self.out / page_of(path)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text((HERE / "page.html").read_text(encoding="utf-8").format(
@@ -109,15 +106,14 @@ class Book:
 
     def write_documents(self):
         """The documents' pages, and one of all to print, in which each place of the code stands once."""
-        words, printed, whole = words_of(read("notes/README.md")), set(), "<h1>lockstep: the book</h1>"
+        printed, whole = set(), "<h1>lockstep: the book</h1>"
         for path, text in self.texts.items():
             def excerpts(cited, page):
-                return "".join(self.source(file).article(name, lambda *place: self.link(file, page, *place))
+                return "".join(source(file).article(name, lambda *place: self.link(file, page, *place))
                                for file, name in cited)
             code = excerpts(text.cited, path)
             aside = f'<aside id="code" aria-label="Code">{BAR}<h2>Code of this page</h2>{code}</aside>'
-            main = text.html if path == "notes/README.md" else text.with_words(words)
-            self.write(path, text.title, main, aside)
+            self.write(path, text.title, text.html if path == "notes/README.md" else text.with_words(self.words), aside)
             part = re.sub(r'(<h\d) id="[^"]*"', r"\1", from_the_top(text, text.html))
             part += excerpts([place for place in text.cited if place not in printed], "print")
             part = re.sub(r"<(/?)h(\d)", lambda match: f"<{match[1]}h{int(match[2]) + 1}", part)
@@ -125,66 +121,45 @@ class Book:
             printed.update(text.cited)
         whole = re.sub(r'href="[^"]*#note-([\w-]+)" class="note"', r'href="#code-\1" class="note"', whole)
         self.write("print", "The book in one page", whole, kind="whole")
-        return words
 
     def write_diff(self, path):
         """Two stages side by side. Beside a change stands what the notes say of its anchors."""
-        old, new = (self.source(f"{STAGES[int(n) - 1]}/ddp.c") for n in (path[4], path[6]))
-        texts = sorted((text for name, text in self.texts.items() if re.match("notes/|stage", name)),
-                       key=lambda text: f"stage{path[6]}" not in text.path)
+        old, new = (source(f"{STAGES[int(n) - 1]}/ddp.c") for n in (path[4], path[6]))
+        texts = sorted(self.texts.values(), key=lambda text: f"stage{path[6]}" not in text.path)
 
-        def explain(names):
-            said = [(text, part) for name in names for text, part in
-                    [(text, part) for text in texts for part in text.explanations(name)][:2]]
-            return "".join(f"<blockquote><p>{from_the_top(text, part)}</p><cite>{self.link(text.path, path)}</cite>"
-                           "</blockquote>" for text, part in said)
-        heads = "".join(f"<h2>{self.link(source.path, path, source.path)}</h2>" for source in (old, new))
+        def explain(name):
+            said = [f"<p>{from_the_top(text, part)}</p><cite>{self.link(text.path, path)}</cite>"
+                    for text in texts for part in BLOCKS.split(text.html) if f'data-note="{name}"' in part]
+            return "".join(f"<blockquote>{html}</blockquote>" for html in said[:2])
+        heads = "".join(f"<h2>{self.link(file.path, path, file.path)}</h2>" for file in (old, new))
         main = f'<h1>{self.titles[path]}</h1><div class="pair heads">{heads}</div>{diff(old, new, explain)}'
         self.write(path, self.titles[path], main, kind="diff")
 
     def write_file(self, path):
-        source, items = self.files[path], ""
-        for name in source.anchors:
-            links = [self.link(text.path, path, more=' target="_top"') for text in self.texts.values()
-                     if (path, name) in text.cited]
-            items += f'<li><a href="#note-{name}">{name}</a>: {", ".join(links)}</li>'
-        said = f"<details><summary>What the notes explain here</summary><ul>{items}</ul></details>" if items else ""
-        self.write(path, path, f"<h1>{path}</h1>{said}{source.block(0, len(source.plain), ids=True)}", kind="file")
+        pages = [self.link(page, path, more=' target="_top"') for page in self.pages_with[path] if page in self.paths]
+        main = f"<h1>{path}</h1><p>Linked from: {', '.join(pages)}</p>{source(path).block(ids=True)}"
+        self.write(path, path, main, kind="file")
 
-    def write_directory(self, path):
-        """A list of what is there, in which what has a page is a link."""
-        items = ""
-        for name in sorted(entry.name for entry in (ROOT / path).iterdir()):
-            known = path + name in self.paths or path + name in self.files
-            items += f"<li>{self.link(path + name, path, name) if known else name}</li>"
-        self.write(path, path, f"<h1>{path}</h1><ul>{items}</ul>")
-
-    def write_scripts(self, words):
-        """book.css with the figures' colours; book.js and its data: the glossary, [address, title, heading, text]."""
+    def write_search(self):
+        """The data of the search: [address, title, heading, text] of each section."""
         index = []
         for path, text in self.texts.items():
             parts = re.split(r'<h[123] id="([^"]*)">(.*?)</h[123]>', text.html)[1:]
             index += [[f"{page_of(path)}#{name}", text.title, plain(heading), plain(html)]
                       for name, heading, html in zip(parts[::3], parts[1::3], parts[2::3])]
-        both = {name: f"light-dark({light},{dark})" for name, (light, dark) in THEME.items()}
-        rules = [f"figure .{name}{{fill:{colour}}}\n" for name, colour in {**both, **COLOURS, "on": "#111111"}.items()]
-        rules += [f"figure .{name}-line{{fill:none;stroke:{colour}}}\n" for name, colour in both.items()]
-        rules += f"figure .edge{{stroke:{both['paper']};stroke-width:.5}}\n"
-        for name, data in (("book.css", (HERE / "book.css").read_text(encoding="utf-8") + "".join(rules)),
-                           ("words.js", f"const WORDS = {json.dumps(words)};\n"),
-                           ("search.js", f"window.INDEX = {json.dumps(index)};\n")):
-            (self.out / name).write_text(data, encoding="utf-8")
-        shutil.copy(HERE / "book.js", self.out)
+        (self.out / "search.js").write_text(f"window.INDEX = {json.dumps(index)};\n", encoding="utf-8")
 
     def make(self):
-        self.write_scripts(self.write_documents())
+        self.write_documents()
         for path in self.paths:
             if path not in self.texts:
                 self.write_diff(path)
-        for paths, write in ((self.directories, self.write_directory), (self.files, self.write_file)):
-            for path in sorted(paths):
-                write(path)
-        print(f"{self.out}/index.html: {len(self.paths)} pages, {len(self.files)} files of the source")
+        for path in self.pages_with:
+            self.write_file(path)
+        self.write_search()
+        for file in (HERE / "book.css", HERE / "book.js", *ROOT.glob("notes/*.svg")):
+            shutil.copy(file, self.out / file.relative_to(HERE if file.parent == HERE else ROOT))
+        print(f"{self.out}/index.html: {len(self.paths)} pages, {len(self.pages_with)} files of the source")
 
 
 if __name__ == "__main__":

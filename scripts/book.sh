@@ -8,9 +8,8 @@ export LC_ALL=C
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case ${1-} in -*) sed -n 's/^# usage/usage/p' "$0" >&2 && exit 2 ;; esac
 for python in python3 /usr/bin/python3; do
-    if "$python" -c 'import markdown, pygments' 2>/dev/null; then
+    "$python" -c 'import markdown, pygments' 2>/dev/null &&
         exec "$python" -B "$root/book/make_book.py" "${1-$root/build/book}"
-    fi
 done
 packages="python3-markdown python3-pygments"
 echo "book.sh: error: Python lacks markdown or pygments (Debian and Ubuntu: apt-get install $packages)" >&2

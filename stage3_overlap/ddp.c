@@ -106,7 +106,8 @@ static void launch_ready_buckets(Ddp *ddp)
     }
 }
 
-/* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
+/* note: stage3-event
+ * The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

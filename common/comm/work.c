@@ -205,6 +205,8 @@ static void end_first(Worker *worker)
     worker->wants_thread = worker->wants_thread && worker->first != NULL;
 }
 
+/* note: communicate
+ * The communication thread: carries out the first of the queue, then the next one, and sleeps while there is none. */
 static void *communicate(void *argument)
 {
     ProcessGroup *pg = argument;
@@ -244,7 +246,9 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
            collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 
-/* Numbers the collective and appends it to the queue. */
+/* note: enqueue
+ * Numbers the collective and appends it to the queue. The calling thread returns at once to its backward pass. From now
+ * on until work_wait() the buffers belong to the communication. */
 static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)

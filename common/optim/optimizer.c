@@ -192,6 +192,9 @@ static void adamw_update(Optimizer *optimizer, int i, float lr)
                  weight_decay, correction1, correction2);
 }
 
+/* note: optimizer-step
+ * Here a gradient's way ends: it moves its own weight, on every rank by the same amount (in stage 5, on the rank that
+ * owns the slice). A parameter that no rank used keeps its weight and its state. */
 void optimizer_step(Optimizer *optimizer, float lr)
 {
     optimizer_allocate_state(optimizer);

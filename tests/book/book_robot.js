@@ -7,19 +7,35 @@ addEventListener("unhandledrejection", event => robotErrors.push(String(event.re
 const shows = element => Boolean(element && element.getClientRects().length);
 const textOfLines = place => [...place.querySelectorAll(".l")].map(line => line.textContent).join("");
 
-/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. */
+/* Frames would load hundreds of whole files, which are shown as pages of their own, too. So what a frame is to load is
+ * kept here instead. */
+const opened = [], append = Element.prototype.append;
+Element.prototype.append = function (...nodes) {
+    opened.push(...nodes.filter(node => node.tagName === "IFRAME").map(frame => frame.src));
+    append.apply(this, nodes.filter(node => node.tagName !== "IFRAME"));
+};
+
+function leadsBack(button, excerpt) {
+    const away = shows(button) && !shows(excerpt);
+    button.click();
+    return away && shows(excerpt) && !shows(button);
+}
+
+/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. For the
+ * first of a page: whether a button leads back. */
 function followNotes() {
-    return [...document.querySelectorAll("main a.note")].map(link => {
+    return [...document.querySelectorAll("main a.note")].map((link, i) => {
         link.click();
         const shown = [...document.querySelectorAll("#code article")].filter(shows);
         if (shown.length !== 1) return { note: link.dataset.note, excerpts: shown.length };
-        const [whole, more] = shown[0].querySelectorAll("a"), frames = [];
-        for (const opened of [whole, more]) {
-            opened.click();
-            frames.push(document.querySelector("#code iframe")?.src);
-        }
+        const back = document.getElementById("back"), early = i === 0 && shows(back);
+        const frames = [...shown[0].querySelectorAll("a")].map(whole => {
+            whole.click();
+            return opened.pop();
+        });
+        const returns = i === 0 ? !early && leadsBack(back, shown[0]) : null;
         const code = shown[0].querySelector("pre"), first = Number(code.style.counterReset.split(" ")[1]) + 1;
-        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames };
+        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames, returns };
     });
 }
 
@@ -27,7 +43,7 @@ function followNotes() {
 function followFiles() {
     return [...document.querySelectorAll("main a[data-file]:not(.note)")].map(link => {
         link.click();
-        return [link.href, document.querySelector("#code iframe")?.src];
+        return [link.href, opened.pop()];
     });
 }
 
@@ -49,8 +65,20 @@ function linesOfWords() {
         word.focus();
         const tip = document.getElementById("tip"), { left, right, top, bottom } = tip.getBoundingClientRect();
         const inside = left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight;
-        return [word.dataset.word, shows(tip) && inside ? tip.textContent : "no line is shown"];
+        return [word.textContent, shows(tip) && inside ? tip.textContent : "no line is shown"];
     });
+}
+
+/* The last link to code, if the code that it brings covers it. (Below it there is least text to scroll.) */
+function coveredLinks() {
+    const links = document.getElementById("code") ? [...document.querySelectorAll("main a[data-file]")] : [];
+    return links.slice(-1).filter(link => {
+        link.click();
+        const { top, right, bottom, left } = document.getElementById("code").getBoundingClientRect();
+        const own = link.getBoundingClientRect();
+        const bar = document.querySelector("body > header").getBoundingClientRect().bottom;
+        return own.top < bar || (own.bottom > top && own.top < bottom && own.right > left && own.left < right);
+    }).map(link => link.textContent);
 }
 
 async function searchFor(words) {
@@ -74,7 +102,7 @@ function pressTheme() {
 addEventListener("load", async () => {
     const pathname = decodeURI(location.pathname), isFile = document.body.classList.contains("file");
     const images = [...document.images].filter(image => !image.naturalWidth).map(image => image.src);
-    const seen = { pathname, images, figures: [...document.querySelectorAll("figure svg")].map(shows) };
+    const seen = { pathname, images, figures: [...document.querySelectorAll("figure img")].map(shows) };
     document.documentElement.classList.replace("framed", "alone");
     if (isFile) seen.missed = missedAnchors();
     else Object.assign(seen, {
@@ -82,12 +110,16 @@ addEventListener("load", async () => {
         files: document.getElementById("code") ? followFiles() : [],
         words: linesOfWords(),
         commands: [...document.querySelectorAll("main .prompt")].map(one => one.querySelector("code").textContent),
+        unprompted: [...document.querySelectorAll("main .command:not(.prompt) code")].map(one => one.textContent),
         buttons: [...document.querySelectorAll("main .command")].map(one => shows(one.querySelector("button"))),
-        theme: pressTheme(),
     });
-    if (location.hash === "#search") seen.found = await searchFor("ring all-reduce");
+    if (location.hash === "#search") Object.assign(seen, {
+        theme: pressTheme(),
+        found: await searchFor("ring all-reduce"),
+    });
     addEventListener("message", () => {
-        parent.postMessage({ pathname, width: innerWidth, needs: document.documentElement.scrollWidth }, "*");
+        const covered = innerWidth < 1000 ? coveredLinks() : [], needs = document.documentElement.scrollWidth;
+        parent.postMessage({ pathname, width: innerWidth, needs, covered }, "*");
     });
     parent.postMessage({ ...seen, errors: robotErrors }, "*");
 });

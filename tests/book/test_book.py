@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,19 +23,28 @@ ROOT, SITE, BROWSER = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), 
 sys.path.insert(0, str(ROOT / "scripts"))
 from check_examples import examples
 
-WIDTHS = (390, 1024, 1600)
+WIDTHS = (1600, 1024, 390)
+ONE_COLUMN = (390,)  # pages that are one column at every width: whole files, and the page to print. The least is enough
+# Pages of files differ only in what stands in <main>: so many are shown in one, because loading pages takes longest.
+FILES_AT_ONCE = 25
+MAIN = re.compile(r"<main.*</main>", re.DOTALL)
 CONTRAST = 4.5
+# Without a screen, and without what a browser does for its user meanwhile, and for pages that stay open for long.
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--in-process-gpu", "--js-flags=--jitless", "--no-first-run",
+         "--disable-extensions", "--disable-sync", "--disable-component-update", "--disable-background-networking",
+         "--disable-features=SpareRendererForSitePerProcess,Translate,OptimizationHints,MediaRouter",
+         "--window-size=1700,1000", "--virtual-time-budget=600000", "--dump-dom"]
 HERE = Path(__file__).resolve().parent
-FRAME = """<body><iframe style="border: 0; height: 900px"></iframe><script>
+FRAME = """<body><iframe style="border: 0; height: 900px; opacity: 0"></iframe><script>
 const frame = document.querySelector("iframe"), seen = [];
 const answer = () => new Promise(resolve => addEventListener("message", event => resolve(event.data), { once: true }));
 async function walk(pages) {
-    for (const page of pages) {
-        frame.style.width = "1600px";
+    for (const [page, widths] of pages) {
+        frame.style.width = widths[0] + "px";
         frame.src = page;
         const shown = await answer();
         shown.widths = [];
-        for (const width of WIDTHS) {
+        for (const width of widths) {
             frame.style.width = width + "px";
             await new Promise(resolve => setTimeout(resolve, 1));
             frame.contentWindow.postMessage("measure", "*");
@@ -49,8 +59,8 @@ async function walk(pages) {
 }
 walk(PAGES);
 </script>"""
-# Hundreds of whole files would be loaded beside the texts. Each is shown as a page of its own, too.
-NO_FRAMES = """<meta http-equiv="Content-Security-Policy" content="frame-src 'none'">"""
+# Most of a page are spans that give code its colours. What is checked without a browser does not depend on them.
+COLOURS = re.compile(r'<span class="\w*">|</span>')
 failures = 0
 
 
@@ -67,7 +77,9 @@ class Page(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.tags, self.headings, self.title, self.inside = [], [], "", None
-        self.feed(text)
+        self.feed(COLOURS.sub("", text))
+        self.kind = next(attributes["class"] for tag, attributes in self.tags if tag == "body")
+        self.widths = ONE_COLUMN if self.kind in ("file", "whole") else WIDTHS
         self.ids = Counter(attributes["id"] for _, attributes in self.tags if "id" in attributes)
 
     def handle_starttag(self, tag, attributes):
@@ -104,20 +116,24 @@ def check_pages(pages):
         check(not twice, f"{path}: ids that stand twice: {twice}")
         for tag, attributes in page.tags:
             check(tag != "img" or attributes.get("alt"), f"{path}: a picture without a text: {attributes}")
-            check(tag != "svg" or (attributes.get("role") == "img" and attributes.get("aria-label")),
-                  f"{path}: a figure without a text")
             for name in ("href", "src"):
                 check_link(pages, path, tag, attributes.get(name))
+
+
+@cache
+def place_of(directory, path):
+    return (SITE / directory / unquote(path)).resolve()
 
 
 def check_link(pages, path, tag, target):
     if not target or target.startswith("data:") or (tag == "a" and re.match("https?://", target)):
         return
     parts = urlsplit(target)
-    file = (SITE / path.parent / unquote(parts.path)).resolve() if parts.path else SITE / path
-    check(not parts.scheme and not target.startswith("/") and file.is_relative_to(SITE) and file.is_file(),
-          f"{path}: {tag} leads to {target}, which is not there")
-    if parts.fragment and file.is_file():
+    file = place_of(path.parent, parts.path) if parts.path else SITE / path
+    inside = not parts.scheme and not target.startswith("/") and file.is_relative_to(SITE)
+    known = inside and file.relative_to(SITE) in pages
+    check(known or (inside and file.is_file()), f"{path}: {tag} leads to {target}, which is not there")
+    if parts.fragment and known:
         there = pages[file.relative_to(SITE)].ids
         check(unquote(parts.fragment) in there, f"{path}: {target} leads to no place in that page")
 
@@ -139,26 +155,43 @@ def check_excerpt(page, seen):
     check(over[-1:] == [end], f"{where}: ends with line {end}, where {file} goes on with the same")
     check(over == [end] or (start == 0 and len(shown) <= 60), f"{where}: shows what it is not about: ends {over}")
     whole, more = seen["frames"]
+    check(seen["returns"] is not False, f"{where}: no button leads back from the whole file, or it is there too early")
     check(whole and whole.endswith(f"#note-{name}"), f"{where}: the whole file opens at {whole}")
     check(more and more.endswith(f"#L{min(end + 2, len(lines) - 2)}"), f"{where}: what follows {end} opens at {more}")
 
 
+def check_ways_back(pages):
+    """A whole file leads to all pages that lead to it."""
+    users = {}
+    for path, page in pages.items():
+        for file in {attributes["data-file"] for _, attributes in page.tags if "data-file" in attributes}:
+            users.setdefault(Path(file.removesuffix(".md") + ".html"), set()).add(path)
+    for file, expected in users.items():
+        links = [attributes["href"] for _, attributes in pages[file].tags if attributes.get("target") == "_top"]
+        found = {place_of(file.parent, link).relative_to(SITE) for link in links}
+        missing = sorted(map(str, expected - found - {Path("print.html")}))
+        check(not missing, f"{file}: there is no way back to {missing}")
+    check(len(users) > 100, f"only {len(users)} files are linked")
+
+
 def show_all(pages):
     """What book_robot.js saw: {page: what it sent}."""
-    order = [f"site/{path}" + ("#search" if str(path) == "index.html" else "") for path in pages]
+    files = [path for path, page in pages.items() if page.kind == "file"]
+    groups = {files[i]: files[i:i + FILES_AT_ONCE] for i in range(0, len(files), FILES_AT_ONCE)}
+    shown = {path: groups.get(path, [path]) for path in pages if path in groups or path not in files}
+    order = [[f"site/{path}" + ("#search" if str(path) == "index.html" else ""), pages[path].widths] for path in shown]
     with tempfile.TemporaryDirectory() as directory:
         work = Path(directory)
         shutil.copytree(SITE, work / "site")
         shutil.copy(HERE / "book_robot.js", work / "robot.js")
-        for path in pages:
-            file = work / "site" / path
-            script = "../" * len(path.parts) + "robot.js"
-            text = file.read_text(encoding="utf-8").replace("</body>", f'<script src="{script}"></script></body>')
-            file.write_text(text.replace("<head>", f"<head>{NO_FRAMES}"), encoding="utf-8")
-        (work / "frame.html").write_text(FRAME.replace("PAGES", json.dumps(order)).replace("WIDTHS", str(list(WIDTHS))),
-                                         encoding="utf-8")
-        command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={work}/profile",
-                   "--window-size=1700,1000", "--virtual-time-budget=600000", "--dump-dom", f"file://{work}/frame.html"]
+        for path, group in shown.items():
+            first, *others = ((SITE / one).read_text(encoding="utf-8") for one in group)
+            mains = "".join(MAIN.search(text)[0] for text in (first, *others))
+            script = f'<script src="{"../" * len(path.parts)}robot.js"></script>'
+            text = MAIN.sub(lambda _, mains=mains: mains, first).replace("</body>", f"{script}</body>")
+            (work / "site" / path).write_text(text, encoding="utf-8")
+        (work / "frame.html").write_text(FRAME.replace("PAGES", json.dumps(order)), encoding="utf-8")
+        command = [BROWSER, *FLAGS, f"--user-data-dir={work}/profile", f"file://{work}/frame.html"]
         dumped = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=500, check=True)
     found = re.search(r'<pre id="robot">(.*?)</pre>', dumped.stdout.decode(), re.DOTALL)
     if not found:
@@ -175,25 +208,28 @@ def check_shown(pages):
         check(not seen["errors"], f"{path}: a script stopped: {seen['errors']}")
         check(not seen["images"], f"{path}: pictures do not load: {seen['images']}")
         check(all(seen["figures"]), f"{path}: a figure is not shown")
-        check([size["width"] for size in seen["widths"]] == list(WIDTHS), f"{path}: not measured: {seen['widths']}")
+        measured = tuple(size["width"] for size in seen["widths"])
+        check(measured == pages[path].widths, f"{path}: measured at {measured} pixels only")
         for size in seen["widths"]:
+            check(not size["covered"], f"{path}: at {size['width']} pixels the code covers the link {size['covered']}")
             check(size["needs"] <= size["width"], f"{path}: needs {size['needs']} pixels of {size['width']}")
         check(not seen.get("missed"), f"{path}: a jump does not show: {seen.get('missed')}")
         for note in seen.get("notes", []):
             check_excerpt(path, note)
         for link, opened in seen.get("files", []):
             check(opened and opened.partition("?")[0] == link.partition("#")[0], f"{path}: {link} opens {opened}")
-        for word, line in seen.get("words", []):
+        for text, line in seen.get("words", []):
+            word = line.partition(": ")[0]
             rows = [row for row in table.splitlines() if re.match(rf"\| ([^|]*, )?{re.escape(word)}[ ,]", row)]
             row = rows[0] if rows else "no row"
-            check(line.startswith(word + ": ") and line.partition(": ")[2] in row.replace("`", ""),
-                  f"{path}: the word {word} shows: {line}")
-        if "theme" in seen:
-            before, after, again = seen["theme"]
-            check(before == again != after, f"{path}: the switch between light and dark changes {before} into {after}")
+            check(text.lower().startswith(word.lower()) and line.partition(": ")[2] in row.replace("`", ""),
+                  f"{path}: the word {text} shows: {line}")
         check(all(seen.get("buttons", [])), f"{path}: a command has no button that copies it")
+        for block in seen.get("unprompted", []):
+            shell = subprocess.run(["bash", "-n", "-c", block], capture_output=True, check=False)
+            check(shell.returncode == 0, f"{path}: this can be copied, but is no command: {block}")
         document = ROOT / ("README.md" if str(path) == "index.html" else path.with_suffix(".md"))
-        if document.is_file() and path.name != "print.html" and "missed" not in seen:  # a file as it is has "missed"
+        if document.is_file() and pages[path].kind == "":
             text = document.read_text(encoding="utf-8")
             cited = re.findall(r"\[note:\s*([a-z0-9-]+)\]\(", re.sub(r"`[^`]*`", "", text))
             followed = [note["note"] for note in seen["notes"]]
@@ -203,6 +239,8 @@ def check_shown(pages):
             needs_none = path in (Path("notes/README.html"), Path("notes/reading.html")) or len(text) < 2000
             check(seen["words"] or needs_none, f"{path}: no word is explained")
             notes += len(cited)
+    before, after, again = seen_of[Path("index.html")]["theme"]
+    check(before == again != after, f"the switch between light and dark changes {before} into {after}, and {again}")
     found = seen_of[Path("index.html")]["found"]
     check(len(found) > 3 and "ring" in found[0][1].lower(), f"a search for 'ring all-reduce' finds {found}")
     for link, _ in found:
@@ -242,6 +280,7 @@ def check_contrast():
 def main():
     pages = {path.relative_to(SITE): Page(path.read_text(encoding="utf-8")) for path in sorted(SITE.rglob("*.html"))}
     check_pages(pages)
+    check_ways_back(pages)
     combinations = check_contrast()
     notes = check_shown(pages)
     if failures:

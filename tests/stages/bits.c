@@ -1,5 +1,5 @@
 /* bits.c: trains small models with ordered all-reduces at five bucket caps, and writes a hash of the weights for each
- * model, optimizer and number of micro-batches. Every cap must give the same hash, and the sharded run of one process
+ * model, optimizer and number of micro-batches. Every cap must give the same hash, and the run of one process by shares
  * must give the same bits. Stage 5 does this at each of its levels. test_bits.sh compares the stages' hashes. This is
  * not a cmocka program, because a script compares its output.
  *
@@ -85,7 +85,7 @@ static void train_steps(const Options *options, Replica *replica, Ddp *ddp, cons
     ddp_gather_weights(ddp);
 }
 
-/* One training run; returns the hash of the weights. verify: also compares them with the sharded run of one process. */
+/* One training run; returns the hash of the weights. verify: also compares them with the run of one process by shares. */
 static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
 {
     Options options = case_options(c, cap);
@@ -106,7 +106,7 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     if (verify && !verify_training(&options, pg, &dataset, &replica, initial, 0).passed) {
         failures++;
         if (pg_rank(pg) == 0)
-            fprintf(stderr, "FAIL: stage %d, %s: differs from one process that adds the same shards in rank order, and "
+            fprintf(stderr, "FAIL: stage %d, %s: differs from one process that adds the same shares in rank order, and "
                     "then multiplies by gradient_scale; usual cause, if all else is right: a rank's share "
                     "is scaled BEFORE the all-reduce, or in two factors, which rounds differently\n",
                     ddp_stage_number, c->title);

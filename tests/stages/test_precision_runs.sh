@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mixed precision on several ranks, with gradients sent in 32, 16 or 8 bits, or as thin matrices: --verify exact (the
-# sharded run of one process) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
+# run of one process by shares) must give the same bits, and --verify (whole batches) the same weights within 1e-4.
 #
 # usage: test_precision_runs.sh TRAIN MPIEXEC [FLAGS OF MPIEXEC...]     TRAIN: stage 4's
 set -u

@@ -16,11 +16,11 @@ typedef struct Reference {
     const Dataset *dataset;
     Replica replica;
     Sampler sampler;
-    float *gradients;  /* of all parameters, for one shard (device); owned */
-    float *sums;       /* exact mode: of the shards' gradients so far (device); owned */
-    float *host_sums;  /* the same, of a host's shards alone, if there are several hosts; owned */
+    float *gradients;  /* of all parameters, for one share (device); owned */
+    float *sums;       /* exact mode: of the shares' gradients so far (device); owned */
+    float *host_sums;  /* the same, of a host's shares alone, if there are several hosts; owned */
     int64_t elements;  /* of each of the three */
-    int ranks_per_host; /* hierarchical, --shard-ranks: their shards are added first; else: all ranks */
+    int ranks_per_host; /* hierarchical, --shard-ranks: their shares are added first; else: all ranks */
     int64_t *indices, *places; /* these four have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
@@ -83,14 +83,14 @@ static void add_gradient(Reference *reference, int64_t count)
 }
 
 /* note: exact-reference
- * Computes what N ranks with --allreduce ordered compute: each shard's gradient from zero, micro-batch by micro-batch;
- * then adds the shards in rank order, in float32 (hierarchical: those of each host, and then the hosts' sums). Leaves the
- * sum in the parameters' gradients. A codec that sends 16 bits rounds each shard, and then the sum, because it is sent
+ * Computes what N ranks with --allreduce ordered compute: each share's gradient from zero, micro-batch by micro-batch;
+ * then adds the shares in rank order, in float32 (hierarchical: those of each host, and then the hosts' sums). Leaves the
+ * sum in the parameters' gradients. A codec that sends 16 bits rounds each share, and then the sum, because it is sent
  * back.
  *
  * note: minus-zero
- * The first shard is copied to the sum of the shards, because 0 + x is not always x: -0 would become 0. */
-static void sharded_gradient(Reference *reference, int64_t step)
+ * The first share is copied to the sum of the shares, because 0 + x is not always x: -0 would become 0. */
+static void gradient_by_shares(Reference *reference, int64_t step)
 {
     const size_t bytes = (size_t)reference->elements * sizeof(float);
     const int accumulate = reference->replica.options->accumulate, L = reference->ranks_per_host;
@@ -150,7 +150,7 @@ static void reference_step(Reference *reference, long step)
     const int64_t global_samples = sampler_global_count(sampler, step_of_epoch);
     replica_set_samples(&reference->replica, step, reference->places, global_samples);
     if (reference->replica.options->verify == VERIFY_EXACT)
-        sharded_gradient(reference, step_of_epoch);
+        gradient_by_shares(reference, step_of_epoch);
     else
         whole_gradient(reference, step_of_epoch);
     float scale = replica_gradient_scale(&reference->replica, global_samples);
