@@ -1,4 +1,6 @@
 """What runs on a rank, in a process of its own: a case with the student's class. It sends facts, and no verdicts."""
+import faulthandler
+import gc
 import importlib.util
 import inspect
 import json
@@ -7,6 +9,8 @@ import re
 import sys
 import time
 import traceback
+import tracemalloc
+from array import array
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -54,12 +58,16 @@ def finish(model):
     group.log.append(["finished", len(group.queue)])
 
 
+def packed(tensor):
+    return array("f", tensor.detach().reshape(-1).tolist())  # one object, for the sake of Memory
+
+
 def named(model, known, what=lambda p: p):
     """Every parameter, or what belongs to it, as lists, by the name that it had before it was wrapped."""
     found = {}
     for name, parameter in model.named_parameters():
         value = what(parameter)
-        found[toys.plain(name, known)] = None if value is None else value.detach().reshape(-1).tolist()
+        found[toys.plain(name, known)] = None if value is None else packed(value)
     return found
 
 
@@ -127,6 +135,29 @@ def train(cls, rank, case):
     return {"weights": facts}
 
 
+class Memory:
+    """Bytes of all tensors made since its beginning, and of what lines of the student's file have made otherwise."""
+
+    def __init__(self, path, case):
+        self.path = path
+        self.steps = {1, case["steps"] - 1} if {"held", "memory"} & set(case["checks"]) else {}
+        self.most = 0
+        if self.steps:
+            gc.freeze()  # gc forgets all objects that are there already
+            tracemalloc.start(3)
+
+    def look(self, step, known):
+        """Between two steps. KNOWN are tensors that may be there."""
+        if step in self.steps:
+            gc.collect()
+            kept = [t.untyped_storage() for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
+            now = sum({s.data_ptr(): s.nbytes() for s in kept}.values()) - 4 * elements(known)
+            for trace in tracemalloc.take_snapshot().traces:
+                files = {frame.filename for frame in trace.traceback}
+                now += trace.size if self.path in files and not files & {group.__file__, toys.__file__} else 0
+            self.most = max(self.most, now)
+
+
 class CountedAdamW(torch.optim.AdamW):
     """The optimizer that a sharded one is made of. The judge counts what all of them keep."""
 
@@ -145,23 +176,23 @@ class CountedAdamW(torch.optim.AdamW):
 def sharded(cls, rank, case):
     """The sharded optimizer: all ranks get the same gradients."""
     model = toys.Toy("frozen", rank)
-    known, facts = toys.values("frozen", 7), []
+    known, facts, zeroed = toys.values("frozen", 7), [], True
     toys.put(model, known)
-    parameters = list(model.parameters())[: case.get("count")]
-    groups = iter(parameters)
-    if case.get("groups"):
-        groups = [{"params": parameters[:5], "lr": 0.02}, {"params": parameters[5:]}]
-    optimizer = cls(groups, CountedAdamW, lr=0.01, weight_decay=0.1)
+    parameters, groups = toys.grouped(case, model)
+    memory = Memory(sys.modules["submission"].__file__, case)
+    optimizer = cls(groups if case.get("groups") else iter(groups), CountedAdamW, lr=0.01, weight_decay=0.1)
     group.end_of_step("the constructor")
     for step in range(case["steps"]):
         group.log.append(["step"])
         optimizer.zero_grad()
+        zeroed = zeroed and not any(p.grad is not None and p.grad.any() for p in parameters)
+        memory.look(step, [p.grad for p in parameters])
         toys.prepare_update(case, step, parameters, optimizer)
         optimizer.step()
         group.log.append(["finished", len(group.queue)])
         facts.append(named(model, known))
         group.end_of_step(f"step {step + 1}")
-    return {"weights": facts, "kept": CountedAdamW.kept()}
+    return {"weights": facts, "kept": CountedAdamW.kept(), "bytes": memory.most, "zeroed": zeroed}
 
 
 class Whole(TorchDispatchMode):
@@ -195,16 +226,18 @@ def elements(tensors):
 
 
 def fsdp(cls, rank, case):
-    module, known = toys.Toy(case["kind"], rank), toys.values(case["kind"], 50 + rank)
+    known, memory = toys.values(case["kind"], 50 + rank), Memory(sys.modules["submission"].__file__, case)
+    module = toys.Toy(case["kind"], rank)
     toys.put(module, known)
     sizes = {p.numel() for p in module.parameters() if p.dim() == 2}
     model = cls(module)
+    del module
     group.end_of_step("the constructor")
     if not hasattr(model, "gather_full_params"):
         raise Usage("the class has no gather_full_params(), which returns every whole parameter by its name")
 
     def gathered():
-        whole = {toys.plain(n, known): v.detach().reshape(-1).tolist() for n, v in model.gather_full_params().items()}
+        whole = {toys.plain(name, known): packed(value) for name, value in model.gather_full_params().items()}
         group.end_of_step("gather_full_params()")
         return whole
 
@@ -214,6 +247,8 @@ def fsdp(cls, rank, case):
     for step in range(case["steps"]):
         group.log.append(["step"])
         optimizer.zero_grad()
+        kept = [t for state in optimizer.state.values() for t in state.values() if torch.is_tensor(t)]
+        memory.look(step, kept)
         with Whole(sizes) as mode:
             for micro in range(case["micro"]):
                 backward(model, rank, case, step, micro)
@@ -225,16 +260,18 @@ def fsdp(cls, rank, case):
         held.append(elements(model.parameters()))
         optimizer.step()
         facts["weights"].append(gathered())
-    return facts | {"held": max(held)}
+    return facts | {"held": max(held), "bytes": memory.most}
 
 
-def main(path, name, case, rank, store, connection):
+def main(path, name, case, rank, directory, connection):
     """Sends one JSON text: what happened, and the error that ended it, if one did."""
+    os.setsid()  # so that the judge can end what the class starts, too
+    faulthandler.dump_traceback_later(case["seconds"] - 1, file=open(f"{directory}/hangs{rank}", "w"))  # noqa: SIM115
     torch.set_num_threads(1)
     judge = os.getppid()
     world, facts, error, kind = case["ranks"], {}, "", ""
     try:
-        dist.init_process_group("judge", store=dist.FileStore(store, world), rank=rank, world_size=world)
+        dist.init_process_group("judge", store=dist.FileStore(f"{directory}/store", world), rank=rank, world_size=world)
         facts = globals()[case["run"]](load(path, name), rank, case)
     except Usage as problem:
         error, kind = str(problem), "usage"
@@ -244,7 +281,7 @@ def main(path, name, case, rank, store, connection):
         error, kind = f"{type(problem).__name__}: {problem}{line}", "raised"
     if group.differ:
         error, kind = group.differ[0], "differ"
-    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind}).encode())
+    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind}, default=list).encode())
     while os.getppid() == judge:  # the judge ends all ranks when it has heard them: Gloo needs its peers alive
         time.sleep(1)
     os._exit(1)
