@@ -62,8 +62,7 @@ def wrong_gradient(case, rank, step, got, expected, own):
 
 
 def gradients(case, results):
-    kind, common = case["kind"], []
-    check = case["checks"][0]
+    kind, check, common = case["kind"], case["checks"][0], []
     for step in range(case["steps"]):
         for index in range(case.get("models", 1)):
             def summed(ranks=None):
@@ -73,7 +72,7 @@ def gradients(case, results):
 
             expected = summed()
             for rank, result in enumerate(results):
-                facts = result["facts"]["steps"][step]["grads"][index]
+                facts = result["facts"]["grads"][step][index]
                 got, own = tensors(facts, expected), summed([rank])
                 own = {n: v * case["ranks"] for n, v in own.items()}
                 message = wrong_gradient(case, rank, step, got, expected, own)
@@ -114,12 +113,11 @@ def events(case, results):
                 if entry[0] == "touched":
                     yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under "
                                       "way: leave it alone from the launch to the end of wait()")
-            yield from traffic(case, log, where, micro)
+            yield from traffic(case, log[: len(log) - log[::-1].index(ends[-1])], where, micro)
             if "buckets" in case["checks"] and number:
                 yield from buckets(case, log, where)
             if "no_sync_cost" in case["checks"]:
-                last = max(i for i, entry in enumerate(log) if entry[0] == "backward")
-                early = len(launches(log[:last]))
+                early = len(launches(log[: max(i for i, entry in enumerate(log) if entry[0] == "backward")]))
                 if early:
                     yield "no_sync_cost", (f"{where}: {early} collectives were called before the last of "
                                            f"{case['micro']} micro-batches: in no_sync() gradients add up on each rank")
@@ -128,21 +126,23 @@ def events(case, results):
 
 
 def traffic(case, log, where, micro):
-    count, passes = case["elements"], case.get("passes", 2)
+    def elements(entries, names=None):
+        return sum(SPENT.get(e[2], case["ranks"]) * e[3] * e[5] for e in entries if not names or e[2] in names) / 4
+
+    count, passes, floats = case["elements"], case["passes"], launches(log)
     every = [entry for entry in log if entry[0] == "launch"]  # bytes, too: weights may travel as pickles
-    spent, floats = (sum(SPENT.get(e[2], case["ranks"]) * e[3] * e[5] / 4 for e in of) for of in (every, launches(log)))
     allowed = passes * count * micro * 1.02 + 32 * len(every)
     what = "gradient travels once" if passes == 2 else "weight is gathered twice, every gradient reduce-scattered once"
-    if "traffic" in case["checks"] and spent > allowed:
-        yield "traffic", (f"{where}: the collectives move {spent:.0f} elements, and {allowed:.0f} would do for {count}: "
-                          f"every {what}, and nothing else")
-    if "traffic" in case["checks"] and case["ranks"] > 1 and floats < passes / 2 * count:
-        yield "traffic", f"{where}: the collectives move {floats:.0f} elements, too few for {count}: not all is sent"
-    gathered = sum(SPENT.get(e[2], case["ranks"]) * e[3] for e in launches(log) if e[2] in ("all_gather", "broadcast"))
+    if "traffic" in case["checks"] and elements(every) > allowed:
+        yield "traffic", (f"{where}: the collectives move {elements(every):.0f} elements, and {allowed:.0f} would do "
+                          f"for {count}: every {what}, and nothing else")
+    if "traffic" in case["checks"] and case["ranks"] > 1 and elements(floats) < passes / 2 * count:
+        yield "traffic", f"{where}: the collectives move {elements(floats):.0f} elements of {count}: not all is sent"
+    gathered = elements(floats, ("all_gather", "broadcast"))
     needed = 2 * count - 3 * max(a * b for a, b in zip(toys.WIDE, toys.WIDE[1:]))
     if "whole" in case["checks"] and gathered < needed:
-        yield "whole", (f"{where}: {gathered} elements of weights are gathered, and without whole copies at least "
-                        f"{needed} of {count} are needed: gather each layer's for forward, and again for backward")
+        yield "whole", (f"{where}: {gathered:.0f} elements of weights are gathered, and without whole copies at least "
+                        f"{needed} are needed: gather each layer's for forward, and again for backward")
 
 
 def buckets(case, log, where):
@@ -235,8 +235,7 @@ def train(case, results):
 
 
 def sharded(case, results):
-    check = case["checks"][0]
-    model, expected = toys.Toy("frozen", 0), []
+    check, model, expected = case["checks"][0], toys.Toy("frozen", 0), []
     toys.put(model, toys.values("frozen", 7))
     parameters, groups = toys.grouped(case, model)
     optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
@@ -262,8 +261,8 @@ def hidden(check, case, results, allowed):
     """Is more kept between steps than what is counted by name? ALLOWED are elements of 4 bytes."""
     most = max(result["facts"]["bytes"] for result in results) if check in case["checks"] else 0
     if most > 4 * allowed:
-        yield check, (f"between steps, a rank keeps {most} bytes, and {4 * allowed:.0f} would do for its shards and some "
-                      "buffers: are there whole copies in other tensors, arrays or lists?")
+        yield check, (f"between steps, a rank keeps {most} bytes, and {4 * allowed:.0f} would do for its shards and "
+                      "some buffers: are there whole copies in other tensors, arrays or lists?")
 
 
 def fsdp(case, results):

@@ -19,9 +19,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # before PyTorch is imported: threads f
 import checks  # noqa: E402
 import stages  # noqa: E402
 
-HANG, AGAIN = 60, 15  # seconds until a case that has not ended is called hung, and once one has hung before
-TOTAL = 240  # seconds for all cases: those that are left are not tried
-BECOME_SUBREAPER = 36  # prctl's PR_SET_CHILD_SUBREAPER: orphans of the ranks become children of the judge
+SILENT, AGAIN = 45, 15  # seconds without a collective until a case is called hung, and once one has hung before
+TOTAL = 300  # seconds for all cases of a class: those that are left are not tried
 
 
 def children():
@@ -41,63 +40,60 @@ def end(ranks, others):
             os.waitpid(pid, 0)
 
 
-def place(directory, rank, path):
-    """Where a rank hangs in the student's file, as it has written down itself."""
-    with suppress(OSError):
-        lines = re.findall(rf'File "{re.escape(path)}", line (\d+)', Path(directory, f"hangs{rank}").read_text())
-        return f" (line {lines[0]} of {Path(path).name})" if lines else ""
-    return ""
-
-
-def hear(ranks, pipes, seconds):
-    """What all ranks have sent, or None for those that have sent nothing."""
-    texts, limit = [None] * len(ranks), time.monotonic() + seconds
-    while None in texts and time.monotonic() < limit:
+def hear(ranks, pipes, silent, last):
+    """What each rank has sent; None: nothing. An empty message says that a rank goes on."""
+    texts, limit = [None] * len(ranks), time.monotonic() + silent
+    while None in texts and time.monotonic() < min(limit, last):
         ready = wait([mine for mine, text in zip(pipes, texts) if text is None], timeout=0.5)
         for rank, mine in enumerate(pipes):
             # A rank that has ended may have left its end of the pipe to a process that it has started.
             if texts[rank] is None and (mine in ready or not ranks[rank].is_alive() and not mine.poll()):
                 try:
-                    texts[rank] = json.loads(mine.recv_bytes() if mine in ready else "")
+                    sent = mine.recv_bytes() if mine in ready else "nothing"
+                    limit, texts[rank] = time.monotonic() + silent, json.loads(sent) if sent else None
                 except (EOFError, OSError, ValueError):
                     texts[rank] = {"error": f"rank {rank} has ended before its work was done", "kind": "ended"}
-                if texts[rank]["error"]:  # the others wait for it in a collective: they get a moment
-                    limit = min(limit, time.monotonic() + 3)
+                if texts[rank] and texts[rank]["error"]:  # the others wait for it in a collective: they get a moment
+                    last = min(last, time.monotonic() + 3)
     return texts
 
 
-def run_ranks(context, path, name, case, seconds):
+def run_ranks(context, path, name, case, silent, last):
     """What all ranks have sent; for those that have sent nothing in time, where they are."""
     others, ranks, pipes = children(), [], []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         try:
             for rank in range(case["ranks"]):
                 mine, theirs = context.Pipe()
-                arguments = (path, name, case | {"seconds": seconds}, rank, directory, theirs)
+                arguments = (path, name, case | {"silent": silent}, rank, directory, theirs)
                 ranks.append(context.Process(target=stages.main, args=arguments, daemon=True))
                 ranks[-1].start()
                 theirs.close()  # so that a rank's end is seen
                 pipes.append(mine)
-            return [text or {"error": f"hangs: rank {rank} has not ended{place(directory, rank, path)}", "kind": "hangs"}
-                    for rank, text in enumerate(hear(ranks, pipes, seconds))]
+            texts = hear(ranks, pipes, silent, last)
         finally:
             end(ranks, others)  # all have sent what they have to say
+        for rank in [rank for rank, text in enumerate(texts) if text is None]:
+            trace = Path(directory, f"hangs{rank}").read_text().split("Thread ")[-1]  # the main thread comes last
+            lines = re.findall(rf'File "{re.escape(path)}", (line \d+)', trace) or ["not in this file"]
+            texts[rank] = {"error": f"rank {rank} hangs, {lines[0]}", "kind": "hangs"}
+        return texts
 
 
-def judge_case(context, path, name, case, seconds):
+def judge_case(context, path, name, case, silent, last):
     """The checks that have failed, each with a message."""
-    texts = run_ranks(context, path, name, case, seconds)
+    texts = run_ranks(context, path, name, case, silent, last)
     told = [t for t in texts if t["error"]]
     told.sort(key=lambda text: ("usage", "ended", "differ", "raised", "hangs").index(text["kind"]))
     if told:
-        message = told[0]["error"]
+        message = "; ".join(t["error"] for t in (told if told[0]["kind"] == "hangs" else told[:1]))
         if told[0]["kind"] == "differ":
             message = (f"the ranks call different collectives: {message}. Usual causes: buckets launched as they "
                        "become ready, in another order on each rank; or a call that only some ranks make")
         return [(check, f"{case['name']}: {message}") for check in case["checks"]]
     try:
         return [(check, f"{case['name']}: {text}") for check, text in getattr(checks, case["run"])(case, texts)]
-    except Exception as error:  # noqa: BLE001 (a student's class may send anything: the others' checks are still judged)
+    except Exception as error:  # noqa: BLE001 (a class may have made the ranks send anything)
         message = f"{case['name']}: what the ranks sent cannot be judged ({type(error).__name__}: {error})"
         return [(check, message) for check in case["checks"]]
 
@@ -107,24 +103,20 @@ def judge(path, name, stage, only=None):
     begin = time.monotonic()
     context = multiprocessing.get_context("fork")  # PyTorch is imported once, here; the student's file on ranks only
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(BECOME_SUBREAPER, 1)
-    failed, seen, patience, late = {}, set(), HANG, ""
+        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of the ranks become the judge's children
+    failed, seen, silent = {}, set(), SILENT
     for case in stages.cases(stage):
-        now, tried = time.monotonic(), set(case["checks"])
-        if only is not None and not only & tried or tried <= set(failed):  # nothing would be learned
-            continue
-        if now - begin > TOTAL:
-            late = f": the cases before it have taken {TOTAL} s"
-            break
+        tried = set(case["checks"])
+        if only is not None and not only & tried or tried <= set(failed) or time.monotonic() > begin + TOTAL:
+            continue  # nothing would be learned, or no time is left
         seen |= tried
-        for check, message in judge_case(context, path, name, case, patience):
+        for check, message in judge_case(context, path, name, case, silent, begin + TOTAL):
+            silent = AGAIN if " hangs, " in message else silent
             failed.setdefault(check, message)
-        if time.monotonic() - now > patience:
-            patience = AGAIN
     items = []
     for points, names, idea, read in stages.table()[stage]:
-        messages = [failed[n] for n in names if n in failed]
-        messages += [f"{n} was not tried{late}" for n in names if n not in seen]
+        untried = {n: f"{n} was not tried, for lack of time" for n in names if n not in seen}
+        messages = [(untried | failed)[n] for n in names if n in untried or n in failed]
         items.append({"points": 0 if messages else points, "of": points, "idea": idea, "passed": not messages,
                       "message": messages[0] if messages else "", "read": read, "checks": names})
     return {"stage": f"pytorch_{stage}", "submission": f"{path}:{name}", "seconds": round(time.monotonic() - begin, 1),

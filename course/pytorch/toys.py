@@ -73,9 +73,8 @@ def values(kind, seed):
 
 def put(model, named):
     """Overwrites a model's parameters, whatever a class has put before their names."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(named[plain(name, named)])
+    for name, parameter in model.named_parameters():
+        parameter.detach().copy_(named[plain(name, named)])
 
 
 def prepare_update(case, step, parameters, optimizer):
@@ -110,7 +109,8 @@ def loss_of(output, target, divisor):
 
 def gradients(kind, named, step, shares, ranks=None):
     """In float64: the gradient of the mean over all rows of the ranks' shares, or of some ranks' parts of it."""
-    total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in named.items()}
+    trained = [name for name, parameter in Toy(kind, 0).named_parameters() if parameter.requires_grad]
+    total = {name: torch.zeros(named[name].shape, dtype=torch.float64) for name in trained}
     for rank in range(len(shares)) if ranks is None else ranks:
         model = Toy(kind, rank).double()
         put(model, named)
@@ -119,5 +119,4 @@ def gradients(kind, named, step, shares, ranks=None):
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 total[name] += parameter.grad
-    frozen = {name for name, p in Toy(kind, 0).named_parameters() if not p.requires_grad}
-    return {name: value for name, value in total.items() if name not in frozen}
+    return total
