@@ -8,10 +8,6 @@ CLOSE = 1e-6
 SPENT = {"all_reduce": 2, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "scatter": 1}  # and all_gather: ranks
 
 
-def trained(kind):
-    return sum(p.numel() for p in toys.Toy(kind, 0).parameters() if p.requires_grad)
-
-
 def steps_of(log):
     """The log of each step, from "step" on."""
     begins = [index for index, entry in enumerate(log) if entry[0] == "step"]

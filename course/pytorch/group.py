@@ -71,7 +71,7 @@ def blocked(thread):
     return True
 
 
-def let_threads_run(patience=[5]):  # noqa: B006 (seconds, until a thread has been seen that never has nothing to do)
+def let_threads_run(patience=[15]):  # noqa: B006 (seconds, until a thread has been seen that never has nothing to do)
     """Threads of the class do what they have to do, so that the order of events does not depend on a race."""
     others, limit = set(threading.enumerate()) - {threading.current_thread()}, time.monotonic() + patience[0]
     while not all(blocked(thread) for thread in others):
@@ -143,8 +143,7 @@ class JudgeWork(dist.Work):
         future = HeldFuture(self)
         # A wait in C++ is not seen. DistributedDataParallel takes futures inside the engine and waits at the end of
         # backward: its collectives are carried out when backward has come to its end.
-        caller = sys._getframe(1).f_code
-        self.for_cpp = caller.co_name == "_engine_run_backward"
+        self.for_cpp = sys._getframe(1).f_code.co_name == "_engine_run_backward"
         if self.for_cpp and JudgeGroup.backward_is_over:
             run_until(self)
         if self.done:

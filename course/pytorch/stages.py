@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rank import main  # noqa: F401 (the judge starts it on each rank)
 
-import checks
+import toys
 
 STAGES = ("naive", "bucketed", "overlap", "no_sync", "sharded_optimizer", "fsdp")  # the columns of judge.points
 
@@ -27,7 +27,7 @@ def cases(stage):
             run, ranks, tried = what.split()
             case = {"name": name, "run": run, "ranks": int(ranks), "checks": tried.split("+"), "kind": "plain",
                     "shares": [4] * int(ranks), "steps": 2, "micro": 1, "cap": 2**20, "passes": 2} | json.loads(options)
-            yield case | {"elements": checks.trained(case["kind"])}
+            yield case | {"elements": sum(p.numel() for p in toys.Toy(case["kind"], 0).parameters() if p.requires_grad)}
 
 
 def table():
