@@ -19,7 +19,7 @@ GENEROUS = timedelta(seconds=300)
 POLLS = 1000  # this many questions "is it done?", and nothing else between them, are a wait
 TEXT = 96  # bytes that describe a call to the other ranks
 COMBINE = {"SUM": torch.add, "AVG": torch.add, "MAX": torch.maximum, "MIN": torch.minimum, "PRODUCT": torch.mul}
-BLOCKED = ("/threading.py", "/queue.py", "/concurrent/futures/_base.py")  # a thread that waits is in one of these
+BLOCKED = ("/threading.py", "/queue.py")  # a thread that waits for another one is in one of these
 
 log = []  # what happened on this rank, in order; each entry begins with a word
 groups = []
@@ -63,11 +63,9 @@ def blocked(thread):
     """Does a thread wait for another one? One that works, or is about to, is somewhere else at one of three looks."""
     for _ in range(3):
         time.sleep(0.01)
-        frame = sys._current_frames().get(thread.ident)
-        while frame and not frame.f_code.co_filename.endswith(BLOCKED):
-            frame = frame.f_back
-        if frame is None:
-            return False
+        frame = sys._current_frames().get(thread.ident)  # the innermost one
+        if frame is None or not frame.f_code.co_filename.endswith(BLOCKED):
+            return frame is None
     return True
 
 

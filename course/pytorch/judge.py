@@ -20,7 +20,7 @@ import checks  # noqa: E402
 import stages  # noqa: E402
 
 SILENT, AGAIN = 45, 15  # seconds without a collective until a case is called hung, and once one has hung before
-TOTAL = 300  # seconds for all cases of a class: those that are left are not tried
+TOTAL = 400  # seconds for all cases of a class: those that are left are not tried
 
 
 def children():
