@@ -273,7 +273,7 @@ def fsdp(case, results):
         if "start" in case["checks"]:
             yield from begins(rank, got, every)
         facts, total = result["facts"], sum(v.numel() for v in begin.values())
-        share = total / ranks + len(begin) * ranks
+        share = sum(-(-len(v) // ranks) * v[0].numel() + ranks for v in begin.values())  # whole rows, or padded
         for name, held in (("held", "weights"), ("grads_held", "gradients")):
             if name in case["checks"] and facts[name] > share:
                 yield name, (f"rank {rank} holds {facts[name]} of {total} elements of {held} between steps, and may "

@@ -155,6 +155,10 @@ def keeps(copy):
     return after_forward
 
 
+def array_of(values):
+    return numpy.array(values.clone())  # numpy would keep the memory of the values themselves from being given back
+
+
 def from_copies(self, parameters):
     for parameter in parameters:
         values = getattr(self, "copies", {}).pop(parameter, None)
@@ -181,8 +185,8 @@ def whole_sums(self, mine, padded):
 
 
 plant("GradientsAllReduced", FSDP, "traffic", scatter_sum=whole_sums)
-plant("ArraysForBackward", FSDP, "whole", after_forward=keeps(numpy.array), gather=from_copies)
-plant("ArraysBesideTheShards", FSDP, "held", after_forward=keeps(numpy.array))
+plant("ArraysForBackward", FSDP, "whole", after_forward=keeps(array_of), gather=from_copies)
+plant("ArraysBesideTheShards", FSDP, "held", after_forward=keeps(array_of))
 plant("TensorsBesideTheShards", FSDP, "held", after_forward=keeps(torch.clone))
 plant("ListsBesideTheShards", FSDP, "held", after_forward=keeps(torch.Tensor.tolist))
 plant("PicklesForBackward", FSDP, "whole", after_forward=keeps(lambda _: ()), gather=pickled)
