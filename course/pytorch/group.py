@@ -63,9 +63,11 @@ def blocked(thread):
     """Does a thread wait for another one? One that works, or is about to, is somewhere else at one of three looks."""
     for _ in range(3):
         time.sleep(0.01)
-        frame = sys._current_frames().get(thread.ident)  # the innermost one
-        if frame is None or not frame.f_code.co_filename.endswith(BLOCKED):
-            return frame is None
+        frame, calls = sys._current_frames().get(thread.ident), []  # the innermost one; none: the thread has ended
+        while frame and frame.f_code.co_filename.endswith(BLOCKED):
+            calls, frame = calls + [frame.f_code.co_name], frame.f_back
+        if frame and (not calls or "start" in calls):  # start() waits until the new thread runs
+            return False
     return True
 
 

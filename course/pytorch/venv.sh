@@ -27,8 +27,8 @@ mkdir -p "$directory" 2>/dev/null && touch "$directory" 2>/dev/null ||
 # An interrupted call leaves a python without pip.
 "$directory/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv "$directory" ||
     fail "cannot make $directory (on Debian and Ubuntu, the package python3-venv is needed)"
-"$directory/bin/pip" install --quiet 'torch==2.15.*' numpy || fail "pip could not install PyTorch 2.15 (above, it says \
-why): it needs a network that reaches PyPI, or a mirror in PIP_INDEX_URL, some gigabytes in $directory, and Python 3.10 \
+"$directory/bin/pip" install --quiet 'torch==2.15.*' numpy || fail "pip could not install PyTorch 2.15 (see above): \
+it needs a network that reaches PyPI, or a mirror in PIP_INDEX_URL, some gigabytes in $directory, and Python 3.10 \
 or newer (this is $(python3 --version)). Call it again: it goes on where it stopped"
 "$directory/bin/python" -c 'import torch; print("PyTorch", torch.__version__)' || fail "PyTorch does not start"
 echo "$directory/bin/python $here/judge.py FILE.py:CLASS"
