@@ -22,7 +22,7 @@ if [ "${2-}" = --all ]; then
     "$python" -B "$root/tests/pytorch/planted.py" || fail "planted.py: see above"
 else
     "$python" -B "$root/tests/pytorch/planted.py" Overlap TorchDDP WaitsInTheHook DividesUnderWay SumNotMean \
-        LaunchedAsReady EveryRankKeepsAll || fail "planted.py: see above"
+        LaunchedAsReady EveryRankKeepsAll WaitAll ArraysForBackward || fail "planted.py: see above"
 fi
 
 # A class that all-reduces after backward trains the right weights, and has no points for overlap.
@@ -32,6 +32,40 @@ points=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["poi
 [ "$points" = 65 ] || fail "an all-reduce after backward has $points points of stage overlap, expected 65"
 status 0 python3 "$root/course/results.py" gradescope "$scratch/result.json"
 grep -q '"max_score"' "$scratch/out" || fail "results.py does not read the judge's result"
+
+# A class that hangs in one case loses its line, and leaves no process behind: neither a child nor one that has left
+# its session. Another, which ends while its child lives on, is not waited for.
+cat >"$scratch/hangs.py" <<END
+import os, subprocess, sys, time
+sys.path.insert(0, "$root/tests/pytorch")
+from right import Naive
+
+def start_others():
+    others = [subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, os.fork()]
+    if others[1] == 0:
+        time.sleep(1000)
+    with open("$scratch/pids", "a") as file:
+        print(*others, file=file)
+
+class NaiveHangs(Naive):
+    def finish_gradient_synchronization(self):
+        if self.module.kind == "tied":
+            start_others()
+            time.sleep(1000)
+        if self.module.kind == "frozen":
+            start_others()
+            os._exit(0)
+        super().finish_gradient_synchronization()
+END
+status 0 judge "$scratch/hangs.py:NaiveHangs" --json "$scratch/result.json"
+grep -q '^70 of 100 points' "$scratch/out" || fail "a class that hangs with a tied weight, and ends with a frozen one, has not lost three lines"
+grep -q 'rank 0 hangs, line 16; rank 1 hangs, line 16' "$scratch/out" || fail "the line that hangs is not named"
+grep -q 'frozen parameters: rank 0 has ended before' "$scratch/out" || fail "a rank's end is not seen"
+python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$scratch/result.json" || fail "the result is not JSON"
+[ "$(wc -w <"$scratch/pids")" = 8 ] || fail "the ranks should have started 8 processes"
+for pid in $(cat "$scratch/pids"); do
+    ! kill -0 "$pid" 2>/dev/null || fail "process $pid, which the class has started, goes on"
+done
 
 # What cannot be judged is said.
 echo 'class Naive: pass' >"$scratch/empty.py"

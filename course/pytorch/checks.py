@@ -8,10 +8,6 @@ CLOSE = 1e-6
 SPENT = {"all_reduce": 2, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "scatter": 1}  # and all_gather: ranks
 
 
-def trained(kind):
-    return sum(p.numel() for p in toys.Toy(kind, 0).parameters() if p.requires_grad)
-
-
 def steps_of(log):
     """The log of each step, from "step" on."""
     begins = [index for index, entry in enumerate(log) if entry[0] == "step"]
@@ -62,8 +58,7 @@ def wrong_gradient(case, rank, step, got, expected, own):
 
 
 def gradients(case, results):
-    kind, common = case["kind"], []
-    check = case["checks"][0]
+    kind, check, common = case["kind"], case["checks"][0], []
     for step in range(case["steps"]):
         for index in range(case.get("models", 1)):
             def summed(ranks=None):
@@ -73,7 +68,7 @@ def gradients(case, results):
 
             expected = summed()
             for rank, result in enumerate(results):
-                facts = result["facts"]["steps"][step]["grads"][index]
+                facts = result["facts"]["grads"][step][index]
                 got, own = tensors(facts, expected), summed([rank])
                 own = {n: v * case["ranks"] for n, v in own.items()}
                 message = wrong_gradient(case, rank, step, got, expected, own)
@@ -114,12 +109,11 @@ def events(case, results):
                 if entry[0] == "touched":
                     yield "touched", (f"{where}: the buffer of collective {entry[1]} was changed while it was under "
                                       "way: leave it alone from the launch to the end of wait()")
-            yield from traffic(case, log, where, micro)
+            yield from traffic(case, log[: len(log) - log[::-1].index(ends[-1])], where, micro)
             if "buckets" in case["checks"] and number:
                 yield from buckets(case, log, where)
             if "no_sync_cost" in case["checks"]:
-                last = max(i for i, entry in enumerate(log) if entry[0] == "backward")
-                early = len(launches(log[:last]))
+                early = len(launches(log[: max(i for i, entry in enumerate(log) if entry[0] == "backward")]))
                 if early:
                     yield "no_sync_cost", (f"{where}: {early} collectives were called before the last of "
                                            f"{case['micro']} micro-batches: in no_sync() gradients add up on each rank")
@@ -128,14 +122,23 @@ def events(case, results):
 
 
 def traffic(case, log, where, micro):
-    count = case.get("elements", 0)
-    spent = sum(SPENT.get(e[2], case["ranks"]) * e[3] for e in launches(log))
-    allowed = case.get("passes", 2) * count * micro * 1.02 + 32 * len(launches(log))
-    if "traffic" in case["checks"] and spent > allowed:
-        yield "traffic", (f"{where}: the collectives move {spent} elements, and {allowed:.0f} would do for {count}: "
-                          "every gradient travels once, and nothing else")
-    if "traffic" in case["checks"] and case["ranks"] > 1 and spent < case.get("passes", 2) / 2 * count:
-        yield "traffic", f"{where}: the collectives move {spent} elements, too few for {count}: not all is sent"
+    def elements(entries, names=None):
+        return sum(SPENT.get(e[2], case["ranks"]) * e[3] * e[5] for e in entries if not names or e[2] in names) / 4
+
+    count, passes, floats = case["elements"], case["passes"], launches(log)
+    every = [entry for entry in log if entry[0] == "launch"]  # bytes, too: weights may travel as pickles
+    allowed = passes * count * micro * 1.02 + 32 * len(every)
+    what = "gradient travels once" if passes == 2 else "weight is gathered twice, every gradient reduce-scattered once"
+    if "traffic" in case["checks"] and elements(every) > allowed:
+        yield "traffic", (f"{where}: the collectives move {elements(every):.0f} elements, and {allowed:.0f} would do "
+                          f"for {count}: every {what}, and nothing else")
+    if "traffic" in case["checks"] and case["ranks"] > 1 and elements(floats) < passes / 2 * count:
+        yield "traffic", f"{where}: the collectives move {elements(floats):.0f} elements of {count}: not all is sent"
+    gathered = elements(floats, ("all_gather", "broadcast"))
+    needed = 2 * count - 3 * max(a * b for a, b in zip(toys.WIDE, toys.WIDE[1:]))
+    if "whole" in case["checks"] and gathered < needed:
+        yield "whole", (f"{where}: {gathered:.0f} elements of weights are gathered, and without whole copies at least "
+                        f"{needed} are needed: gather each layer's for forward, and again for backward")
 
 
 def buckets(case, log, where):
@@ -228,11 +231,9 @@ def train(case, results):
 
 
 def sharded(case, results):
-    check = case["checks"][0]
-    model, expected = toys.Toy("frozen", 0), []
+    check, model, expected = case["checks"][0], toys.Toy("frozen", 0), []
     toys.put(model, toys.values("frozen", 7))
-    parameters = list(model.parameters())[: case.get("count")]
-    groups = [{"params": parameters[:5], "lr": 0.02}, {"params": parameters[5:]}] if case.get("groups") else parameters
+    parameters, groups = toys.grouped(case, model)
     optimizer = torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
     for step in range(case["steps"]):
         toys.prepare_update(case, step, parameters, optimizer)
@@ -242,11 +243,22 @@ def sharded(case, results):
     yield from events(case, results)
     kept, weights = [r["facts"]["kept"] for r in results], sum(p.numel() for p in parameters if p.requires_grad)
     largest = max(p.numel() for p in parameters)
+    if not all(result["facts"]["zeroed"] for result in results):
+        yield check, "after zero_grad() some gradients are still there: it must reset those of ALL parameters"
     if "memory" in case["checks"] and sum(kept) != 2 * weights:
         yield "memory", (f"all ranks together keep {sum(kept)} elements of optimizer state, where the weights need "
                          f"{2 * weights}: each weight has one owner, who alone keeps its state")
     if "memory" in case["checks"] and max(kept) > 2 * (weights / case["ranks"] + largest):
         yield "memory", f"one rank keeps {max(kept)} of {2 * weights} elements of optimizer state: divide them evenly"
+    yield from hidden("memory", case, results, 2 * (weights / case["ranks"] + largest) + weights)
+
+
+def hidden(check, case, results, allowed):
+    """Is more kept between steps than what is counted by name? ALLOWED are elements of 4 bytes."""
+    most = max(result["facts"]["bytes"] for result in results) if check in case["checks"] else 0
+    if most > 4 * allowed:
+        yield check, (f"between steps, a rank keeps {most} bytes, and {4 * allowed:.0f} would do for its shards and "
+                      "some buffers: are there whole copies in other tensors, arrays or lists?")
 
 
 def fsdp(case, results):
@@ -261,7 +273,7 @@ def fsdp(case, results):
         if "start" in case["checks"]:
             yield from begins(rank, got, every)
         facts, total = result["facts"], sum(v.numel() for v in begin.values())
-        share = total / ranks + len(begin) * ranks
+        share = sum(-(-len(v) // ranks) * v[0].numel() + ranks for v in begin.values())  # whole rows, or padded
         for name, held in (("held", "weights"), ("grads_held", "gradients")):
             if name in case["checks"] and facts[name] > share:
                 yield name, (f"rank {rank} holds {facts[name]} of {total} elements of {held} between steps, and may "
@@ -269,6 +281,7 @@ def fsdp(case, results):
         if "whole" in case["checks"] and (facts["most"] > 3 or facts["read"] < toys.LAYERS):
             yield "whole", (f"rank {rank}: whole weights of {facts['most']} of {toys.LAYERS} layers were in memory at "
                             "once: drop them after the layer's forward (autograd keeps what it has saved)")
+    yield from hidden("held", case, results, 2 * share + max(v.numel() for v in begin.values()))
     expected = sgd(case, begin, kind, case["micro"])
     first = tensors(results[0]["facts"]["weights"][0], begin)
     delta, right = ({n: (begin[n] - w[n]) / RATE for n in begin} for w in (first, expected[0]))

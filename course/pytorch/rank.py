@@ -1,12 +1,18 @@
 """What runs on a rank, in a process of its own: a case with the student's class. It sends facts, and no verdicts."""
+import ctypes
+import faulthandler
+import gc
 import importlib.util
 import inspect
 import json
 import os
 import re
+import signal
 import sys
 import time
 import traceback
+import tracemalloc
+from array import array
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -54,13 +60,14 @@ def finish(model):
     group.log.append(["finished", len(group.queue)])
 
 
+def packed(tensor):
+    return array("f", tensor.detach().reshape(-1).tolist())  # one object, which kept() soon counts
+
+
 def named(model, known, what=lambda p: p):
     """Every parameter, or what belongs to it, as lists, by the name that it had before it was wrapped."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        value = what(parameter)
-        found[toys.plain(name, known)] = None if value is None else value.detach().reshape(-1).tolist()
-    return found
+    values = {toys.plain(name, known): what(parameter) for name, parameter in model.named_parameters()}
+    return {name: None if value is None else packed(value) for name, value in values.items()}
 
 
 def backward(model, rank, case, step, micro):
@@ -83,7 +90,6 @@ def gradients(cls, rank, case):
             toys.put(model, known)
             for parameter in model.parameters():
                 parameter.grad = None
-        early = None
         for micro in range(case["micro"]):
             last = micro == case["micro"] - 1
             if case.get("no_sync") and not hasattr(models[0], "no_sync"):
@@ -93,11 +99,9 @@ def gradients(cls, rank, case):
                     backward(model, rank, case, step + 5 * index, micro)
             for model in models if last or not case.get("no_sync") else []:
                 finish(model)
-            if not last:
-                early = named(models[0], known, lambda p: p.grad)
         group.end_of_step(f"step {step + 1}")
-        facts.append({"grads": [named(model, known, lambda p: p.grad) for model in models], "early": early})
-    return {"steps": facts}
+        facts.append([named(model, known, lambda p: p.grad) for model in models])
+    return {"grads": facts}
 
 
 def start(cls, rank, case):
@@ -127,6 +131,18 @@ def train(cls, rank, case):
     return {"weights": facts}
 
 
+def kept(known):
+    """Bytes of tensors made since gc.freeze(), but the known ones, and of what else the student's lines have made."""
+    gc.collect()
+    storages = [t.untyped_storage() for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
+    total = sum({s.data_ptr(): s.nbytes() for s in storages}.values()) - 4 * elements(known)
+    for trace in tracemalloc.take_snapshot().traces:
+        files = {frame.filename for frame in trace.traceback}
+        own = sys.modules["submission"].__file__ in files and not files & {group.__file__, toys.__file__}
+        total += trace.size if own and trace.size > 500 else 0  # less is Python's own use: objects, small dictionaries
+    return total
+
+
 class CountedAdamW(torch.optim.AdamW):
     """The optimizer that a sharded one is made of. The judge counts what all of them keep."""
 
@@ -134,34 +150,34 @@ class CountedAdamW(torch.optim.AdamW):
 
     def __init__(self, params, **keywords):
         super().__init__(params, **keywords)
-        CountedAdamW.made.append(self)
+        self.made.append(self)
 
-    @classmethod
-    def kept(cls):
-        tensors = [t for o in cls.made for state in o.state.values() for t in state.values() if torch.is_tensor(t)]
-        return sum(t.numel() for t in tensors if t.numel() > 1)
+
+def state_of(optimizers):
+    return [t for o in optimizers for s in o.state.values() for t in s.values() if torch.is_tensor(t) and t.numel() > 1]
 
 
 def sharded(cls, rank, case):
     """The sharded optimizer: all ranks get the same gradients."""
     model = toys.Toy("frozen", rank)
-    known, facts = toys.values("frozen", 7), []
+    known, facts, most, zeroed = toys.values("frozen", 7), [], 0, True
     toys.put(model, known)
-    parameters = list(model.parameters())[: case.get("count")]
-    groups = iter(parameters)
-    if case.get("groups"):
-        groups = [{"params": parameters[:5], "lr": 0.02}, {"params": parameters[5:]}]
-    optimizer = cls(groups, CountedAdamW, lr=0.01, weight_decay=0.1)
+    parameters, groups = toys.grouped(case, model)
+    gc.freeze()
+    optimizer = cls(groups if case.get("groups") else iter(groups), CountedAdamW, lr=0.01, weight_decay=0.1)
     group.end_of_step("the constructor")
+    tracemalloc.start(3)
     for step in range(case["steps"]):
         group.log.append(["step"])
         optimizer.zero_grad()
+        zeroed = zeroed and not any(p.grad is not None and p.grad.any() for p in parameters)
+        most = max(most, kept(p.grad for p in parameters))
         toys.prepare_update(case, step, parameters, optimizer)
         optimizer.step()
         group.log.append(["finished", len(group.queue)])
         facts.append(named(model, known))
         group.end_of_step(f"step {step + 1}")
-    return {"weights": facts, "kept": CountedAdamW.kept()}
+    return {"weights": facts, "kept": elements(state_of(CountedAdamW.made)), "bytes": most, "zeroed": zeroed}
 
 
 class Whole(TorchDispatchMode):
@@ -173,7 +189,7 @@ class Whole(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if len(group.log) > self.marks and group.log[-1][0] in ("forward", "enters"):
-            self.marks, self.most = len(group.log), max(self.most, len(self.alive()))
+            self.marks, self.most = len(group.log), max(self.most, self.alive())
         result = function(*args, **(kwargs or {}))
         for tensor in args if "mm" in str(function) else []:
             if torch.is_tensor(tensor) and tensor.numel() in self.sizes:
@@ -181,13 +197,12 @@ class Whole(TorchDispatchMode):
         return result
 
     def alive(self):
-        """The layers whose weight still has its memory somewhere: in a parameter, or saved for backward."""
-        found = set()
-        for size, references in self.seen.items():
-            storages = [torch.UntypedStorage._new_with_weak_ptr(reference.cdata) for reference in references]
-            if any(s is not None and s.nbytes() >= 4 * size for s in storages):
-                found.add(size)
-        return found
+        """The number of layers whose weight still has its memory somewhere: in a parameter, or saved for backward."""
+        def has_memory(reference, size):
+            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            return storage is not None and storage.nbytes() >= 4 * size
+
+        return sum(any(has_memory(r, size) for r in references) for size, references in self.seen.items())
 
 
 def elements(tensors):
@@ -195,25 +210,30 @@ def elements(tensors):
 
 
 def fsdp(cls, rank, case):
-    module, known = toys.Toy(case["kind"], rank), toys.values(case["kind"], 50 + rank)
+    known = toys.values(case["kind"], 50 + rank)
+    gc.freeze()
+    module = toys.Toy(case["kind"], rank)
     toys.put(module, known)
     sizes = {p.numel() for p in module.parameters() if p.dim() == 2}
     model = cls(module)
+    del module
     group.end_of_step("the constructor")
+    tracemalloc.start(3)
     if not hasattr(model, "gather_full_params"):
         raise Usage("the class has no gather_full_params(), which returns every whole parameter by its name")
 
     def gathered():
-        whole = {toys.plain(n, known): v.detach().reshape(-1).tolist() for n, v in model.gather_full_params().items()}
+        whole = {toys.plain(name, known): packed(value) for name, value in model.gather_full_params().items()}
         group.end_of_step("gather_full_params()")
         return whole
 
     held = [elements(model.parameters())]
-    facts = {"start": gathered(), "weights": [], "grads_held": 0}
+    facts = {"start": gathered(), "weights": [], "grads_held": 0, "bytes": 0}
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
     for step in range(case["steps"]):
         group.log.append(["step"])
         optimizer.zero_grad()
+        facts["bytes"] = max(facts["bytes"], kept(state_of([optimizer])))
         with Whole(sizes) as mode:
             for micro in range(case["micro"]):
                 backward(model, rank, case, step, micro)
@@ -228,13 +248,23 @@ def fsdp(cls, rank, case):
     return facts | {"held": max(held)}
 
 
-def main(path, name, case, rank, store, connection):
+def main(path, name, case, rank, directory, connection):
     """Sends one JSON text: what happened, and the error that ended it, if one did."""
+    os.setsid()  # so that the judge can end what the class starts, too
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank lives longer than the judge
     torch.set_num_threads(1)
-    judge = os.getppid()
+    judge, hangs = os.getppid(), open(f"{directory}/hangs{rank}", "w")  # noqa: SIM115
     world, facts, error, kind = case["ranks"], {}, "", ""
+
+    def goes_on():
+        faulthandler.dump_traceback_later(case["silent"] - 1, file=hangs)
+        connection.send_bytes(b"")
+
+    group.goes_on = goes_on
+    goes_on()
     try:
-        dist.init_process_group("judge", store=dist.FileStore(store, world), rank=rank, world_size=world)
+        dist.init_process_group("judge", store=dist.FileStore(f"{directory}/store", world), rank=rank, world_size=world)
         facts = globals()[case["run"]](load(path, name), rank, case)
     except Usage as problem:
         error, kind = str(problem), "usage"
@@ -244,7 +274,9 @@ def main(path, name, case, rank, store, connection):
         error, kind = f"{type(problem).__name__}: {problem}{line}", "raised"
     if group.differ:
         error, kind = group.differ[0], "differ"
-    connection.send_bytes(json.dumps({"facts": facts, "log": group.log, "error": error, "kind": kind}).encode())
+    group.goes_on = lambda: None
+    sent = {"facts": facts, "log": group.log, "error": error, "kind": kind}
+    connection.send_bytes(json.dumps(sent, default=list).encode())
     while os.getppid() == judge:  # the judge ends all ranks when it has heard them: Gloo needs its peers alive
         time.sleep(1)
     os._exit(1)

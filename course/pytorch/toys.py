@@ -5,6 +5,7 @@ from torch import nn
 import group
 
 WIDTHS = (6, 11, 7, 13, 9, 12, 8, 10, 5)  # every product of two neighbours is another number
+WIDE = (6, 44, 28, 52, 36, 48, 32, 40, 5)  # where memory is judged: weights must be more than what Python uses itself
 LAYERS = len(WIDTHS) - 1
 
 
@@ -19,6 +20,7 @@ class Mark(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        group.let_threads_run()
         group.log.append(["enters", ctx.number])
         if ctx.number < 0:
             group.backward_ends()
@@ -26,12 +28,13 @@ class Mark(torch.autograd.Function):
 
 
 class Toy(nn.Module):
-    """Linear layers. KIND is one of plain, frozen, tied, unused, unused_on_one, branches."""
+    """Linear layers. KIND is one of plain, wide, frozen (and wide), tied, unused, unused_on_one, branches."""
 
     def __init__(self, kind, rank):
         super().__init__()
         self.kind, self.rank = kind, rank
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(WIDTHS, WIDTHS[1:]))
+        widths = WIDE if kind in ("wide", "frozen") else WIDTHS
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:]))
         if kind == "frozen":
             self.layers[2].weight.requires_grad_(False)
             self.layers[4].bias.requires_grad_(False)
@@ -70,18 +73,24 @@ def values(kind, seed):
 
 def put(model, named):
     """Overwrites a model's parameters, whatever a class has put before their names."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(named[plain(name, named)])
+    for name, parameter in model.named_parameters():
+        parameter.detach().copy_(named[plain(name, named)])
 
 
 def prepare_update(case, step, parameters, optimizer):
-    """The gradients of a step in which only the optimizer is judged; with groups, the rate changes once."""
+    """The gradients of a step in which only the optimizer is judged; with groups, their options change once."""
     for parameter, value in zip(parameters, values("frozen", 20 + step).values()):
         parameter.grad = value if parameter.requires_grad else None
     if case.get("groups") and step == 2:
         for options in optimizer.param_groups:
             options["lr"] *= 0.25
+            options["weight_decay"] *= 3
+
+
+def grouped(case, model):
+    """The parameters of an optimizer, and how it gets them: some, all, or two groups."""
+    some = list(model.parameters())[: case.get("count")]
+    return some, [{"params": some[:5], "lr": 0.02}, {"params": some[5:]}] if case.get("groups") else some
 
 
 def plain(name, named):
@@ -100,7 +109,8 @@ def loss_of(output, target, divisor):
 
 def gradients(kind, named, step, shares, ranks=None):
     """In float64: the gradient of the mean over all rows of the ranks' shares, or of some ranks' parts of it."""
-    total = {name: torch.zeros(v.shape, dtype=torch.float64) for name, v in named.items()}
+    trained = [name for name, parameter in Toy(kind, 0).named_parameters() if parameter.requires_grad]
+    total = {name: torch.zeros(named[name].shape, dtype=torch.float64) for name in trained}
     for rank in range(len(shares)) if ranks is None else ranks:
         model = Toy(kind, rank).double()
         put(model, named)
@@ -109,5 +119,4 @@ def gradients(kind, named, step, shares, ranks=None):
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
                 total[name] += parameter.grad
-    frozen = {name for name, p in Toy(kind, 0).named_parameters() if not p.requires_grad}
-    return {name: value for name, value in total.items() if name not in frozen}
+    return total

@@ -1,4 +1,6 @@
 """A right class for each stage, and PyTorch's own behind the same interface. None is written to be fast."""
+import queue
+import threading
 from contextlib import contextmanager
 
 import torch
@@ -102,6 +104,45 @@ class Overlap(Bucketed):
             work.wait()
             self.give(values, bucket)
         self.begin()
+
+
+class WaitAll(Overlap):
+    """Divides in the callback of a future, and waits for all futures at once."""
+
+    def launch(self):
+        values = self.packed(self.buckets[len(self.under_way)]) * self.world
+        future = dist.all_reduce(values, async_op=True).get_future()
+        self.under_way.append(future.then(lambda done: done.value()[0].div_(self.world)))
+
+    def finish_gradient_synchronization(self):
+        while len(self.under_way) < len(self.buckets):
+            self.launch()
+        for bucket, values in zip(self.buckets, torch.futures.wait_all(self.under_way)):
+            self.give(values, bucket)
+        self.begin()
+
+
+class Thread(Overlap):
+    """A thread of its own takes buckets from a queue, and waits for each all-reduce."""
+
+    def begin(self):
+        super().begin()
+        if not hasattr(self, "full"):
+            self.full = queue.Queue()
+            threading.Thread(target=self.communicate, daemon=True).start()
+
+    def communicate(self):
+        while True:
+            dist.all_reduce(self.full.get())
+            self.full.task_done()
+
+    def launch(self):
+        values = self.packed(self.buckets[len(self.under_way)])
+        self.under_way.append((self, values))
+        self.full.put(values)
+
+    def wait(self):
+        self.full.join()
 
 
 class NoSync(Overlap):
@@ -221,12 +262,15 @@ class FSDP(nn.Module):
         padded = torch.zeros(self.whole[parameter].numel())
         padded[: parameter.numel()] = parameter.grad.flatten() / self.world
         mine = torch.empty(padded.numel() // self.world)
-        work = dist.reduce_scatter_tensor(mine, padded, async_op=True)
+        work = self.scatter_sum(mine, padded)
         parameter.grad = None
         self.pending.append((work, parameter, mine, kept.get(parameter), padded))
         done = {entry[1] for entry in self.pending}
         if all(p in done for p in own if p.requires_grad):
             self.leave(own)
+
+    def scatter_sum(self, mine, padded):
+        return dist.reduce_scatter_tensor(mine, padded, async_op=True)
 
     def finish_gradient_synchronization(self):
         for work, parameter, mine, before, _ in self.pending:
