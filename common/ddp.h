@@ -81,7 +81,7 @@ void ddp_gather_weights(Ddp *ddp);
 /* Bytes on this rank. */
 typedef struct DdpMemory {
     size_t weights, gradients; /* all the time */
-    size_t buffers;            /* of the stage's own, beside gradients, for what is sent or received */
+    size_t buffers;            /* beside gradients, for what is sent or received: all that the stage allocates for it */
     size_t gathered_weights, whole_gradients; /* stage 5: in addition, while they are used: now, ... */
     size_t most_gathered_weights, most_whole_gradients; /* ... and at most so far */
 } DdpMemory;

@@ -115,7 +115,7 @@ static int cover_pairs(Row rows[MOST_MODES], const int count[FACTORS], int most)
 
 static void set_title(Mode *mode, const Row *row)
 {
-    const char *const types[] = {"float32", "bf16", "fp16"}, *const buckets[] =
+    const char *const buckets[] =
         {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
          "33 buckets", "65 buckets", "130 buckets", "24 buckets"};
     char level[24] = "";
@@ -124,7 +124,7 @@ static void set_title(Mode *mode, const Row *row)
     const char *groups = mode->options.shard_ranks > 0 ? "--shard-ranks 2, " : "";
     snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s, %s", level, groups,
              LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
-             types[row->value[TYPE]], mode->micro_batches,
+             mode->options.codec->name, mode->micro_batches,
              !mode->unused ? "" : mode->options.static_graph ? ", unused parameters, a static graph" : ", unused parameters", mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
              mode->frozen >= 0 ? ", a frozen parameter" : "", mode->tied ? ", a tied weight" : "",
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
@@ -167,8 +167,10 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
 /* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
 static void add_to_mode(Mode *mode, ModeChoice choice, bool groups)
 {
-    static int modes_with_unused;
+    static int modes_with_unused, modes_of_fp16;
     mode->options.static_graph = mode->unused && modes_with_unused++ % 3 == 1;
+    if (choice.eight_bits && mode->options.codec->dtype == DTYPE_F16 && modes_of_fp16++ % 3 == 1)
+        mode->options.codec = codec_find("int8");
     mode->all_used_at_first = mode->options.rebuild_buckets && choice.events;
     mode->options.shard_ranks = groups ? 2 : 0;
     mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
@@ -221,6 +223,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             rows[total].value[TYPE] = count[TYPE] > 1;
             rows[total].value[LEVEL] = count[LEVEL] > 1;
             rows[total].value[UNUSED] = count[UNUSED] > 1 && level_of(&rows[total]) < 3;
+            rows[total].value[REBUILT] = count[REBUILT] > 1;
         }
         total++;
     }

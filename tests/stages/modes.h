@@ -36,6 +36,7 @@ typedef struct Mode {
 typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt, many_buckets;
     bool ordered; /* only algorithms that add in rank order */
+    bool eight_bits; /* every third mode of 16 bits, instead */
     bool events;  /* what is rebuilt has seen an event of each parameter; fewer later steps */
     bool groups;  /* stage 5, on 4 ranks: most modes divide the shards among two ranks, not all */
     bool several; /* buckets, always */
