@@ -202,6 +202,16 @@ static void choose_later_steps(Mode *modes, int count, int steps)
             give_later_steps(&modes[chosen[i]], steps);
 }
 
+/* Only plain ones have 2^20 elements, and there may be none in the table. */
+static void make_a_large_one_plain(Row *rows, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (branches_of[rows[i].value[BUCKETS]] == 1) {
+            rows[i].value[TYPE] = rows[i].value[MICRO_BATCHES] = rows[i].value[UNUSED] = 0;
+            return;
+        }
+}
+
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
     const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
@@ -212,6 +222,8 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     int total = cover_pairs(rows, count, ranks > 3   ? ROWS_OF_MANY_RANKS
                                          : ranks > 2 ? ROWS_OF_THREE_RANKS
                                                      : MOST_MODES - many - drawn);
+    if (choice.events || choice.eight_bits)
+        make_a_large_one_plain(rows, total);
     rng_seed(&rng, given_seed());
     if (ranks > 2 && drawn > 1)
         drawn = 1;
