@@ -171,7 +171,6 @@ static void add_to_mode(Mode *mode, ModeChoice choice, bool groups)
     mode->options.static_graph = mode->unused && modes_with_unused++ % 3 == 1;
     if (choice.eight_bits && mode->options.codec->dtype == DTYPE_F16 && modes_of_fp16++ % 3 == 1)
         mode->options.codec = codec_find("int8");
-    mode->all_used_at_first = mode->options.rebuild_buckets && choice.events;
     mode->options.shard_ranks = groups ? 2 : 0;
     mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
 }

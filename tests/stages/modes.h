@@ -21,7 +21,6 @@ typedef struct Mode {
     bool large;          /* some gradients of step 2 are: too large for fp16, though not for float32 */
     DdpOptions options;
     int micro_batches;       /* at most: see mode_micro_batches() */
-    bool all_used_at_first;  /* nothing is left out in step 0 */
     int frozen;    /* index of a parameter that is not trained; -1: none */
     bool tied;     /* one branch also uses the next one's weight */
     bool shuffled; /* each rank records its branches in an order of its own; not at level 3 */
@@ -37,7 +36,7 @@ typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt, many_buckets;
     bool ordered; /* only algorithms that add in rank order */
     bool eight_bits; /* every third mode of 16 bits, instead */
-    bool events;  /* what is rebuilt has seen an event of each parameter; fewer later steps */
+    bool events;  /* fewer later steps */
     bool groups;  /* stage 5, on 4 ranks: most modes divide the shards among two ranks, not all */
     bool several; /* buckets, always */
     bool accumulates; /* several micro-batches, always */

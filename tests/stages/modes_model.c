@@ -62,8 +62,10 @@ static bool left_out(const Mode *mode, int branch, int rank, int step, int micro
 {
     if (mode->options.static_graph)
         step = micro_batch = 0;
-    if (!mode->unused || (branch + step + (int)(mode->seed % 6)) % 6 != 0 || (mode->all_used_at_first && step == 0))
+    if (!mode->unused || (branch + step + (int)(mode->seed % 6)) % 6 != 0)
         return false;
+    if (mode->options.rebuild_buckets && step == 0 && rank == 0)
+        return false; /* so that its order of readiness, by which buckets are rebuilt, is that of events */
     if (mode->options.shard_ranks > 0)
         rank /= mode->options.shard_ranks;
     switch (branch / 6 % 3) {

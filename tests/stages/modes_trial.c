@@ -73,17 +73,21 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
+static Trial *other; /* of the second model; NULL: none */
+
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
 {
     Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     Mode small = modes[0];
-    small.width = small.branches = 2;
-    small.frozen = -1;
-    Trial *other = trial_create(pg, &small);
+    small.width = small.branches = 2, small.frozen = -1;
+    small.options.zero = 1;
+    small.options.find_unused_parameters = small.options.static_graph = false;
+    other = trial_create(pg, &small);
     for (int i = 0; i < count; i++)
         check(&modes[i]);
     trial_free(other);
+    other = NULL;
     free(modes);
 }
 
@@ -166,10 +170,24 @@ static float last_scale(const Trial *trial, int step)
     return scale_of(trial, step, mode_micro_batches(trial->mode, step) - 1);
 }
 
+/* Never the step's last one, so nothing is sent. */
+static void others_micro_batch(void)
+{
+    Tape *tape = &other->ranks->tape;
+    ddp_before_forward(other->ddp, false);
+    tape_begin(tape, true);
+    Tensor *loss = fan_loss(other->ranks, other->mode, pg_rank(other->pg), 0, 0);
+    ddp_before_backward(other->ddp, loss);
+    tape_backward(tape, loss, 1);
+    ddp_after_backward(other->ddp, 1);
+}
+
 void trial_micro_batch(Trial *trial, int step, int k)
 {
     Tape *tape = &trial->ranks->tape;
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
+    if (LOCKSTEP_STAGE > 3) /* stage 3 may send in each micro-batch */
+        others_micro_batch();
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
     if (trial->before_backward != NULL)

@@ -176,7 +176,7 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
         expect_between(mode, "sums of buckets, though no_sync is for all but the last", when, (size_t)got->sums, 0, 0);
     else
         expect_sums(trial, got, when, step > 0 && mode->options.rebuild_buckets);
-    expect_between(mode, "other collectives, barriers among them,", when, (size_t)got->others, agreements, agreements + orders);
+    expect_between(mode, "other collectives (a barrier is one)", when, (size_t)got->others, agreements, agreements + orders);
     if (mode->options.zero < 3 || LOCKSTEP_STAGE < 5)
         expect_between(mode, "gathers between ddp_before_forward() and ddp_after_backward()", when,
                        (size_t)got->gathers, 0, 0);
