@@ -167,10 +167,8 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
 /* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
 static void add_to_mode(Mode *mode, ModeChoice choice, bool groups)
 {
-    static int modes_with_unused, modes_of_fp16;
+    static int modes_with_unused;
     mode->options.static_graph = mode->unused && modes_with_unused++ % 3 == 1;
-    if (choice.eight_bits && mode->options.codec->dtype == DTYPE_F16 && modes_of_fp16++ % 3 == 1)
-        mode->options.codec = codec_find("int8");
     mode->options.shard_ranks = groups ? 2 : 0;
     mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
 }
@@ -201,7 +199,7 @@ static void choose_later_steps(Mode *modes, int count, int steps)
             give_later_steps(&modes[chosen[i]], steps);
 }
 
-/* Only plain ones have 2^20 elements, and there may be none in the table. */
+/* Then it has 2^20 elements. */
 static void make_a_large_one_plain(Row *rows, int count)
 {
     for (int i = 0; i < count; i++)
@@ -221,7 +219,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     int total = cover_pairs(rows, count, ranks > 3   ? ROWS_OF_MANY_RANKS
                                          : ranks > 2 ? ROWS_OF_THREE_RANKS
                                                      : MOST_MODES - many - drawn);
-    if (choice.events || choice.eight_bits)
+    if (choice.large_one)
         make_a_large_one_plain(rows, total);
     rng_seed(&rng, given_seed());
     if (ranks > 2 && drawn > 1)

@@ -21,7 +21,7 @@ static const char *mode_title; /* of the mode that is tried */
 
 static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
 {
-    choice.events = true;
+    choice.events = choice.large_one = true;
     trial_modes(pg, choice, check);
     watch_set_title("");
 }

@@ -99,7 +99,6 @@ static void look_at(void *self, const Collective *c)
         return;
     const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
     const DType dtype = sum ? travels->options.codec->dtype : is_gather ? DTYPE_F32 : c->dtype;
-    const size_t block = c->dtype == DTYPE_INT8_BLOCK ? INT8_BLOCK : 1;
     const int bucket = LOCKSTEP_STAGE == 1 ? traffic.sums : bucket_of(c);
     const bool in_turn = !sum || LOCKSTEP_STAGE < 3 || bucket == traffic.sums;
     if ((c->dtype != dtype || !in_turn) && traffic.wrong[0] == '\0')
@@ -107,7 +106,7 @@ static void look_at(void *self, const Collective *c)
                  c->carries, traffic.sums, dtype_name(c->dtype));
     *(sum ? &traffic.sums : is_gather ? &traffic.gathers : &traffic.others) += 1;
     if (sum && bucket < MOST_BUCKETS)
-        traffic.elements[bucket] += collective_bytes(pg, c) / dtype_size(c->dtype) * block;
+        traffic.elements[bucket] += collective_bytes(pg, c) / dtype_size(c->dtype);
 }
 
 static void look_at_end(void *self, const Collective *c)
@@ -274,7 +273,7 @@ static void check_traffic(const Mode *mode)
 static void test_no_more_travels_in_any_mode(void **state)
 {
     trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
-                              .eight_bits = true},
+                              .large_one = true},
               check_traffic);
 }
 
