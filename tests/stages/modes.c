@@ -165,10 +165,9 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
 }
 
 /* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
-static void add_to_mode(Mode *mode, ModeChoice choice, bool groups)
+static void add_to_mode(Mode *mode, bool groups, int *modes_with_unused)
 {
-    static int modes_with_unused;
-    mode->options.static_graph = mode->unused && modes_with_unused++ % 3 == 1;
+    mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;
     mode->options.shard_ranks = groups ? 2 : 0;
     mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
 }
@@ -212,7 +211,7 @@ static void make_a_large_one_plain(Row *rows, int count)
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
     const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
-    int count[FACTORS], made = 0;
+    int count[FACTORS], made = 0, modes_with_unused = 0;
     Row rows[MOST_MODES];
     Rng rng;
     count_values(count, choice, ranks);
@@ -250,7 +249,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             if (in_memory != (rows[i].value[ALGORITHM] == IN_MEMORY))
                 continue;
             modes[made] = mode_of(&rows[i], choice.width, rng_bits(&rng));
-            add_to_mode(&modes[made], choice, choice.groups && ranks == 4 && i < total - drawn);
+            add_to_mode(&modes[made], choice.groups && ranks == 4 && i < total - drawn, &modes_with_unused);
             set_title(&modes[made++], &rows[i]);
         }
     if (ranks <= 2)
