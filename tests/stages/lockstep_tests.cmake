@@ -76,6 +76,7 @@ function(lockstep_mode_tests number)
         set(program test_${name}_stage${number})
         lockstep_stage_program(${number} test_${name})
         target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c
+                                          ${LOCKSTEP_ROOT}/tests/stages/modes_model.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c)
         foreach(ranks 1 2 3 5 7)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)

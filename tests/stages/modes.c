@@ -1,15 +1,11 @@
-/* modes.c: the table, and the model. */
+/* modes.c: the table. */
 #include "modes.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "autograd/ops.h"
 #include "base/check.h"
 #include "base/rng.h"
-#include "device/device.h"
 #include "given.h"
 
 /* ---- the table ---- */
@@ -119,16 +115,17 @@ static int cover_pairs(Row rows[MOST_MODES], const int count[FACTORS], int most)
 
 static void set_title(Mode *mode, const Row *row)
 {
-    const char *const types[] = {"float32", "bf16", "fp16"}, *const buckets[] =
+    const char *const buckets[] =
         {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
          "33 buckets", "65 buckets", "130 buckets", "24 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
-    snprintf(mode->title, sizeof mode->title, "%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s, %s", level,
+    const char *groups = mode->options.shard_ranks > 0 ? "--shard-ranks 2, " : "";
+    snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s, %s", level, groups,
              LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
-             types[row->value[TYPE]], mode->micro_batches,
-             mode->unused ? ", unused parameters" : "", mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
+             mode->options.codec->name, mode->micro_batches,
+             !mode->unused ? "" : mode->options.static_graph ? ", unused parameters, a static graph" : ", unused parameters", mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
              mode->frozen >= 0 ? ", a frozen parameter" : "", mode->tied ? ", a tied weight" : "",
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
@@ -157,47 +154,72 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
                                 .rebuild_buckets = row->value[REBUILT] == 1};
     mode.not_finite = seed % 2 == 1 && mode.options.codec->dtype != DTYPE_F16;
     mode.biases = buckets == SEVERAL;
-    mode.overflows = mode.options.codec->dtype == DTYPE_F16;
+    mode.large = !mode.not_finite;
     mode.unused = row->value[UNUSED] == 1 && several;
     mode.tied = row->value[TIED] == 1 && several;
     mode.shuffled = row->value[SHUFFLED] == 1 && several;
     mode.frozen = row->value[FROZEN] == 1 && several ? fan_weight(&mode, (int)(seed % (uint64_t)mode.branches)) : -1;
     if (mode.frozen >= 0 && !mode.biases)
         mode.branches++; /* as many are trained */
-    set_title(&mode, row);
     return mode;
 }
 
-/* What is no number would hide what comes after it. */
-static void give_later_steps(Mode *mode)
+/* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
+static void add_to_mode(Mode *mode, bool groups, int *modes_with_unused)
 {
-    mode->later = 30;
-    mode->not_finite = mode->overflows = false;
+    mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;
+    mode->options.shard_ranks = groups ? 2 : 0;
+    mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
 }
 
-/* To the first and the last mode of several buckets. */
-static void choose_later_steps(Mode *modes, int count)
+/* What is no number would hide what comes after it. */
+static void give_later_steps(Mode *mode, int steps)
 {
-    int first = 0, last = count - 1;
-    while (first < last && (modes[first].branches < 8 || modes[first].algorithm == ALLREDUCE_MPI))
-        first++;
-    while (last > first && (modes[last].branches < 8 || modes[last].branches > 32 ||
-                            modes[last].algorithm == ALLREDUCE_MPI))
-        last--;
-    give_later_steps(&modes[first]);
-    give_later_steps(&modes[last]);
+    mode->later = steps;
+    mode->not_finite = mode->large = false;
+}
+
+/* Whether later steps show something, and take little time. */
+static bool suits_later_steps(const Mode *mode, bool unused)
+{
+    return mode->branches >= 8 && mode->branches <= 32 && mode->algorithm != ALLREDUCE_MPI && (mode->unused && !mode->options.static_graph) >= unused;
+}
+
+/* To the first and the last mode of several buckets, with unused parameters if some have them. */
+static void choose_later_steps(Mode *modes, int count, int steps)
+{
+    int chosen[2] = {-1, -1};
+    for (int unused = 1; unused >= 0 && chosen[0] < 0; unused--)
+        for (int i = 0; i < count; i++)
+            if (suits_later_steps(&modes[i], unused))
+                chosen[chosen[0] >= 0] = i;
+    for (int i = 0; i < 2; i++)
+        if (chosen[i] >= 0)
+            give_later_steps(&modes[chosen[i]], steps);
+}
+
+/* Then it has 2^20 elements. */
+static void make_a_large_one_plain(Row *rows, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (branches_of[rows[i].value[BUCKETS]] == 1) {
+            rows[i].value[TYPE] = rows[i].value[MICRO_BATCHES] = rows[i].value[UNUSED] = 0;
+            return;
+        }
 }
 
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
     const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
-    int count[FACTORS], made = 0;
+    int count[FACTORS], made = 0, modes_with_unused = 0;
     Row rows[MOST_MODES];
     Rng rng;
     count_values(count, choice, ranks);
     int total = cover_pairs(rows, count, ranks > 3   ? ROWS_OF_MANY_RANKS
                                          : ranks > 2 ? ROWS_OF_THREE_RANKS
                                                      : MOST_MODES - many - drawn);
+    if (choice.large_one)
+        make_a_large_one_plain(rows, total);
     rng_seed(&rng, given_seed());
     if (ranks > 2 && drawn > 1)
         drawn = 1;
@@ -209,6 +231,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             rows[total].value[TYPE] = count[TYPE] > 1;
             rows[total].value[LEVEL] = count[LEVEL] > 1;
             rows[total].value[UNUSED] = count[UNUSED] > 1 && level_of(&rows[total]) < 3;
+            rows[total].value[REBUILT] = count[REBUILT] > 1;
         }
         total++;
     }
@@ -223,174 +246,13 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
                 rows[i].value[BUCKETS] = LARGE_PARAMETERS;
             else if (choice.several && rows[i].value[BUCKETS] < SMALL_KINDS)
                 rows[i].value[BUCKETS] = SEVERAL;
-            if (in_memory == (rows[i].value[ALGORITHM] == IN_MEMORY))
-                modes[made++] = mode_of(&rows[i], choice.width, rng_bits(&rng));
+            if (in_memory != (rows[i].value[ALGORITHM] == IN_MEMORY))
+                continue;
+            modes[made] = mode_of(&rows[i], choice.width, rng_bits(&rng));
+            add_to_mode(&modes[made], choice.groups && ranks == 4 && i < total - drawn, &modes_with_unused);
+            set_title(&modes[made++], &rows[i]);
         }
     if (ranks <= 2)
-        choose_later_steps(modes, total);
+        choose_later_steps(modes, total, choice.events ? 30 : 110);
     return total;
-}
-
-/* ---- the model ---- */
-
-int fan_weight(const Mode *mode, int branch)
-{
-    return 1 + branch * (mode->biases ? 2 : 1);
-}
-
-/* A bias has four dimensions, so that its size is not the product of the first ones. */
-static void add_parameter(Fan *fan, const char *kind, int branch, const Mode *mode, Rng *rng)
-{
-    const bool is_bias = strcmp(kind, "bias") == 0;
-    const int64_t shape[] = {is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, is_bias ? 1 : mode->width, mode->width};
-    char name[32] = "trunk.weight";
-    if (branch >= 0)
-        snprintf(name, sizeof name, "branch%d.%s", branch, kind);
-    Parameter *parameter = parameters_add(&fan->parameters, name, is_bias ? 4 : 2, shape);
-    parameter->tensor.requires_grad = parameter->index != mode->frozen;
-    init_uniform(parameter, rng, sqrtf(3) / sqrtf((float)(mode->width * (branch >= 0 ? mode->branches : 1))));
-}
-
-void fan_create(Fan *fan, const Mode *mode, uint64_t seed)
-{
-    Rng rng;
-    rng_seed(&rng, seed);
-    *fan = (Fan){.tape = {.precision = DTYPE_F32}};
-    add_parameter(fan, "weight", -1, mode, &rng);
-    for (int k = 0; k < mode->branches; k++) {
-        add_parameter(fan, "weight", k, mode, &rng);
-        if (mode->biases)
-            add_parameter(fan, "bias", k, mode, &rng);
-    }
-}
-
-void fan_free(Fan *fan)
-{
-    tape_free(&fan->tape);
-    parameters_free(&fan->parameters);
-}
-
-/* One branch in six is left out: by all ranks, by every other rank, or by every other rank in some micro-batches. */
-static bool left_out(const Mode *mode, int branch, int rank, int step, int micro_batch)
-{
-    if (!mode->unused || (branch + step + (int)(mode->seed % 6)) % 6 != 0)
-        return false;
-    if (mode->options.rebuild_buckets && step == 0)
-        return false; /* so that the order of readiness, by which buckets are rebuilt, is that of events */
-    switch (branch / 6 % 3) {
-    case 0: return true;
-    case 1: return (rank + branch) % 2 == 0;
-    default: return (rank + micro_batch) % 2 == 0;
-    }
-}
-
-/* Branches in the order in which this rank records them. */
-static void record_order(const Mode *mode, int rank, int step, int *order)
-{
-    Rng rng;
-    for (int i = 0; i < mode->branches; i++)
-        order[i] = i;
-    if (!mode->shuffled)
-        return;
-    rng_seed(&rng, mode->seed + 100 * (uint64_t)step + (uint64_t)rank);
-    for (int i = mode->branches - 1; i > 0; i--) {
-        const int other = (int)rng_below(&rng, (uint64_t)i + 1), kept = order[i];
-        order[i] = order[other];
-        order[other] = kept;
-    }
-}
-
-static Tensor *random_rows(Tape *tape, const Mode *mode, Rng *rng)
-{
-    Tensor *rows = tape_tensor(tape, 2, (int64_t[]){MODE_SAMPLES, mode->width}, false);
-    for (int i = 0; i < MODE_SAMPLES * mode->width; i++)
-        ((float *)rows->data)[i] = rng_normal(rng);
-    return rows;
-}
-
-Tensor *fan_loss(Fan *fan, const Mode *mode, int rank, int step, int micro_batch)
-{
-    Tape *tape = &fan->tape;
-    Tensor **outputs = alloc_or_fault((size_t)mode->branches * sizeof *outputs), *prediction;
-    Parameter **items = fan->parameters.items;
-    int *order = alloc_or_fault((size_t)mode->branches * sizeof *order);
-    Rng rng;
-    rng_seed(&rng, mode->seed + 1000 * (uint64_t)step + 10 * (uint64_t)rank + (uint64_t)micro_batch);
-    Tensor *inputs = random_rows(tape, mode, &rng), *targets = random_rows(tape, mode, &rng);
-    for (int i = 0; i < MODE_SAMPLES * mode->width && mode->overflows && step == 2; i++)
-        ((float *)targets->data)[i] *= 2e5f;
-    if (mode->not_finite && rank == 0 && step == 2 && micro_batch + 1 == mode->micro_batches)
-        ((float *)targets->data)[0] = mode->seed % 4 == 1 ? NAN : INFINITY;
-    Tensor *h = op_linear(tape, inputs, &items[0]->tensor, NULL);
-    record_order(mode, rank, step, order);
-    for (int i = 0; i < mode->branches; i++) {
-        const int k = order[i];
-        Tensor *x = h;
-        if (left_out(mode, k, rank, step, micro_batch))
-            continue;
-        if (mode->tied && k == mode->branches / 2)
-            x = op_linear(tape, x, &items[fan_weight(mode, k + 1)]->tensor, NULL);
-        const int weight = fan_weight(mode, k);
-        outputs[k] = op_linear(tape, x, &items[weight]->tensor, mode->biases ? &items[weight + 1]->tensor : NULL);
-    }
-    prediction = h;
-    for (int k = 0; k < mode->branches; k++) /* added in one order on all ranks, so that the rounding is the same */
-        if (outputs[k] != NULL)
-            prediction = op_add(tape, prediction, outputs[k]);
-    free(outputs);
-    free(order);
-    return op_mse(tape, prediction, targets->data);
-}
-
-bool fan_uses(const Mode *mode, int ranks, int step, int parameter)
-{
-    const int branch = (parameter - 1) / (mode->biases ? 2 : 1);
-    const bool is_weight = parameter == fan_weight(mode, branch);
-    bool used = parameter == 0 || parameter == mode->frozen;
-    for (int i = 0; i < ranks * mode->micro_batches && !used; i++) {
-        const int rank = i / mode->micro_batches, k = i % mode->micro_batches;
-        used = !left_out(mode, branch, rank, step, k) ||
-               (mode->tied && is_weight && branch == mode->branches / 2 + 1 && !left_out(mode, branch - 1, rank, step, k));
-    }
-    return used;
-}
-
-/* ---- what is expected ---- */
-
-void fan_own_sum(Fan *fan, const Mode *mode, int rank, int step, int last)
-{
-    parameters_zero_gradients(&fan->parameters);
-    for (int k = 0; k <= last; k++) {
-        tape_begin(&fan->tape, true);
-        tape_backward(&fan->tape, fan_loss(fan, mode, rank, step, k), 1);
-    }
-}
-
-static void round_to(DType dtype, float *values, int64_t count)
-{
-    if (dtype == DTYPE_F32)
-        return;
-    uint16_t *half = alloc_or_fault((size_t)count * sizeof *half);
-    device_to_half(half, values, dtype, count);
-    device_from_half(values, half, dtype, count);
-    free(half);
-}
-
-void fan_expected(Fan *fan, const Mode *mode, int ranks, int step, float **sum, float **size)
-{
-    for (int rank = 0; rank < ranks; rank++) {
-        fan_own_sum(fan, mode, rank, step, mode->micro_batches - 1);
-        for (int i = 0; i < fan->parameters.count; i++) {
-            const int64_t count = tensor_count(&fan->parameters.items[i]->tensor);
-            float *own = fan->parameters.items[i]->tensor.grad;
-            if (own == NULL)
-                continue;
-            for (int64_t k = 0; k < count; k++)
-                size[i][k] += fabsf(own[k]);
-            round_to(mode->options.codec->dtype, own, count);
-            device_accumulate(sum[i], own, count);
-        }
-    }
-    for (int i = 0; i < fan->parameters.count; i++)
-        round_to(mode->options.codec->dtype, sum[i], tensor_count(&fan->parameters.items[i]->tensor));
 }

@@ -18,9 +18,9 @@ typedef struct Mode {
     int branches, width; /* branches + 1 weights */
     bool biases;         /* each branch also has a bias, registered after its weight */
     bool not_finite;     /* in step 2 an element of rank 0's last micro-batch is NaN, and must not be hidden */
-    bool overflows;      /* fp16: some gradients of step 2 are too large for what is sent, though not for float32 */
+    bool large;          /* some gradients of step 2 are: too large for fp16, though not for float32 */
     DdpOptions options;
-    int micro_batches;
+    int micro_batches;       /* at most: see mode_micro_batches() */
     int frozen;    /* index of a parameter that is not trained; -1: none */
     bool tied;     /* one branch also uses the next one's weight */
     bool shuffled; /* each rank records its branches in an order of its own; not at level 3 */
@@ -35,6 +35,9 @@ typedef struct Mode {
 typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt, many_buckets;
     bool ordered; /* only algorithms that add in rank order */
+    bool large_one; /* one mode of large buckets has 2^20 elements in each; without it, there may be none */
+    bool events;  /* fewer later steps */
+    bool groups;  /* stage 5, on 4 ranks: most modes divide the shards among two ranks, not all */
     bool several; /* buckets, always */
     bool accumulates; /* several micro-batches, always */
     int width; /* 0: small */
@@ -43,10 +46,13 @@ typedef struct ModeChoice {
 /* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them, and each
  * triple of values of the factors that meet in the same few lines of a stage; then, if
  * many_buckets, with modes of 33, 65 and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed
- * in LOCKSTEP_TEST_SEED (1). More than two ranks take their time on few cores: there it is the beginning of the table,
+ * in LOCKSTEP_TEST_SEED (1). Of the modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores: there it is the beginning of the table,
  * one mode of 33 buckets, and one drawn; elsewhere two of the modes have later steps. With LOCKSTEP_TEST_ZERO, stage 5 has
  * only this level. Returns how many there are. */
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);
+
+/* K differs from step to step: all of them, 1, all but one. */
+int mode_micro_batches(const Mode *mode, int step);
 
 /* ---- the model ---- */
 

@@ -73,12 +73,21 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
+static Trial *other; /* of the second model; NULL: none */
+
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
 {
     Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
+    Mode small = modes[0];
+    small.width = small.branches = 2, small.frozen = -1;
+    small.options.zero = 1;
+    small.options.find_unused_parameters = small.options.static_graph = false;
+    other = trial_create(pg, &small);
     for (int i = 0; i < count; i++)
         check(&modes[i]);
+    trial_free(other);
+    other = NULL;
     free(modes);
 }
 
@@ -146,18 +155,39 @@ void trial_free(Trial *trial)
     free(trial);
 }
 
-/* The factor in ddp.c. Loss scales and unequal numbers of terms make it another one in each step; only that of the last
+/* The factor in ddp.c. Loss scales and unequal numbers of terms make it another one in each step, and it may be 0; only that of the last
  * micro-batch counts. */
 static float scale_of(const Trial *trial, int step, int k)
 {
-    const bool last = k == trial->mode->micro_batches - 1;
-    return (last ? 0.37f + 0.11f * (float)(step % 7) : 3) / (float)(pg_world_size(trial->pg) * trial->mode->micro_batches);
+    const int micro_batches = mode_micro_batches(trial->mode, step);
+    const bool last = k == micro_batches - 1;
+    const float of_last = step % 7 == 6 ? 0 : 0.37f + 0.11f * (float)(step % 7);
+    return (last ? of_last : 3) / (float)(pg_world_size(trial->pg) * micro_batches);
+}
+
+static float last_scale(const Trial *trial, int step)
+{
+    return scale_of(trial, step, mode_micro_batches(trial->mode, step) - 1);
+}
+
+/* Never the step's last one, so nothing is sent. */
+static void others_micro_batch(void)
+{
+    Tape *tape = &other->ranks->tape;
+    ddp_before_forward(other->ddp, false);
+    tape_begin(tape, true);
+    Tensor *loss = fan_loss(other->ranks, other->mode, pg_rank(other->pg), 0, 0);
+    ddp_before_backward(other->ddp, loss);
+    tape_backward(tape, loss, 1);
+    ddp_after_backward(other->ddp, 1);
 }
 
 void trial_micro_batch(Trial *trial, int step, int k)
 {
     Tape *tape = &trial->ranks->tape;
-    ddp_before_forward(trial->ddp, k == trial->mode->micro_batches - 1);
+    ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
+    if (LOCKSTEP_STAGE > 3) /* stage 3 may send in each micro-batch */
+        others_micro_batch();
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
     if (trial->before_backward != NULL)
@@ -188,7 +218,7 @@ static void compute_expected(Trial *trial, int step)
     for (int i = 0; i < count; i++) {
         float *gradient = trial->whole.parameters.items[i]->tensor.grad;
         for (int64_t k = 0; k < elements(trial, i) && gradient != NULL; k++)
-            gradient[k] = sum[i][k] * scale_of(trial, step, trial->mode->micro_batches - 1);
+            gradient[k] = sum[i][k] * last_scale(trial, step);
         device_free(sum[i]);
     }
     free(sum);
@@ -200,7 +230,7 @@ static float tolerance(const Trial *trial, float size, int step)
 {
     const DType dtype = trial->mode->options.codec->dtype;
     const float part = dtype == DTYPE_BF16 ? 0x1p-7f : dtype == DTYPE_F16 ? 0x1p-10f : 1e-5f;
-    return (part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f)) * scale_of(trial, step, trial->mode->micro_batches - 1);
+    return (part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f)) * last_scale(trial, step);
 }
 
 /* rounding: the difference is no larger than that of one more rounding to the codec's type. */
@@ -254,19 +284,32 @@ static void expect_own_sum(Trial *trial, int step, int last)
             if (!(fabsf(got[k] - want[k]) <= 1e-5f * fabsf(want[k]) + 1e-6f))
                 fail_msg("rank %d: after micro-batch %d of %d in step %d, element %lld of the gradient of %s is %g, not "
                          "%g, this rank's own sum (%s); usual cause: a micro-batch before the last one is summed over "
-                         "ranks, or scaled", pg_rank(trial->pg), last + 1, trial->mode->micro_batches, step + 1,
+                         "ranks, or scaled", pg_rank(trial->pg), last + 1, mode_micro_batches(trial->mode, step), step + 1,
                          (long long)k, trial->ranks->parameters.items[i]->name, (double)got[k], (double)want[k],
                          trial->mode->title);
+    }
+}
+
+/* What the level divides is not whole after backward. */
+static void expect_level(const Trial *trial)
+{
+    const int zero = LOCKSTEP_STAGE < 5 || pg_world_size(trial->pg) == 1 ? 1 : trial->mode->options.zero;
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
+        const bool weights = zero == 3 && rank_tensor(trial, i)->data != NULL;
+        if (i != trial->mode->frozen && (weights || (zero >= 2 && rank_tensor(trial, i)->grad != NULL)))
+            fail_msg("rank %d: after backward %s still has its whole %s, as at a lower level (%s)", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, weights ? "weights" : "gradient", trial->mode->title);
     }
 }
 
 void trial_expect_gradients(Trial *trial, int step, int k)
 {
     const Partition *partition = ddp_partition(trial->ddp);
-    if (k < trial->mode->micro_batches - 1) {
+    if (k < mode_micro_batches(trial->mode, step) - 1) {
         expect_own_sum(trial, step, k);
         return;
     }
+    expect_level(trial);
     compute_expected(trial, step);
     give_factor(&trial->ranks->parameters, &trial->whole.parameters, partition);
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
@@ -303,6 +346,13 @@ static void add_up_over_ranks(Trial *trial)
     free(all);
 }
 
+/* Whether another rank holds this rank's shards, too, and is the one that counts. */
+static bool is_a_copy(const Trial *trial)
+{
+    const int ranks = trial->mode->options.shard_ranks;
+    return ranks > 0 && pg_rank(trial->pg) >= ranks;
+}
+
 /* What the ranks have is what the single process goes on with: a rounded gradient's error does not grow. */
 static void take_weights(Trial *trial)
 {
@@ -320,7 +370,8 @@ static void take_weights(Trial *trial)
         }
         const Slice *slice = &partition->slices[i];
         device_zero(to, (size_t)elements(trial, i) * sizeof(float));
-        device_copy(to + slice->begin, slice->weight, (size_t)slice->count * sizeof(float));
+        if (!is_a_copy(trial))
+            device_copy(to + slice->begin, slice->weight, (size_t)slice->count * sizeof(float));
     }
     if (partition != NULL)
         add_up_over_ranks(trial);

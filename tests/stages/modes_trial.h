@@ -21,7 +21,8 @@ typedef struct Trial {
     void (*after_events)(void);           /* called between backward and ddp_after_backward(); may be NULL */
 } Trial;
 
-/* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. */
+/* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. There is a second model, of
+ * which a micro-batch, never the last one, comes in the middle of each of the first one's. */
 enum { MODES_DRAWN = 2 };
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
 

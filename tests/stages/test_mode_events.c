@@ -21,14 +21,9 @@ static const char *mode_title; /* of the mode that is tried */
 
 static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
 {
-    Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
-    const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
-    for (int i = 0; i < count; i++) {
-        watch_set_title(mode_title = modes[i].title);
-        check(&modes[i]);
-    }
+    choice.events = choice.large_one = true;
+    trial_modes(pg, choice, check);
     watch_set_title("");
-    free(modes);
 }
 
 /* With a link, a fast one, the communication thread carries out every collective. Otherwise a training thread that this
@@ -36,6 +31,7 @@ static void try_modes(ModeChoice choice, void (*check)(const Mode *mode))
 static Trial *watched_trial(const Mode *mode)
 {
     Trial *trial = trial_create(pg, mode);
+    watch_set_title(mode_title = mode->title);
     pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
                                               .wire_gbps = 1000});
     trial->before_backward = watch_before_backward;
@@ -55,8 +51,8 @@ static void check_starts(const Mode *mode)
 {
     Trial *trial = watched_trial(mode);
     for (int step = 0; step < STEPS + mode->later; step++) {
-        for (int k = 0; k < mode->micro_batches; k++) {
-            const bool last = k == mode->micro_batches - 1;
+        for (int k = 0; k < mode_micro_batches(mode, step); k++) {
+            const bool last = k == mode_micro_batches(mode, step) - 1;
             watch_forget(&watch);
             trial_micro_batch(trial, step, k);
             watch_expect_starts(&watch, &trial->ranks->parameters, &mode->options, last);
@@ -86,17 +82,16 @@ static void backward_is_over(void)
  * where earlier micro-batches have made all of them whole.) Level 3 waits for weights, in the first step for all. */
 static void check_goes_on(const Mode *mode)
 {
-    const bool may_wait = LOCKSTEP_STAGE == 5 &&
-                          (mode->options.zero == 3 || (mode->options.zero == 2 && mode->micro_batches == 1));
-    if (may_wait && mode->unused)
-        return; /* what some ranks leave out fills up what may be under way */
     Trial *trial = watched_trial(mode);
     trial->after_events = backward_is_over;
-    watch.over_at = may_wait ? 1 : 0;
     for (int step = 0; step < STEPS + mode->later; step++) {
-        for (int k = 0; k < mode->micro_batches; k++) {
+        for (int k = 0; k < mode_micro_batches(mode, step); k++) {
+            const bool whole = mode->options.zero == 2 && mode_micro_batches(mode, step) > 1;
+            const bool may_wait = LOCKSTEP_STAGE == 5 && mode->options.zero >= 2 && !whole;
             watch_forget(&watch);
-            watch.hold_rank_0 = step > 0;
+            watch.over_at = may_wait ? 1 : 0;
+            /* What some ranks leave out fills up what may be under way. */
+            watch.hold_rank_0 = step > 0 && !(may_wait && mode->unused);
             trial_micro_batch(trial, step, k);
         }
         watch.hold_rank_0 = false;
@@ -139,7 +134,7 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
     watch.after_parameters_needed = first_weights_are_there;
     for (int step = 0; step < STEPS + mode->later; step++) {
         watch_forget(&watch);
-        for (int k = 0; k < mode->micro_batches; k++)
+        for (int k = 0; k < mode_micro_batches(mode, step); k++)
             trial_micro_batch(trial, step, k);
         pg_barrier(pg);
         atomic_store(&is_held, later_ones && step + 1 < STEPS + mode->later);
@@ -174,7 +169,7 @@ static void check_forward_at_level_3(const Mode *mode)
     trial->after_events = remember_gathers;
     watch.before_parameters_needed = expect_gather;
     for (int step = 0; step < STEPS + mode->later; step++) {
-        for (int k = 0; k < mode->micro_batches; k++) {
+        for (int k = 0; k < mode_micro_batches(mode, step); k++) {
             watch_forget(&watch);
             trial_micro_batch(trial, step, k);
         }

@@ -3,8 +3,11 @@
  * may it change the tape, but for its listener, the options, or the group. The same holds in the tape's events and the
  * partition's functions: they come here first. So the stage sees no listener in the tape but its own. (In a judge,
  * judge.h, there is no stage: nothing is called.) */
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/check.h"
 #include "ddp.h"
@@ -42,7 +45,7 @@ typedef struct Before {
     Tensor *tensors; /* their values, but not their contents */
     TapeListener stage, own; /* the stage's; the one below in its place */
     TapeListener around;     /* what was in the tape before the call that runs */
-    DdpOptions options, *lent;  /* lent: what the stage got; nothing of the test is beside it. Owned */
+    DdpOptions options, *lent;  /* lent: what the stage got, a page of its own; after ddp_create() it cannot be read */
     Partition partition, passed; /* the stage's; what the test gets instead */
 } Before;
 
@@ -198,9 +201,47 @@ static void finish(Before *was, const char *call)
 {
     finish_event(was, call);
     expect_untouched(was, call);
-    CHECK(memcmp(was->lent, &was->options, sizeof was->options) == 0, "%s changed the options that ddp_create() got",
-          call);
 }
+
+/* ---- the options ---- */
+
+enum { PAGE = 4096 };
+static struct sigaction others_handler; /* cmocka sets its own for each case */
+
+static void on_fault(int signal_number, siginfo_t *fault, void *context)
+{
+    (void)context;
+    static const char text[] = "test: fault: ddp.c has used the options after ddp_create() returned: it must copy "
+                               "them, because the caller's memory may be gone\n";
+    const char *address = fault->si_addr;
+    for (int i = 0; i < MOST; i++) {
+        const char *page = (const char *)known[i].lent;
+        if (known[i].ddp != NULL && address >= page && address < page + PAGE)
+            _exit(write(STDERR_FILENO, text, sizeof text - 1) > 0 ? 1 : 2);
+    }
+    sigaction(signal_number, &others_handler, NULL); /* the same fault again goes there */
+}
+
+static DdpOptions *lend_options(const DdpOptions *options)
+{
+    DdpOptions *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(page != MAP_FAILED, "no memory for options");
+    memcpy(page, options, sizeof *options); /* with what is between its members: memcmp() sees that, too */
+    return page;
+}
+
+static void end_options(Before *was)
+{
+    const struct sigaction ours = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    CHECK(memcmp(was->lent, &was->options, sizeof was->options) == 0, "ddp_create() changed the options that it got");
+    mprotect(was->lent, PAGE, PROT_NONE);
+    struct sigaction set;
+    sigaction(SIGSEGV, &ours, &set);
+    if (set.sa_sigaction != on_fault)
+        others_handler = set;
+}
+
+/* ---- the calls ---- */
 
 Ddp *__real_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void __real_ddp_destroy(Ddp *ddp);
@@ -221,13 +262,13 @@ Ddp *__wrap_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, 
     *place = look_at(parameters);
     place->tape = tape;
     place->stage = tape->listener;
-    place->lent = alloc_or_fault(sizeof *options);
-    memcpy(place->lent, options, sizeof *options); /* with what is between its members: memcmp() sees that, too */
+    place->lent = lend_options(options);
     memcpy(&place->options, options, sizeof *options);
     pg = stage_handle(pg);
     begin(place);
     Ddp *ddp = __real_ddp_create(pg, parameters, tape, place->lent);
     finish(place, "ddp_create()");
+    end_options(place);
     place->ddp = ddp;
     return ddp;
 }
@@ -249,7 +290,7 @@ void __wrap_ddp_destroy(Ddp *ddp)
           "tape_listen(tape, (TapeListener){0})");
     free(was->items);
     free(was->tensors);
-    free(was->lent);
+    munmap(was->lent, PAGE);
     *was = (Before){0};
 }
 
