@@ -122,10 +122,11 @@ static void set_title(Mode *mode, const Row *row)
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
     const char *groups = mode->options.shard_ranks > 0 ? "--shard-ranks 2, " : "";
-    snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s, %s", level, groups,
-             LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
-             mode->options.codec->name, mode->micro_batches,
-             !mode->unused ? "" : mode->options.static_graph ? ", unused parameters, a static graph" : ", unused parameters", mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
+    snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s%s, %s", level,
+             groups, LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
+             mode->options.codec->name, mode->micro_batches, mode->unused ? ", unused parameters" : "",
+             mode->options.static_graph ? ", a static graph" : "",
+             mode->options.rebuild_buckets ? ", rebuilt buckets" : "",
              mode->frozen >= 0 ? ", a frozen parameter" : "", mode->tied ? ", a tied weight" : "",
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
@@ -182,7 +183,8 @@ static void give_later_steps(Mode *mode, int steps)
 /* Whether later steps show something, and take little time. */
 static bool suits_later_steps(const Mode *mode, bool unused)
 {
-    return mode->branches >= 8 && mode->branches <= 32 && mode->algorithm != ALLREDUCE_MPI && (mode->unused && !mode->options.static_graph) >= unused;
+    return mode->branches >= 8 && mode->branches <= 32 && mode->algorithm != ALLREDUCE_MPI &&
+           (!unused || (mode->unused && !mode->options.static_graph));
 }
 
 /* To the first and the last mode of several buckets, with unused parameters if some have them. */

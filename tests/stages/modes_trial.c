@@ -155,8 +155,8 @@ void trial_free(Trial *trial)
     free(trial);
 }
 
-/* The factor in ddp.c. Loss scales and unequal numbers of terms make it another one in each step, and it may be 0; only that of the last
- * micro-batch counts. */
+/* The factor in ddp.c. Loss scales and unequal numbers of terms make it another one in each step, and it may be 0; only
+ * that of the last micro-batch counts. */
 static float scale_of(const Trial *trial, int step, int k)
 {
     const int micro_batches = mode_micro_batches(trial->mode, step);
@@ -250,7 +250,8 @@ static const char *usual_cause(float got, float want, bool rounding)
 static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count, const float *got, int step)
 {
     const float *want = (const float *)trial->whole.parameters.items[i]->tensor.grad + begin;
-    CHECK(got != want, "the gradient of %s is the memory with which the test compares it", trial->whole.parameters.items[i]->name);
+    CHECK(got != want, "the gradient of %s is the memory with which the test compares it",
+          trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
         if (got[k] == want[k] || (isfinite(want[k]) ? fabsf(got[k] - want[k]) <= allowed : !isfinite(got[k])))
