@@ -4,9 +4,10 @@
 #   bench/restarts.sh --python VENV/bin/python [--kills N] [--save-every K] [--build DIR]
 #
 # The GPT at its defaults on 2 ranks, with a checkpoint every K steps (10). In turns of three kills: SIGKILL to a random
-# rank, 1 to 5 s after the first step of the last start, N kills for each (15). Prints for each kill when the end was
-# noticed, and so on to the first new step, in seconds since the kill; and a table of medians and worst at the end. A
-# kill after which no step comes within 180 s counts as "no result", with the reason; the exit status is 1 then.
+# rank, 1 to 5 s after the first step of the last start, N kills for each (15). Prints a line for each kill: the seconds
+# from it until the end was noticed, until ranks were started, and until each later event, the last of which is the first
+# new step. At the end it prints a table of the medians and the worst. A kill after which no step comes within 180 s
+# counts as "no result", with the reason; the exit status is 1 then.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 2
@@ -17,7 +18,7 @@ while [ $# -gt 0 ]; do
         --save-every) every=$2 ;;
         --build) build=$2 ;;
         --python) python=$2 ;;
-        *) sed -n '2,9s/^# \{0,1\}//p' bench/restarts.sh; exit 2 ;;
+        *) sed -n '2,10s/^# \{0,1\}//p' bench/restarts.sh; exit 2 ;;
     esac
     shift 2
 done
@@ -44,8 +45,8 @@ trap 'end_run; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM HUP
 
 # Both read a checkpoint if there is one. By default, torchrun keeps one store for all starts of its ranks. Then a rank
-# can read there at which address the other one listened before the kill, and both wait for 30 minutes: pytorch issue
-# 135712. With the variable, each start has a store of its own.
+# can read there at which address the other one listened before the kill, and both wait for 30 minutes (pytorch issue
+# 135712). TORCH_DISABLE_SHARE_RDZV_TCP_STORE gives each start a store of its own.
 launch() { # CONTENDER
     if [ "$1" = elastic ]; then
         exec scripts/elastic.sh --ranks 2:2 "$train" --model gpt --save "$work/elastic.st" --save-every "$every" \

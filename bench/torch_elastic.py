@@ -15,7 +15,7 @@ say("python runs", flush=True)
 import torch
 
 from torch_step import Gpt, build_optimizer, distribute
-from torch_train import epochs, initialize, learning_rate, read_text, windows
+from torch_train import epochs, initialize, learning_rate, read_text, train_step, windows
 
 say("torch is imported", flush=True)
 
@@ -57,13 +57,7 @@ def main():
     say("goes on from step", first, flush=True)
     for step in range(first, arguments.steps):
         batch = [next(order) for _ in range(arguments.batch_size)][rank::ranks]
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, arguments.steps)
-        loss = model(*windows(text, batch))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        loss = train_step(model, optimizer, *windows(text, batch), learning_rate(step, arguments.steps))
         say(f"step {step + 1}, loss {loss.item():.3f}", flush=True)
         if rank == 0 and (step + 1) % arguments.save_every == 0:
             save(arguments.save, step + 1, plain, optimizer)

@@ -88,6 +88,18 @@ def send_by(hook, model):
     return lambda: 4 * numbers / state.compression_stats()[0]
 
 
+def train_step(model, optimizer, inputs, targets, rate):
+    """Returns the loss, on the rank's part of the batch."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    loss = model(inputs, targets)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=2800)
@@ -118,13 +130,7 @@ def main():
     start = time.perf_counter()
     for step in range(arguments.steps):
         batch = [next(order) for _ in range(arguments.batch_size)][rank::ranks]
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, arguments.steps)
-        loss = model(*windows(text, batch))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        train_step(model, optimizer, *windows(text, batch), learning_rate(step, arguments.steps))
     seconds = time.perf_counter() - start
     result = loss_on(plain, unseen, rank, ranks, 16)
     if rank == 0:

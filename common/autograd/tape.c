@@ -194,8 +194,8 @@ static void begin_range(const Node *node)
 
 /* note: tape-backward
  * The nodes from the last to the first. A node contributes to the gradients of its inputs, and then their uses are
- * counted down. A node whose output has no gradient is skipped, because the loss does not depend on it; the uses of its
- * inputs are counted down all the same, because nobody else will. */
+ * counted down. A node whose output has no gradient is skipped, because the loss does not depend on it. The uses of its
+ * inputs are counted down all the same, so that their parameters become ready. */
 void tape_backward(Tape *tape, Tensor *loss, float seed)
 {
     CHECK(tape->recording, "backward without a recording: tape_begin(tape, true) comes first, and backward only once");

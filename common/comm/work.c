@@ -247,8 +247,7 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 }
 
 /* note: enqueue
- * Numbers the collective and appends it to the queue. The calling thread returns at once to its backward pass. From now
- * on until work_wait() the buffers belong to the communication. */
+ * Numbers the collective and appends it to the queue. The caller goes on at once, and leaves its buffers alone. */
 static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)

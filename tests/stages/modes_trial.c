@@ -73,7 +73,7 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
-static Trial *other; /* of the second model; NULL: none */
+static Trial *other; /* of the second model, inside trial_modes() */
 
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
 {
@@ -87,7 +87,6 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     for (int i = 0; i < count; i++)
         check(&modes[i]);
     trial_free(other);
-    other = NULL;
     free(modes);
 }
 
