@@ -120,16 +120,18 @@ stop_rank() {
     done
 }
 
-# suspend_all WORDS: all ranks are suspended for twice the time-out, as by Slurm, and go on. This is no waiting.
+# suspend_all TIMES WORDS: all ranks are suspended for longer than the time-out, as by Slurm. This does not count.
 suspend_all() {
-    local name="kill -STOP of all ranks, then kill -CONT$1"
+    local name="kill -STOP of all ranks, then kill -CONT$2" i
     start_training --timeout 2
     await_first_step
-    # shellcheck disable=SC2046 # a list of numbers, here and below
-    kill -STOP $(processes "$train" "$mark")
-    sleep 4
-    kill -CONT $(processes "$train" "$mark")
-    sleep 1
+    # shellcheck disable=SC2046 # lists of numbers
+    for ((i = 0; i < $1; i++)); do
+        kill -STOP $(processes "$train" "$mark")
+        sleep 3
+        kill -CONT $(processes "$train" "$mark")
+        sleep 1
+    done
     [ "$(processes "$train" "$mark" | wc -l)" -eq $((2 * ranks)) ] || fail "$name: ranks are gone"
     grep 'has been waiting' "$scratch/err" && fail "$name: the time in which all were suspended counts as waiting"
     kill "$launcher"
@@ -167,9 +169,9 @@ signals() {
     signal_parent INT 2
     [ -n "${MPIEXEC_FLAGS:-}" ] || kill_launcher
     stop_rank 1
-    suspend_all ""
-    # The watchdog spends most of its time in this function, so it is there when it is suspended.
-    SLOW=MPI_Iprobe SLOW_SECONDS=0.05 LD_PRELOAD=$SLOW_DISK suspend_all ", of a slow watchdog"
+    suspend_all 1 ""
+    # The watchdog spends most of its time in this function, so one of four times at least it is there when suspended.
+    SLOW=MPI_Iprobe SLOW_SECONDS=0.05 LD_PRELOAD=$SLOW_DISK suspend_all 4 ", of a slow watchdog"
     for namespace in "" "-r" none; do
         # shellcheck disable=SC2086
         unshare $namespace --pid --fork --mount-proc true 2>/dev/null && break

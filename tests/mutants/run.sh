@@ -51,12 +51,12 @@ use_build() {
 }
 
 # targets STAGE FIRST: the programs that the stage's tests and the tests named by FIRST run. Stage 4's run stage 1's
-# program beside its own, stage 5's run stage 4's. Stage 0 is the collectives.
+# program beside its own, stage 5's run stage 4's. Stage 0 is the collectives. slow_disk is loaded into programs.
 targets() {
     local beside='train_stage[14]'
     [ "$1" -gt 0 ] || beside=none
     cmake --build "$build" --target help | sed -n 's/^\.\.\. //p' | awk '{print $1}' |
-        grep -E "^([a-z_]+_stage$1|$beside|test_(${2:-none}))\$" | grep -v '^ddp_'
+        grep -E "^([a-z_]+_stage$1|$beside|slow_disk|test_(${2:-none}))\$" | grep -v '^ddp_'
 }
 
 run_ctest() {
