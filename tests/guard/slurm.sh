@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # slurm.sh: sets Slurm up on this machine, with two node names, and trains under it: 4 ranks by srun, a killed rank, a
-# run without --mpi, a job that is ended at its time limit, one that is requeued and goes on from its checkpoint, and
-# scripts/elastic.sh in an allocation.
+# run without --mpi, a job that is ended at its time limit, one that is requeued and goes on from its checkpoint, the
+# batch script of notes/faults.md, and scripts/elastic.sh in an allocation, which a rank, the launcher and a node leave.
 #
 # usage: tests/guard/slurm.sh TRAIN HASH_COMMAND...     HASH_COMMAND: starts 4 ranks of TRAIN without Slurm, as mpiexec -n 4
 # Needs root, and Debian's and Ubuntu's packages slurmctld, slurmd, slurm-client and munge; without them it is skipped
@@ -125,6 +125,7 @@ job=$(sbatch --parsable -N 2 -n 4 --overcommit --requeue --time=1 -o "$work/job.
 within 60 test -s "$work/job.st" || { cp "$work/job.out" "$work/out"; fail "the job has saved nothing"; }
 scontrol requeue "$job"
 within 30 no_rank_is_left || fail "ranks are left of a job that was requeued"
+scontrol update "JobId=$job" StartTime=now # else Slurm waits for two minutes
 within 200 is_in_state "$job" RUNNING || fail "the job was requeued, and does not start again: $(state_of "$job")"
 within 30 grep -q 'steps [1-9][0-9]* to' "$work/job.out" ||
     { cp "$work/job.out" "$work/out"; fail "the requeued job does not go on from its checkpoint"; }
@@ -135,23 +136,49 @@ saved=$(grep -o 'saved after [0-9]* steps' "$work/out" | grep -o '[0-9]*')
 "$@" "$train" --model mlp-toy --steps $((${saved:-0} + 1)) --resume "$work/job.st" >"$work/out" 2>&1 ||
     fail "the checkpoint of a job whose time was over cannot be resumed"
 
-# ---- scripts/elastic.sh in an allocation: a rank dies, it starts again, and is stopped by Slurm's signal ----
+# ---- the batch script of notes/faults.md, "A run is stopped": a signal to its shell, it saves, and goes on ----
+
+sed -n '/^    #SBATCH --signal/,/^    .*requeue/s/^    //p' "$here/../../notes/faults.md" >"$work/lines"
+sed "1s/^/#!\/bin\/bash\n/; s|-n 8 .* gpt|-n 4 $train --model mlp-toy --steps 10000000|; s|ck\.st|$work/ck.st|g" \
+    "$work/lines" >"$work/batch.sh"
+job=$(sbatch --parsable -N 2 -n 4 --requeue -o "$work/batch.out" --open-mode=append "$work/batch.sh")
+within 60 grep -q 'step *[0-9]' "$work/batch.out" || fail "the batch script does not train"
+scancel --batch --signal=USR1 "$job"
+within 60 is_in_state "$job" PENDING || fail "the batch script: not requeued after SIGUSR1"
+scontrol update "JobId=$job" StartTime=now
+within 60 grep -q 'steps [1-9][0-9]* to' "$work/batch.out" ||
+    { cp "$work/batch.out" "$work/out"; fail "the batch script: does not go on from its checkpoint"; }
+scancel "$job"
+within 30 no_rank_is_left || fail "the batch script: ranks are left"
+
+# ---- scripts/elastic.sh in an allocation: a rank dies, then the launcher, then a node; Slurm's signal stops it ----
 
 cat >"$work/elastic.sh" <<END
 #!/bin/bash
-exec $here/../../scripts/elastic.sh --ranks 4:4 $train --model mlp-toy --steps 10000000 --save $work/elastic.st \\
+exec $here/../../scripts/elastic.sh --ranks 2:4 $train --model mlp-toy --steps 10000000 --save $work/elastic.st \\
     --save-every 200
 END
-job=$(sbatch --parsable -N 2 -n 4 -o "$work/elastic.out" "$work/elastic.sh")
+starts_again() { # NUMBER RANKS WHY
+    within 90 grep -q "start $1: $2, from step [1-9]" "$work/elastic.out" ||
+        { cp "$work/elastic.out" "$work/out"; fail "elastic.sh: $3, and no start follows"; }
+}
+job=$(sbatch --parsable --no-kill -N 2 -n 4 -o "$work/elastic.out" "$work/elastic.sh")
 within 60 test -s "$work/elastic.st" || { cp "$work/elastic.out" "$work/out"; fail "elastic.sh: the job has saved nothing"; }
 pkill -KILL -n -f "^$train.*$work/elastic.st"
-within 60 grep -q 'start 2: 4 rank(s) on n1:2,n2:2, from step [1-9]' "$work/elastic.out" ||
-    { cp "$work/elastic.out" "$work/out"; fail "elastic.sh: a rank was killed, and no start follows"; }
+starts_again 2 "4 rank(s) on n1:2,n2:2" "a rank was killed"
 sleep 30 # it asks after 5 s whether the hosts are there, and gives up one that does not answer after 20 s
 grep 'is gone' "$work/elastic.out" && fail "elastic.sh: a host that trains counts as gone"
+pkill -KILL -f "^mpiexec.*$work/elastic.st"
+starts_again 3 "4 rank(s) on n1:2,n2:2" "the launcher was killed"
+sleep 5 # it trains
+processes=$(grep -lsazx SLURMD_NODENAME=n2 /proc/[0-9]*/environ | cut -d / -f 3)
+# shellcheck disable=SC2046,SC2086 # lists of numbers: the node's daemon, its processes, and those that started them
+kill -KILL "$(cat "$work/slurmd.n2.pid")" $processes \
+    $(ps -o ppid= -p "$(paste -sd , <<<"$processes")" | grep -vx ' *1') 2>/dev/null
+starts_again 4 "2 rank(s) on n1:2" "a node died"
 scancel --batch --signal=USR1 "$job"
-within 30 is_in_state "$job" FAILED || fail "elastic.sh: the job has not ended after SIGUSR1: $(state_of "$job")"
-scontrol -o show job "$job" | grep -q 'ExitCode=75:0' || fail "elastic.sh: the job has not ended with status 75"
+has_ended_with_75() { scontrol -o show job "$job" | grep -q 'ExitCode=75:0'; } # COMPLETING: the dead node says nothing
+within 30 has_ended_with_75 || fail "elastic.sh: the job has not ended with status 75: $(state_of "$job")"
 within 30 no_rank_is_left || fail "elastic.sh: ranks are left"
 
 echo "$failures failure(s)"
