@@ -20,7 +20,7 @@ typedef struct Tensor {
     DType dtype; /* of data */
     bool requires_grad; /* depends on a parameter that is trained */
     void *data;
-    void *grad;                  /* same shape; NULL until the first contribution arrives */
+    void *grad;                  /* same shape; NULL until backward adds to it. A parameter's: set by DDP */
     DType grad_dtype;            /* of grad: float32, unless gradient_dtype() (tape.h) chose another one */
     bool in_block, grad_in_block; /* tape: its data, its grad lie in memory of a block that is computed again */
     int uses;                    /* tape: operations that read it, less those that backward has passed */
@@ -91,8 +91,8 @@ void *parameters_allocate_gradients(ParameterList *list);
 /* Frees what parameters_allocate_gradients() gave: the parameters have no gradients then. */
 void parameters_free_gradients(ParameterList *list, void *block);
 
-/* grad = 0 and has_gradient = false, for all. Clears the gaps, too: int8 would give a NaN from a step that overflowed to
- * the numbers before the gap. Call between the optimizer's step and the next forward pass. */
+/* grad = 0 and has_gradient = false, for all. Clears the gaps, too: after a step that overflowed they may hold a NaN,
+ * which int8 would give to the numbers before them. Call between the optimizer's step and the next forward pass. */
 void parameters_zero_gradients(ParameterList *list);
 
 /* Copy all values to or from `values`: host memory, parameters_total() floats, in list order without gaps. */
