@@ -16,9 +16,12 @@
  * the global batch, also if ranks have unequal numbers of samples. (fp16 multiplies the loss by a loss scale, so
  * gradient_scale also divides by it.) ddp.c is the only place where the sums are divided. (Clipping comes after it.)
  *
- * Only the sums of the step's last micro-batch are kept. Stage 3 may skip the earlier all-reduces; stage 4 must.
- * From stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan() (ddp/bucket_plan.h) gets the
- * trained parameters in the reverse order of registration. Lay out a bucket's gradients as you like.
+ * Before the last micro-batch a rank's gradients stay its own, and add up. The last one's all-reduce carries the sum of
+ * all K. What the earlier ones give is thrown away: stage 3 may skip them, stage 4 must.
+ *
+ * To write a stage: from stage 2 on, an all-reduce carries a bucket, and is named "bucket N". buckets_plan()
+ * (ddp/bucket_plan.h) gets the trained parameters in the reverse order of registration. Lay out a bucket's gradients as
+ * you like.
  * From stage 3 on (skip it at first): launch a bucket in the event after which none of its gradients is pending, but
  * never before all earlier buckets. (If its last pending gradients are of unused parameters, launch it before
  * backward.) Do not wait for another rank in the gradient-ready event or in ddp_before_backward(). (A work_wait() after
@@ -38,7 +41,7 @@ typedef struct DdpOptions {
     size_t first_bucket_cap_bytes; /* from stage 2 on */
     bool rebuild_buckets;          /* from stage 3 on: reorder after the first step, as gradients became ready */
     bool find_unused_parameters;   /* from stage 3 on */
-    bool static_graph;             /* from stage 3 on: the first step finds them for all steps (ddp/readiness.h) */
+    bool static_graph;             /* from stage 3 on, beside find_unused_parameters: found once (ddp/readiness.h) */
     const GradientCodec *codec;    /* from stage 4 on: what travels of the gradients; others send them as they are */
     int zero;                      /* stage 5: divided are the optimizer's state (1), also gradients (2), weights (3) */
     int shard_ranks;               /* stage 5: groups of so many ranks share the shards, with copies; 0: all ranks */
@@ -59,7 +62,7 @@ extern const char *const ddp_stage_name; /* "naive", ... */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 
-/* The next micro-batch begins; last_micro_batch: it is the last one of its step. */
+/* The next micro-batch begins; last_micro_batch: it is the last one of its step. A stage must know before backward. */
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch);
 /* From stage 3 on: resets the counters; find_unused_parameters: marks as ready what `loss` does not depend on. */
 void ddp_before_backward(Ddp *ddp, Tensor *loss);

@@ -71,7 +71,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Check before the first all-reduce: a rank that stops between two of them leaves the others waiting.
+    /* Check before the first all-reduce: the others would wait for a rank that stops between two of them.
      * NULL: this stage does not listen to events, so the check reads has_gradient. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {

@@ -29,7 +29,7 @@ static const float *floats_of(const Tensor *x, const char *operation)
 
 /* note: contribution
  * The kernel writes this use's contributions to the gradients of x, weight and bias where tape_gradient() says. The
- * weight's place is memory of the stage: in stages 2 and 3 a slice of a bucket. */
+ * weight's place is memory of the stage: from stage 2 on a slice of a bucket. */
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];

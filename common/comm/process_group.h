@@ -38,7 +38,7 @@ bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype);
 typedef struct ProcessGroupOptions {
     AllReduceAlgorithm algorithm;
     double timeout;           /* seconds that a collective may take; enforced by train/guard */
-    int ranks_per_host;       /* hierarchical: so many consecutive ranks count as a host; 0: those that MPI finds there */
+    int ranks_per_host;       /* hierarchical: this many ranks in a row count as a host; 0: those that MPI finds there */
     bool debug_collectives;   /* compare the ranks' calls before each collective; in train/guard */
     double wire_gbps;         /* emulated link: bandwidth in gigabit per second; 0: none */
     double wire_latency;      /* emulated link: seconds per message */
@@ -74,9 +74,9 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color);
 /* Frees a group of pg_split(). Faults if a Work has not been given to work_wait(). Collective. */
 void pg_destroy(ProcessGroup *pg);
 
-/* Groups of `ranks` consecutive ranks each, which must divide the parent's. A reduce-scatter of such a group also adds over
- * all groups; what else it does, it does alone. Its collectives are counted as the parent's, and so are the sums over
- * groups. Free with pg_destroy(). Collective in `parent`. */
+/* Groups of `ranks` consecutive ranks each, which must divide the parent's. A reduce-scatter of such a group also adds
+ * over all groups; what else it does, it does alone. Its collectives are counted as the parent's, and so are the sums
+ * over groups. Free with pg_destroy(). Collective in `parent`. */
 ProcessGroup *pg_split_copies(ProcessGroup *parent, int ranks);
 
 /* "the world"; or "group 1/0 (2 ranks, 0 to 2)": of its parent's first pg_split(), of color 0; it has 2 of the job's
@@ -135,7 +135,7 @@ Work *pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, siz
                           const char *carries);
 bool work_test(Work *work); /* true once it is done; never waits. Used by stage 5 to free buffers early. */
 /* Returns when the collective is done, and frees the handle. Call it exactly once for each Work. NULL, or a second call
- * for the same Work, is a fault. */
+ * while the handle is not used again, is a fault. */
 void work_wait(Work *work);
 
 /* ---- accounting ---- */

@@ -4,9 +4,8 @@
  * MPI's non-blocking collectives make progress only inside MPI calls: if training starts an all-reduce, computes, and
  * then waits, it hides nothing. So a thread of our own carries each collective out while the training thread computes.
  * It takes the collectives from the queue in order, one at a time, so that all ranks carry out the same sequence.
- *
- * A training thread that has to wait does the same: if no collective is under way, it carries out the first of the
- * queue itself. The all-reduces of a small model take some microseconds, and waking another thread takes longer.
+ * A training thread that has to wait carries out the queue itself while no collective is under way: those of a small
+ * model take some microseconds, and waking another thread takes longer.
  *
  * Ownership of a Work: the training thread fills it and queues it under the lock. The thread that carries it out then
  * owns it until it sets `done` under the lock. After that the training thread owns it again.
@@ -236,9 +235,8 @@ static void start_worker(ProcessGroup *pg)
     CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
 }
 
-/* To wake the communication thread would take longer than the collective itself. It stays in the queue until a longer
- * one wakes the thread, or until training asks for it. But training may wait in another group before, for a rank that
- * waits here. */
+/* Waking the thread would take longer than such a collective itself. It stays in the queue until a longer one does, or
+ * training asks for it. (Not if training may first wait in another group, for a rank that waits here.) */
 static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
     const bool only_group = pg->parent == NULL && pg->parts == 0;
@@ -247,7 +245,7 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 }
 
 /* note: enqueue
- * Numbers the collective and appends it to the queue. The caller goes on at once, and leaves its buffers alone. */
+ * Appends the collective to the queue and wakes the thread. The caller goes on, and leaves its buffers alone. */
 static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)
@@ -316,15 +314,17 @@ static void check_started(const Work *work, const char *function)
 static void carry_out_or_wait(ProcessGroup *pg)
 {
     Worker *worker = pg->worker;
+    atomic_store(&pg->training_waits, true); /* its core is free, so the communication thread need not sleep */
     /* What comes after an event of the device is left to the communication thread, whose stream is empty. */
     if (!can_carry_out(worker) || worker->first->collective.ready != NULL) {
         pthread_cond_wait(&worker->work_done, &worker->lock);
-        return;
+    } else {
+        group_carry_out(pg, &begin_first(worker)->collective);
+        end_first(worker);
+        if (worker->wants_thread)
+            pthread_cond_signal(&worker->work_arrived); /* it may have found the first under way, and sleep */
     }
-    group_carry_out(pg, &begin_first(worker)->collective);
-    end_first(worker);
-    if (worker->wants_thread)
-        pthread_cond_signal(&worker->work_arrived); /* it may have found the first under way, and sleep */
+    atomic_store(&pg->training_waits, false);
 }
 
 bool work_test(Work *work)
@@ -338,12 +338,13 @@ bool work_test(Work *work)
     return done;
 }
 
+/* note: work-wait
+ * Returns when the collective is done: another thread has carried it out, or this one does. */
 void work_wait(Work *work)
 {
     check_started(work, "work_wait");
     Worker *worker = work->pg->worker;
     double start = now_seconds();
-    atomic_store(&work->pg->training_waits, true); /* its core is free, so the communication thread need not sleep */
     pthread_mutex_lock(&worker->lock);
     while (!work->done)
         carry_out_or_wait(work->pg);
@@ -352,7 +353,6 @@ void work_wait(Work *work)
     work->next = worker->spare;
     worker->spare = work;
     pthread_mutex_unlock(&worker->lock);
-    atomic_store(&work->pg->training_waits, false);
     group_add_exposed(work->pg, &work->collective, start, now_seconds());
 }
 

@@ -21,8 +21,8 @@ void replicas_broadcast(ProcessGroup *pg, ParameterList *parameters);
 void replicas_check_equal(ProcessGroup *pg, const ParameterList *parameters);
 
 /* Faults if trained parameters got no gradient, and names them. ready: by parameter index, whether its gradient is
- * ready in the backward pass that just ended; stages 3 to 5 know this from the events. NULL: has_gradient decides. It
- * stays set until the optimizer's step, so an unused parameter passes if an earlier micro-batch of the step used it. */
+ * ready in the backward pass that just ended; stages 3 to 5 know this from the events. NULL: has_gradient decides. This
+ * is the same where a step has one micro-batch. */
 void replicas_check_gradients(const ParameterList *parameters, const bool *ready);
 
 #endif

@@ -26,7 +26,7 @@ typedef struct Replica {
     void *inputs, *targets; /* the micro-batch on the device; owned */
     int64_t capacity;       /* the number of samples that fit into them; grows when needed */
     uint32_t data_checksum; /* of what is trained on; set by the caller, if the run saves or resumes */
-    bool rank_order;        /* of Resolved; the same */
+    bool rank_order;        /* sums are added in rank order: see Resolved */
     double best_loss;       /* the lowest on held-out data so far, for checkpoints; INFINITY: none */
     bool resumes_quietly;  /* replica_resume() prints no notes: another replica has read the same file, and did */
     uint64_t resumed_hash; /* of the checkpoint that replica_resume() has read */
