@@ -29,6 +29,8 @@ void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 {
     memset(readiness->ready, 0, (size_t)parameters->count * sizeof *readiness->ready);
     readiness->count = 0;
+    if (!readiness->recorded)
+        readiness->unused_count = 0;
 }
 
 void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss)
