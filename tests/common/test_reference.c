@@ -1,6 +1,6 @@
 /* test_reference.c: lockstep and PyTorch compute the same: logits, loss, every gradient, the gradients' norm, and ten
  * steps of SGD and AdamW, for a tiny GPT and three MLPs; with batch norm 50 steps, and the running statistics after.
- * The expected numbers were written by reference/make_reference.py (which describes the format); PyTorch is not needed
+ * Weights and batches are drawn here, and tensors compared by four weighted sums. The expected numbers were written by reference/make_reference.py (which describes the format); PyTorch is not needed
  * to run the test.
  *
  * PyTorch computed the expected numbers in float64. lockstep computes in float32, where each rounding has a relative
@@ -79,9 +79,9 @@ static const Record *find(const Reference *reference, const char *prefix, const 
     FAULT("the reference has no %s%s", prefix, name);
 }
 
-/* A number in [0, 1), as make_reference.py draws it: weights are the series from 1. */
-enum { FACTORS = 0, INPUTS = 101, TARGETS = 102 };
+enum { FACTORS = 0, INPUTS = 101, TARGETS = 102 }; /* series of numbers; weights are those from 1 */
 
+/* A number in [0, 1), as make_reference.py draws it. */
 static double draw(uint64_t series, int64_t place)
 {
     uint64_t z = (series << 32 | (uint64_t)place) * 0x9e3779b97f4a7c15u;
