@@ -1,5 +1,5 @@
-/* test_memory.c: the tape allocates no new memory from the second step on; arena pieces start on cache lines (gradients:
- * test_shapes.c); the hash of the weights depends on every bit. */
+/* test_memory.c: the tape allocates no new memory from the second step on; arena pieces start on cache lines
+ * (gradients: test_shapes.c); the hash of the weights depends on every bit. */
 #include <stdlib.h>
 #include <string.h>
 

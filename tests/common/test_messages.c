@@ -117,7 +117,7 @@ static void test_scratch_is_kept(void **unused)
     free(pg->scratch);
 }
 
-static void test_chunks_cover_the_buffer_nearly_equally(void **unused)
+static void test_chunks_cover_the_buffer(void **unused)
 {
     for (int chunks = 1; chunks <= 9; chunks++)
         for (size_t count = 0; count < 1500; count++) {
@@ -180,6 +180,6 @@ static void test_errors_of_mpi(void **unused)
 int main(void)
 {
     return run_cases("messages", cmocka_unit_test(test_waiting), cmocka_unit_test(test_waits_for_all_messages),
-                     cmocka_unit_test(test_scratch_is_kept), cmocka_unit_test(test_chunks_cover_the_buffer_nearly_equally),
+                     cmocka_unit_test(test_scratch_is_kept), cmocka_unit_test(test_chunks_cover_the_buffer),
                      cmocka_unit_test(test_algorithms), cmocka_unit_test(test_errors_of_mpi));
 }

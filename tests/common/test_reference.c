@@ -1,7 +1,7 @@
 /* test_reference.c: lockstep and PyTorch compute the same: logits, loss, every gradient, the gradients' norm, and ten
  * steps of SGD and AdamW, for a tiny GPT and three MLPs; with batch norm 50 steps, and the running statistics after.
- * Weights and batches are drawn here, and tensors compared by four weighted sums. The expected numbers were written by reference/make_reference.py (which describes the format); PyTorch is not needed
- * to run the test.
+ * Weights and batches are drawn here, and tensors are compared by four weighted sums. The expected numbers were written
+ * by reference/make_reference.py (which describes the format); PyTorch is not needed to run the test.
  *
  * PyTorch computed the expected numbers in float64. lockstep computes in float32, where each rounding has a relative
  * error of up to 6e-8, and these small models have chains of a few dozen. So the allowed error is 5e-6 of a record's

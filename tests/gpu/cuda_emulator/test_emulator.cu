@@ -1,6 +1,6 @@
-/* test_emulator.cu: the emulator finds the mistakes that it promises to find in kernels, launches and the order of work.
- * (Memory, matrix products: test_emulator_memory.cu. That it runs correct kernels as a GPU does, the kernels' tests
- * show: tests/common/test_device_*.c.) */
+/* test_emulator.cu: the emulator finds the mistakes that it promises to find in kernels, launches and the order of
+ * work. (Memory, matrix products: test_emulator_memory.cu. That it runs correct kernels as a GPU does, the kernels'
+ * tests show: tests/common/test_device_*.) */
 #include "test_emulator.h"
 
 #include "gpu/device_cuda_mma.h"
