@@ -152,8 +152,8 @@ static int load_quietly(const char *path)
     return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Each try starts a child, so every fifth byte is enough. (5 has no factor in common with the sizes of numbers, 4 and
- * 8, and every name, number and tensor has more bytes.) */
+/* Each try starts a child, so every fifth byte is tried: one checksum is over all of them. (5 has no factor in common
+ * with the sizes of numbers, 4 and 8.) */
 enum { STRIDE = 5 };
 
 static void test_truncated_at_every_length(void **unused)
