@@ -29,6 +29,8 @@ static void place_gradients(Bucket *bucket, float *slice)
     }
 }
 
+/* note: buckets-create
+ * The stage owns the memory; each parameter's tensor.grad points into it. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap)
 {

@@ -1,4 +1,4 @@
-/* test_comm_parts.c: the parts of comm/ that one process can test: chunks, windows, announcements, counts.
+/* test_comm_parts.c: the parts of comm/ that one process can test: windows, announcements, counts.
  * The group here is made by hand: this process is rank 0, and what rank 1 has announced is written into its mailbox, so
  * no MPI is needed. Linked with --wrap: statvfs() pretends that /dev/shm has little room. (With real ranks:
  * test_allreduce.c, test_reduce_scatter.c, test_shared_room.c.) */
@@ -175,20 +175,7 @@ static void test_counts_stay_within_their_memory(void **state)
     assert_null(group.given);
 }
 
-/* ---- chunks, and sums ---- */
-
-static void test_chunks_cover_the_buffer(void **state)
-{
-    for (size_t count = 0; count < 2000; count += 7)
-        for (int chunks = 1; chunks <= 9; chunks++) {
-            assert_int_equal(chunk_start(count, chunks, 0), 0);
-            assert_int_equal(chunk_start(count, chunks, chunks), count);
-            for (int chunk = 0; chunk < chunks; chunk++) {
-                assert_true(chunk_start(count, chunks, chunk) <= chunk_start(count, chunks, chunk + 1));
-                assert_true(chunk_count(count, chunks, chunk) <= count / (size_t)chunks + 64);
-            }
-        }
-}
+/* ---- sums ---- */
 
 static void add_halves(void *argument)
 {
@@ -204,7 +191,7 @@ static void test_halves_are_added_in_float32(void **state)
 int main(void)
 {
     return run_cases("parts of comm/", cmocka_unit_test(test_counts_stay_within_their_memory),
-                     cmocka_unit_test(test_chunks_cover_the_buffer), cmocka_unit_test(test_halves_are_added_in_float32),
+                     cmocka_unit_test(test_halves_are_added_in_float32),
                      cmocka_unit_test(test_same_calls_meet), cmocka_unit_test(test_other_calls_are_faults),
                      cmocka_unit_test(test_window_of), cmocka_unit_test(test_no_room_is_explained));
 }

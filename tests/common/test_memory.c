@@ -1,5 +1,5 @@
-/* test_memory.c: the tape allocates no new memory from the second step on; arena pieces and gradients start on cache
- * lines; the hash of the weights depends on every bit. */
+/* test_memory.c: the tape allocates no new memory from the second step on; arena pieces start on cache lines
+ * (gradients: test_shapes.c); the hash of the weights depends on every bit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,16 +136,6 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
 
 /* ---- parameters ---- */
 
-static void test_gradients_lie_on_cache_lines(void **state)
-{
-    Setup setup;
-    setup_create(&setup, &small_mlp);
-    ParameterList *list = &setup.model.parameters;
-    for (int i = 0; i < list->count; i++)
-        assert_int_equal((uintptr_t)list->items[i]->tensor.grad % 64, 0);
-    setup_free(&setup);
-}
-
 /* In 16 bits: the weights' copies are allocated once, beside the tape, and reported. */
 static void test_copies_of_weights(void **state)
 {
@@ -206,6 +196,6 @@ int main(void)
     device_init(0, 1);
     return run_cases("memory", cmocka_unit_test(test_later_steps_need_no_new_memory),
                      cmocka_unit_test(test_arena_pieces_are_aligned_and_apart),
-                     cmocka_unit_test(test_gradients_lie_on_cache_lines), cmocka_unit_test(test_copies_of_weights),
+                     cmocka_unit_test(test_copies_of_weights),
                      cmocka_unit_test(test_hash_sees_every_bit));
 }

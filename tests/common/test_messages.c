@@ -117,16 +117,20 @@ static void test_scratch_is_kept(void **unused)
     free(pg->scratch);
 }
 
-static void test_chunks_are_nearly_equal(void **unused)
+static void test_chunks_cover_the_buffer(void **unused)
 {
     for (int chunks = 1; chunks <= 9; chunks++)
-        for (size_t count = 0; count < 1500; count++)
+        for (size_t count = 0; count < 1500; count++) {
+            assert_int_equal(chunk_start(count, chunks, 0), 0);
+            assert_int_equal(chunk_start(count, chunks, chunks), count);
             for (int chunk = 0; chunk < chunks; chunk++) {
                 size_t chunk_begin = chunk_start(count, chunks, chunk), here = chunk_count(count, chunks, chunk);
                 assert_true(chunk_begin % 32 == 0 || chunk_begin == count);
                 assert_true(here <= (count / 32 / (size_t)chunks + 1) * 32);
                 assert_true(here + 64 > count / (size_t)chunks);
+                assert_true(chunk_begin <= chunk_start(count, chunks, chunk + 1));
             }
+        }
 }
 
 /* ---- which algorithm ---- */
@@ -176,6 +180,6 @@ static void test_errors_of_mpi(void **unused)
 int main(void)
 {
     return run_cases("messages", cmocka_unit_test(test_waiting), cmocka_unit_test(test_waits_for_all_messages),
-                     cmocka_unit_test(test_scratch_is_kept), cmocka_unit_test(test_chunks_are_nearly_equal),
+                     cmocka_unit_test(test_scratch_is_kept), cmocka_unit_test(test_chunks_cover_the_buffer),
                      cmocka_unit_test(test_algorithms), cmocka_unit_test(test_errors_of_mpi));
 }

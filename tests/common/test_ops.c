@@ -1,5 +1,6 @@
 /* test_ops.c: every operation of autograd/ops.h against its formula in float64 and that formula's numerical
- * derivative (gradient_check.h says how). Above each group of tests stands the formula. Losses: test_losses.c; norms: test_norms.c. */
+ * derivative (gradient_check.h says how). Above each group of tests stands the formula. (Losses: test_losses.c; norms:
+ * test_norms.c.) */
 #include <math.h>
 #include <stdlib.h>
 
@@ -270,31 +271,6 @@ static void test_attention(void **state)
     check_attention(0, 5, 6, 2, 1);
 }
 
-/* The first summand's gradient may take over the memory of the sum's (note: moved-gradient), but only if it has no
- * contribution yet. Here a is read three times: a + b, a + b, and relu(a). So its gradient is 3. */
-static void test_a_summand_keeps_its_earlier_contributions(void **state)
-{
-    const int64_t shape[] = {2, 4};
-    float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1}, target[8] = {0};
-    ParameterList parameters = {0};
-    Parameter *x = parameters_add(&parameters, "x", 2, shape);
-    parameters_from_host(&parameters, ones);
-    void *gradients = parameters_allocate_gradients(&parameters);
-    Tape tape = {0};
-    tape_begin(&tape, true);
-    Tensor *a = op_relu(&tape, &x->tensor); /* an activation: a parameter's gradient is never moved */
-    Tensor *b = tape_input(&tape, ones, DTYPE_F32, 2, shape);
-    Tensor *sum = op_add(&tape, op_add(&tape, a, b), op_add(&tape, a, op_relu(&tape, a)));
-    Tensor *loss = op_mse(&tape, sum, target); /* per row, the mean of sum^2 = 4^2 */
-    tape_backward(&tape, loss, 1);
-    const float expected[8] = {6, 6, 6, 6, 6, 6, 6, 6}; /* 3 * 2 * 4 / 4 */
-    expect_bits_equal("the gradient of x", x->tensor.grad, expected, 8,
-                      "a sum's gradient replaced what its first summand had received already");
-    device_free(gradients);
-    tape_free(&tape);
-    parameters_free(&parameters);
-}
-
 static float place[4];
 
 static void place_gradient(void *listener, Parameter *parameter)
@@ -302,7 +278,8 @@ static void place_gradient(void *listener, Parameter *parameter)
     parameter->tensor.grad = place;
 }
 
-/* Without earlier contributions, it takes over the memory. But a parameter's gradient lies where the listener says. */
+/* The first summand's gradient takes over the memory of the sum's (note: moved-gradient), if it has no contribution yet
+ * (otherwise: test_contributions.c). But a parameter's gradient lies where the listener says. */
 static void test_a_summand_takes_over_the_gradient(void **state)
 {
     float ones[4] = {1, 1, 1, 1}, zeros[4] = {0};
@@ -325,7 +302,6 @@ int main(void)
     device_init(0, 1);
     return run_cases("ops", cmocka_unit_test(test_linear), cmocka_unit_test(test_relu),
                      cmocka_unit_test(test_relu_at_zero), cmocka_unit_test(test_gelu), cmocka_unit_test(test_add),
-                     cmocka_unit_test(test_embedding),
-                     cmocka_unit_test(test_attention), cmocka_unit_test(test_a_summand_keeps_its_earlier_contributions),
+                     cmocka_unit_test(test_embedding), cmocka_unit_test(test_attention),
                      cmocka_unit_test(test_a_summand_takes_over_the_gradient));
 }

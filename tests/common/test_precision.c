@@ -16,11 +16,6 @@ static Tensor *apply_linear(const Problem *problem, Tape *tape, Tensor **operand
     return op_linear(tape, operand[0], operand[1], operand[2]);
 }
 
-static Tensor *apply_attention(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    return op_attention(tape, operand[0], problem->heads);
-}
-
 static void round_on_device(float *values, DType precision, int64_t count)
 {
     float *memory = device_alloc((size_t)count * sizeof *memory);
@@ -71,29 +66,6 @@ static void test_linear_in_half_precision(void **state)
 {
     check_linear_in(DTYPE_BF16, 0x1p-8);
     check_linear_in(DTYPE_F16, 0x1p-11);
-}
-
-/* Attention may round in more than one place, so only the size of the difference is checked. */
-static void test_attention_in_half_precision(void **state)
-{
-    Problem problem = {.name = "attention in bf16",
-                       .operands = 1,
-                       .shape = {{2, 5, 24}},
-                       .outputs = 80,
-                       .scale = 1,
-                       .heads = 2,
-                       .apply = apply_attention};
-    Draw drawn = draw(&problem);
-    Result full = run(&problem, &drawn, 1, 1, 0);
-    problem.precision = DTYPE_BF16;
-    Result half = run(&problem, &drawn, 1, 1, 0);
-    const char *hint = "bfloat16 is good to 2^-9 of each operand; far more is a mistake";
-    expect_close("attention in bf16: result", half.out, full.out, 80, 0.03, 0.03, hint);
-    expect_close("attention in bf16: gradient", half.gradient[0], full.gradient[0], 240, 0.06, 0.03, hint);
-    assert_memory_not_equal(half.out, full.out, 80 * sizeof(float));
-    result_free(&full);
-    result_free(&half);
-    draw_free(&drawn);
 }
 
 /* ---- results that are operands ---- */
@@ -223,7 +195,7 @@ int main(void)
 {
     device_init(0, 1);
     return run_cases("precision", cmocka_unit_test(test_linear_in_half_precision),
-                     cmocka_unit_test(test_attention_in_half_precision), cmocka_unit_test(test_results_are_operands),
+                     cmocka_unit_test(test_results_are_operands),
                      cmocka_unit_test(test_operands_are_for_products),
                      cmocka_unit_test(test_gradients_are_rounded_in_place));
 }

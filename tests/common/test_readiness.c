@@ -17,86 +17,47 @@ static ParameterList three_parameters(void)
     return list;
 }
 
-static void mark_fc2_twice(void *argument)
+/* One backward pass: which parameter is frozen (or none: -1), and which raise events, up to -1. */
+typedef struct Pass {
+    int frozen, marks[4];
+} Pass;
+
+static void run_pass(void *argument)
 {
+    const Pass *pass = argument;
     ParameterList list = three_parameters();
     Readiness readiness;
     readiness_create(&readiness, &list, false);
+    if (pass->frozen >= 0)
+        list.items[pass->frozen]->tensor.requires_grad = false;
     readiness_begin(&readiness, &list);
-    readiness_mark(&readiness, list.items[2]);
-    readiness_mark(&readiness, list.items[1]);
-    readiness_mark(&readiness, list.items[1]);
-}
-
-static void test_marked_twice(void **state)
-{
-    expect_dies(mark_fc2_twice, NULL, 1, "the gradient of fc2.weight was marked ready twice");
-}
-
-static void mark_frozen(void *argument)
-{
-    ParameterList list = three_parameters();
-    Readiness readiness;
-    readiness_create(&readiness, &list, false);
-    list.items[1]->tensor.requires_grad = false;
-    readiness_mark(&readiness, list.items[1]);
-}
-
-static void test_frozen(void **state)
-{
-    expect_dies(mark_frozen, NULL, 1, "fc2.weight was marked ready, but it is frozen");
-}
-
-static void leave_two_out(void *argument)
-{
-    ParameterList list = three_parameters();
-    Readiness readiness;
-    readiness_create(&readiness, &list, false);
-    readiness_begin(&readiness, &list);
-    readiness_mark(&readiness, list.items[1]);
+    for (const int *mark = pass->marks; *mark >= 0; mark++)
+        readiness_mark(&readiness, list.items[*mark]);
     readiness_check_complete(&readiness, &list);
 }
 
-static void test_incomplete(void **state)
+/* If no parameter at all was marked, the cause is not the model, but a listener that is not registered. */
+static void test_events_that_do_not_fit(void **state)
 {
-    expect_dies(leave_two_out, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight");
-}
-
-static void leave_all_out(void *argument)
-{
-    ParameterList list = three_parameters();
-    Readiness readiness;
-    list.items[0]->tensor.requires_grad = false;
-    readiness_create(&readiness, &list, false);
-    readiness_begin(&readiness, &list);
-    readiness_check_complete(&readiness, &list);
-}
-
-/* No parameter at all was marked: the cause is not the model, but a listener that is not registered. */
-static void test_nothing_marked(void **state)
-{
-    expect_dies(leave_all_out, NULL, 1, "no gradient-ready event was recorded for any of 2 parameters");
+    expect_dies(run_pass, &(Pass){-1, {2, 1, 1, -1}}, 1, "the gradient of fc2.weight was marked ready twice");
+    expect_dies(run_pass, &(Pass){1, {1, -1}}, 1, "fc2.weight was marked ready, but it is frozen");
+    expect_dies(run_pass, &(Pass){-1, {1, -1}}, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight");
+    expect_dies(run_pass, &(Pass){0, {-1}}, 1, "no gradient-ready event was recorded for any of 2 parameters");
 }
 
 /* Stages 1 and 2 listen to no events: a parameter has its gradient if an operation has used it. */
-static void use_none(void *argument)
+static void check_without_events(void *used)
 {
     ParameterList list = three_parameters();
-    list.items[2]->tensor.requires_grad = false;
-    replicas_check_gradients(&list, NULL);
-}
-
-static void use_one(void *argument)
-{
-    ParameterList list = three_parameters();
-    list.items[1]->has_gradient = true;
+    list.items[2]->tensor.requires_grad = *(bool *)used;
+    list.items[1]->has_gradient = *(bool *)used;
     replicas_check_gradients(&list, NULL);
 }
 
 static void test_without_events(void **state)
 {
-    expect_dies(use_none, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc2.weight. ");
-    expect_dies(use_one, NULL, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight. ");
+    expect_dies(check_without_events, &(bool){false}, 1, "2 parameter(s) got no gradient: fc1.weight, fc2.weight. ");
+    expect_dies(check_without_events, &(bool){true}, 1, "2 parameter(s) got no gradient: fc1.weight, fc3.weight. ");
 }
 
 /* There is room for some of the names. */
@@ -222,10 +183,9 @@ static void test_each_pass_anew(void **state)
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("readiness", cmocka_unit_test(test_marked_twice), cmocka_unit_test(test_frozen),
-                     cmocka_unit_test(test_incomplete), cmocka_unit_test(test_nothing_marked),
+    return run_cases("readiness", cmocka_unit_test(test_events_that_do_not_fit),
                      cmocka_unit_test(test_without_events), cmocka_unit_test(test_many_names),
-                     cmocka_unit_test(test_unused),
-                     cmocka_unit_test(test_static_graph), cmocka_unit_test(test_changed_graph),
+                     cmocka_unit_test(test_unused), cmocka_unit_test(test_static_graph),
+                     cmocka_unit_test(test_changed_graph),
                      cmocka_unit_test(test_each_pass_anew));
 }

@@ -9,19 +9,9 @@
 
 /* ---- tensors ---- */
 
-static void view_without_dimensions(void *unused)
+static void view(void *dimensions)
 {
-    tensor_view(NULL, DTYPE_F32, 0, NULL);
-}
-
-static void view_of_five_dimensions(void *unused)
-{
-    tensor_view(NULL, DTYPE_F32, 5, (int64_t[]){1, 1, 1, 1, 1});
-}
-
-static void view_of_negative_size(void *unused)
-{
-    tensor_view(NULL, DTYPE_F32, 2, (int64_t[]){2, -1});
+    tensor_view(NULL, DTYPE_F32, *(int *)dimensions, (int64_t[]){2, -1, 1, 1, 1});
 }
 
 static void test_shapes_of_tensors(void **state)
@@ -33,9 +23,9 @@ static void test_shapes_of_tensors(void **state)
     const Tensor vector = tensor_view(NULL, DTYPE_F32, 1, (int64_t[]){7});
     assert_int_equal(tensor_rows(&vector), 1);
     assert_int_equal(tensor_count(&vector), 7);
-    expect_dies(view_without_dimensions, NULL, 1, "a tensor has 1 to 4 dimensions, not 0");
-    expect_dies(view_of_five_dimensions, NULL, 1, "a tensor has 1 to 4 dimensions, not 5");
-    expect_dies(view_of_negative_size, NULL, 1, "dimension 1 of a tensor is negative: -1");
+    expect_dies(view, &(int){0}, 1, "a tensor has 1 to 4 dimensions, not 0");
+    expect_dies(view, &(int){5}, 1, "a tensor has 1 to 4 dimensions, not 5");
+    expect_dies(view, &(int){2}, 1, "dimension 1 of a tensor is negative: -1");
 }
 
 /* As with snprintf(): what does not fit is left out, and there is always an end. */
@@ -103,51 +93,9 @@ static void normalize_with(int64_t weights, int64_t biases)
     op_layernorm(&tape, zeros(2, 3), zeros(weights, 0), zeros(biases, 0));
 }
 
-static void layernorm_weight(void *unused)
-{
-    normalize_with(2, 3);
-}
-
-static void layernorm_bias(void *unused)
-{
-    normalize_with(3, 4);
-}
-
-static void linear_columns(void *unused)
-{
-    op_linear(&tape, zeros(2, 3), zeros(5, 4), NULL);
-}
-
-static void linear_bias(void *unused)
-{
-    op_linear(&tape, zeros(2, 3), zeros(5, 3), zeros(3, 0));
-}
-
-/* Stored as f16 numbers, but the products are in bf16. */
-static void linear_dtype(void *unused)
-{
-    tape.precision = DTYPE_BF16;
-    op_linear(&tape, tape_input(&tape, numbers, DTYPE_F16, 2, (int64_t[]){2, 3}), zeros(5, 3), NULL);
-}
-
-static void add_shapes(void *unused)
-{
-    op_add(&tape, zeros(2, 3), zeros(3, 2));
-}
-
 static void embed(int64_t T, int64_t position_columns)
 {
     op_embedding(&tape, (const int32_t *)numbers, 2, T, zeros(10, 4), zeros(5, position_columns));
-}
-
-static void embedding_columns(void *unused)
-{
-    embed(5, 3);
-}
-
-static void embedding_positions(void *unused)
-{
-    embed(6, 4);
 }
 
 static void attend(int ndim, int64_t columns, int heads)
@@ -155,31 +103,47 @@ static void attend(int ndim, int64_t columns, int heads)
     op_attention(&tape, tape_input(&tape, numbers, DTYPE_F32, ndim, (int64_t[]){1, 2, columns, 1}), heads);
 }
 
-static void attention_heads(void *unused)
-{
-    attend(3, 12, 3);
-}
+enum { LAYERNORM_WEIGHT, LAYERNORM_BIAS, LINEAR_COLUMNS, LINEAR_BIAS, LINEAR_DTYPE, ADD_SHAPES, EMBEDDING_COLUMNS,
+       EMBEDDING_POSITIONS, ATTENTION_HEADS, ATTENTION_DIMENSIONS, OPERATIONS };
 
-static void attention_dimensions(void *unused)
+static void apply_to_wrong_shapes(void *which)
 {
-    attend(4, 12, 2);
+    switch (*(int *)which) {
+    case LAYERNORM_WEIGHT: normalize_with(2, 3); break;
+    case LAYERNORM_BIAS: normalize_with(3, 4); break;
+    case LINEAR_COLUMNS: op_linear(&tape, zeros(2, 3), zeros(5, 4), NULL); break;
+    case LINEAR_BIAS: op_linear(&tape, zeros(2, 3), zeros(5, 3), zeros(3, 0)); break;
+    case LINEAR_DTYPE: /* stored as f16 numbers, but the products are in bf16 */
+        tape.precision = DTYPE_BF16;
+        op_linear(&tape, tape_input(&tape, numbers, DTYPE_F16, 2, (int64_t[]){2, 3}), zeros(5, 3), NULL);
+        break;
+    case ADD_SHAPES: op_add(&tape, zeros(2, 3), zeros(3, 2)); break;
+    case EMBEDDING_COLUMNS: embed(5, 3); break;
+    case EMBEDDING_POSITIONS: embed(6, 4); break;
+    case ATTENTION_HEADS: attend(3, 12, 3); break;
+    case ATTENTION_DIMENSIONS: attend(4, 12, 2); break;
+    }
 }
 
 static void test_operations_that_do_not_fit(void **state)
 {
+    static const char *const messages[] = {
+        [LAYERNORM_WEIGHT] = "layernorm: weight and bias must have 3 elements",
+        [LAYERNORM_BIAS] = "layernorm: weight and bias must have 3 elements",
+        [LINEAR_COLUMNS] = "linear: the input has 3 columns, the weight takes 4",
+        [LINEAR_BIAS] = "linear: the bias must have 5 elements",
+        [LINEAR_DTYPE] = "linear reads float32 or the tape's precision, not float16",
+        [ADD_SHAPES] = "add: float32 [2, 3] and float32 [3, 2] do not fit",
+        [EMBEDDING_COLUMNS] = "embedding: the two tables have 4 and 3 columns",
+        [EMBEDDING_POSITIONS] = "embedding: 6 positions, but the table has only 5",
+        [ATTENTION_HEADS] = "attention: rows of 12 are not query, key and value of 3 heads",
+        [ATTENTION_DIMENSIONS] = "are not query, key and value of 2 heads",
+    };
     normalize_with(3, 3);
-    expect_dies(layernorm_weight, NULL, 1, "layernorm: weight and bias must have 3 elements");
-    expect_dies(layernorm_bias, NULL, 1, "layernorm: weight and bias must have 3 elements");
-    expect_dies(linear_columns, NULL, 1, "linear: the input has 3 columns, the weight takes 4");
-    expect_dies(linear_bias, NULL, 1, "linear: the bias must have 5 elements");
-    expect_dies(linear_dtype, NULL, 1, "linear reads float32 or the tape's precision, not float16");
-    expect_dies(add_shapes, NULL, 1, "add: float32 [2, 3] and float32 [3, 2] do not fit");
     embed(5, 4);
-    expect_dies(embedding_columns, NULL, 1, "embedding: the two tables have 4 and 3 columns");
-    expect_dies(embedding_positions, NULL, 1, "embedding: 6 positions, but the table has only 5");
     attend(3, 12, 2);
-    expect_dies(attention_heads, NULL, 1, "attention: rows of 12 are not query, key and value of 3 heads");
-    expect_dies(attention_dimensions, NULL, 1, "are not query, key and value of 2 heads");
+    for (int i = 0; i < OPERATIONS; i++)
+        expect_dies(apply_to_wrong_shapes, &i, 1, messages[i]);
     tape_free(&tape);
 }
 

@@ -11,6 +11,7 @@ function(lockstep_program_tests number)
     if(number EQUAL 1)
         lockstep_script(stage1_command_line_files cli 2 train/test_cli_files.sh $<TARGET_FILE:train_stage1>
                         ${MPIEXEC_EXECUTABLE})
+        set_property(TEST stage1_command_line_files APPEND PROPERTY ENVIRONMENT "CLI_RANKS=2")
     else()
         set_property(TEST stage${number}_command_line APPEND PROPERTY ENVIRONMENT "CLI_RANKS=1")
     endif()

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cli_files.sh: the real program, on 1 and on 2 ranks, with a file of each kind that is damaged or cannot be written;
-# and what only a whole run shows. (All cases of files to read: test_data.c, test_text.c, test_file_kind.c,
+# test_cli_files.sh: the real program, in ctest on 2 ranks, with a file of each kind that is damaged or cannot be
+# written; and what only a whole run shows. (All cases of files to read: test_data.c, test_text.c, test_file_kind.c,
 # test_checkpoint_damage.c; to write: test_refusals.c, test_atomic_file.c.) Its usage and the expected behaviour:
 # cli/cases.sh.
 
