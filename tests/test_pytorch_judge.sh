@@ -22,7 +22,8 @@ if [ "${2-}" = --all ]; then
     "$python" -B "$root/tests/pytorch/planted.py" || fail "planted.py: see above"
 else
     "$python" -B "$root/tests/pytorch/planted.py" Overlap TorchDDP WaitsInTheHook DividesUnderWay SumNotMean \
-        LaunchedAsReady EveryRankKeepsAll WaitAll ArraysForBackward || fail "planted.py: see above"
+        LaunchedAsReady EveryRankKeepsAll WaitAll ArraysForBackward \
+        WaitsForAFutureOfCpp || fail "planted.py: see above"
 fi
 
 # A class that all-reduces after backward trains the right weights, and has no points for overlap.
@@ -66,6 +67,13 @@ python3 -c 'import json, sys; json.load(open(sys.argv[1]))' "$scratch/result.jso
 for pid in $(cat "$scratch/pids"); do
     ! kill -0 "$pid" 2>/dev/null || fail "process $pid, which the class has started, goes on"
 done
+
+# A class that is slow only does not hang: no time is left for it.
+printf '%s\n' 'import time' 'class Naive:' '    def __init__(self, module):' '        time.sleep(1000)' >"$scratch/slow.py"
+status 0 "$python" -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import judge; judge.TOTAL = 4
+judge.table(judge.judge(sys.argv[2], "Naive", "naive"))' "$root/course/pytorch" "$scratch/slow.py"
+grep -q "not over when all cases' 4 s were" "$scratch/out" && ! grep -q 'hangs' "$scratch/out" ||
+    fail "a slow class: $(cat "$scratch/out")"
 
 # What cannot be judged is said.
 echo 'class Naive: pass' >"$scratch/empty.py"
