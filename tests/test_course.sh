@@ -150,6 +150,15 @@ status 0 cmake -S "$scratch/collectives" -B "$scratch/linked0" &&
     status 2 "$scratch/linked0/collectives/test_collectives_stage0" --case test_ring &&
     { grep -q 'ring_all_reduce() is not written yet' "$scratch/out" || fail "collectives: $(cat "$scratch/out")"; }
 
+# Its tests run all ranks in one process. What a rank takes from another one without a message is no solution.
+sed -i 's/die("broadcast() is not.*/Collective *all = (Collective *)c - pg->rank; const size_t bytes = 8 * c->count;\
+    if (pg->rank == c->root) all->ready = memcpy(alloc_or_fault(bytes + 1), c->receive, bytes);\
+    while (all->ready == NULL) wait_for_messages(pg, c, 0, NULL);\
+    memcpy(c->receive, all->ready, bytes);/' "$scratch/collectives/collectives/collectives.c"
+status 0 cmake --build "$scratch/linked0" --target test_collectives_stage0 &&
+    status 1 "$scratch/linked0/collectives/test_collectives_stage0" --case test_broadcast &&
+    { grep -q 'send 0 elements, and their results need' "$scratch/out" || fail "no message: $(cat "$scratch/out")"; }
+
 # What is searched for English words is in English, whatever language the student has chosen.
 mkdir "$scratch/tools"
 cat >"$scratch/tools/cmake" <<'END'

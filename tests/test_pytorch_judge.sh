@@ -21,7 +21,7 @@ judge() { "$python" -B "$root/course/pytorch/judge.py" "$@"; }
 if [ "${2-}" = --all ]; then
     "$python" -B "$root/tests/pytorch/planted.py" || fail "planted.py: see above"
 else
-    "$python" -B "$root/tests/pytorch/planted.py" Overlap TorchDDP WaitsInTheHook DividesUnderWay SumNotMean \
+    "$python" -B "$root/tests/pytorch/planted.py" Overlap TorchDDP WaitsForAFutureOfCpp DividesUnderWay SumNotMean \
         LaunchedAsReady EveryRankKeepsAll WaitAll ArraysForBackward || fail "planted.py: see above"
 fi
 
@@ -67,9 +67,14 @@ for pid in $(cat "$scratch/pids"); do
     ! kill -0 "$pid" 2>/dev/null || fail "process $pid, which the class has started, goes on"
 done
 
-# What cannot be judged is said.
+# What cannot be judged is said; and of a slow class, that its time is over, but not that it hangs.
 echo 'class Naive: pass' >"$scratch/empty.py"
 status 0 judge "$scratch/empty.py:Naive"
 grep -q '^0 of 100 points' "$scratch/out" || fail "an empty class has points"
 status 2 judge "$scratch/empty.py:Unnamed"
+printf '%s\n' 'import time' 'class Naive:' '    def __init__(self, module):' '        time.sleep(1000)' >"$scratch/slow.py"
+status 0 "$python" -B -c 'import sys; sys.path.insert(0, sys.argv[1]); import judge; judge.TOTAL = 4
+judge.table(judge.judge(sys.argv[2], "Naive", "naive"))' "$root/course/pytorch" "$scratch/slow.py"
+grep -q "not over when all cases' 4 s were" "$scratch/out" && ! grep -q 'hangs' "$scratch/out" ||
+    fail "a slow class: $(cat "$scratch/out")"
 finish

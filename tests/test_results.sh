@@ -170,6 +170,9 @@ for wrong in '--jobs 0' '--jobs' '--line x' '--deadline never' '--roster /none' 
 done
 status 2 bash "$scratch/course/grade_all.sh" 9 "$in" "$out"
 status 2 bash "$scratch/course/grade_all.sh" 2 "$in" "$out" # which has results of stage 1
+mkdir -p "$scratch/in0/ada" && echo 40 >"$scratch/in0/ada/collectives.c"
+status 0 bash "$scratch/course/grade_all.sh" 0 "$scratch/in0" "$scratch/out0" &&
+    is '"ada",40,0,40,""' "points of assignment 0" "$(tail -n 1 "$scratch/out0/grades.csv")"
 echo ada >>"$in/handed_in" && status 2 grade_all && sed -i '$d' "$in/handed_in"
 sed -i /most_days/d "$scratch/course/late_days"
 status 2 grade_all
@@ -244,6 +247,9 @@ rm "$AUTOGRADER/submission/ddp.c"
 autograder_without
 is '0 Hand in one file with the name ddp.c. There are 0.' "results.json without a ddp.c" \
     "$(jq -r '"\(.score) \(.output)"' "$AUTOGRADER/results/results.json")"
+echo collectives >"$AUTOGRADER/source/stage" && touch "$AUTOGRADER/submission/collectives.c"
+autograder "[ \"\$1 \${2##*/}\" = 'collectives collectives.c' ] && cp '$scratch/result.json' \"\$4\""
+is 15 "assignment 0 at Gradescope" "$(jq '.tests | map(.score) | add' "$AUTOGRADER/results/results.json")"
 
 # ---- grades ----
 

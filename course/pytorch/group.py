@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import zlib
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
@@ -19,7 +20,6 @@ GENEROUS = timedelta(seconds=300)
 POLLS = 1000  # this many questions "is it done?", and nothing else between them, are a wait
 TEXT = 96  # bytes that describe a call to the other ranks
 COMBINE = {"SUM": torch.add, "AVG": torch.add, "MAX": torch.maximum, "MIN": torch.minimum, "PRODUCT": torch.mul}
-BLOCKED = ("/threading.py", "/queue.py")  # a thread that waits for another one is in one of these
 
 log = []  # what happened on this rank, in order; each entry begins with a word
 groups = []
@@ -60,15 +60,18 @@ def spread(values, tensors):
 
 
 def blocked(thread):
-    """Does a thread wait for another one? One that works, or is about to, is somewhere else at one of three looks."""
+    """Does a thread wait for another one? It sleeps, and has not run between three looks, whatever it waits with."""
+    looks = set()
     for _ in range(3):
         time.sleep(0.01)
-        frame, calls = sys._current_frames().get(thread.ident), []  # the innermost one; none: the thread has ended
-        while frame and frame.f_code.co_filename.endswith(BLOCKED):
-            calls, frame = calls + [frame.f_code.co_name], frame.f_back
-        if frame and (not calls or "start" in calls):  # start() waits until the new thread runs
+        frame = sys._current_frames().get(thread.ident)  # the innermost one; none: the thread has ended
+        while frame and frame.f_code not in BUSY:
+            frame = frame.f_back
+        if frame:
             return False
-    return True
+        with suppress(OSError), open(f"/proc/self/task/{thread.native_id}/status") as status:
+            looks.add("".join(line for line in status if line.startswith("State:") or "ctxt_switches" in line))
+    return len(looks) < 2 and all("S (sleeping)" in look for look in looks)
 
 
 def let_threads_run(patience=[15]):  # noqa: B006 (seconds, until a thread has been seen that never has nothing to do)
@@ -224,9 +227,8 @@ class JudgeGroup(dist.ProcessGroup):
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors, opts):
-        root = opts.rootRank
-        detail = f" from rank {root}"
-        return self.launch("broadcast", tensors, tensors, lambda p: spread(p[root], tensors), detail, True)
+        return self.launch("broadcast", tensors, tensors, lambda p: spread(p[opts.rootRank], tensors),
+                           f" from rank {opts.rootRank}", True)
 
     def reduce(self, tensors, opts):
         here = tensors if self.number == opts.rootRank else []
@@ -277,6 +279,8 @@ def refused(*_args, **_keywords):
                        "all_gather, reduce_scatter, scatter, barrier, those of whole tensors and of objects, wait_all")
 
 
+time.sleep = lambda seconds, sleep=time.sleep: sleep(seconds)  # a frame of its own: a thread that polls sleeps, too
+BUSY = {f.__code__ for f in (time.sleep, threading.Thread.start, JudgeGroup.launch, run_until)}  # no wait for a thread
 torch.futures.collect_all = refused  # it waits in C++
 torch.futures.wait_all = lambda futures: [future.wait() for future in futures]
 for other in ("send", "recv", "recv_anysource", "alltoall", "all_to_all_single", "alltoall_base", "gather",

@@ -86,7 +86,10 @@ def judge_case(context, path, name, case, silent, last):
     told = [t for t in texts if t["error"]]
     told.sort(key=lambda text: ("usage", "ended", "differ", "raised", "hangs").index(text["kind"]))
     if told:
-        message = "; ".join(t["error"] for t in (told if told[0]["kind"] == "hangs" else told[:1]))
+        message = told[0]["error"]
+        if told[0]["kind"] == "hangs":
+            message = "; ".join(t["error"] for t in told) + f": no collective for {silent} s"
+            message = message if time.monotonic() < last else f"not over when all cases' {TOTAL} s were: too slow?"
         if told[0]["kind"] == "differ":
             message = (f"the ranks call different collectives: {message}. Usual causes: buckets launched as they "
                        "become ready, in another order on each rank; or a call that only some ranks make")
@@ -102,8 +105,7 @@ def judge(path, name, stage, only=None):
     """The result, in the form of course/grade.sh --json."""
     begin = time.monotonic()
     context = multiprocessing.get_context("fork")  # PyTorch is imported once, here; the student's file on ranks only
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of the ranks become the judge's children
+    ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of the ranks become the judge's children
     failed, seen, silent = {}, set(), SILENT
     for case in stages.cases(stage):
         tried = set(case["checks"])

@@ -46,10 +46,10 @@ def load(path, name):
 
 def wrap(cls, module, cap):
     """The class around a module. A parameter with "bucket" or "cap" in its name gets the cap, in MiB or bytes."""
-    for parameter in list(inspect.signature(cls).parameters)[1:]:
-        if re.search("bucket|cap", parameter):
-            return cls(module, **{parameter: cap if "bytes" in parameter else cap / 2**20})
-    return cls(module)
+    names = [name for name in list(inspect.signature(cls).parameters)[1:] if re.search("bucket|cap", name)]
+    model = cls(module, **{name: cap if "bytes" in name else cap / 2**20 for name in names[:1]})
+    group.end_of_step("the constructor")
+    return model
 
 
 def finish(model):
@@ -82,7 +82,6 @@ def gradients(cls, rank, case):
     """Steps whose weights the judge sets, so that each gradient is compared alone."""
     kind, facts = case["kind"], []
     models = [wrap(cls, toys.Toy(kind, rank), case["cap"]) for _ in range(case.get("models", 1))]
-    group.end_of_step("the constructor")
     for step in range(case["steps"]):
         known = toys.values(kind, step)
         group.log.append(["step"])
@@ -109,14 +108,12 @@ def start(cls, rank, case):
     known = toys.values(case["kind"], 50 + rank)
     toys.put(module, known)
     model = wrap(cls, module, case["cap"])
-    group.end_of_step("the constructor")
     return {"weights": named(model, known), "missing": sorted(set(known) - set(named(model, known)))}
 
 
 def train(cls, rank, case):
     """Steps with an optimizer, from the right start."""
     model = wrap(cls, toys.Toy(case["kind"], rank), case["cap"])
-    group.end_of_step("the constructor")
     known, facts = toys.values(case["kind"], 7), []
     toys.put(model, known)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=RATE, momentum=MOMENTUM)
@@ -251,8 +248,7 @@ def fsdp(cls, rank, case):
 def main(path, name, case, rank, directory, connection):
     """Sends one JSON text: what happened, and the error that ended it, if one did."""
     os.setsid()  # so that the judge can end what the class starts, too
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank lives longer than the judge
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: no rank lives longer than the judge
     torch.set_num_threads(1)
     judge, hangs = os.getppid(), open(f"{directory}/hangs{rank}", "w")  # noqa: SIM115
     world, facts, error, kind = case["ranks"], {}, "", ""

@@ -3,7 +3,6 @@ import json
 from pathlib import Path
 
 from rank import main  # noqa: F401 (the judge starts it on each rank)
-
 import toys
 
 STAGES = ("naive", "bucketed", "overlap", "no_sync", "sharded_optimizer", "fsdp")  # the columns of judge.points

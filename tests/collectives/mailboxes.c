@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -39,8 +40,8 @@ typedef struct Rank {
     ProcessGroup pg;
     const Collective *collective;
     Traffic traffic;
-    const MPI_Request *waits_for; /* NULL: it does not wait */
-    int waits_count;
+    const MPI_Request *waits_for;
+    int waits_count; /* 0: it does not wait */
     bool returned;
     ucontext_t context; /* where it goes on */
     void *stack;        /* owned */
@@ -113,7 +114,7 @@ static bool can_run(const Rank *rank)
 {
     if (rank->returned)
         return false;
-    for (int i = 0; rank->waits_for != NULL && i < rank->waits_count; i++)
+    for (int i = 0; i < rank->waits_count; i++)
         if (!is_done(request_of(rank->waits_for[i])))
             return false;
     return true;
@@ -336,7 +337,6 @@ void __wrap_wait_for_messages(ProcessGroup *pg, const Collective *c, int count, 
     rank->waits_for = handles;
     rank->waits_count = count;
     give_turn(&rank->context);
-    rank->waits_for = NULL;
     rank->waits_count = 0;
     for (int sends = 1; sends >= 0; sends--) /* sends first: what arrives may lie in the same place */
         for (int i = 0; i < count; i++) {
@@ -380,14 +380,14 @@ void mailboxes_run(int count, const Rules *the_rules, const char *what, Collecti
     world_size = count;
     request_count = 0;
     turn = NOBODY;
-    signal(SIGALRM, end_endless);
-    alarm(MOST_SECONDS);
+    signal(SIGPROF, end_endless);
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = MOST_SECONDS}, NULL); /* of a processor */
     for (int r = 0; r < count; r++)
         start_rank(&ranks[r], r, &collectives[r]);
     give_turn(&test);
     for (int r = 0; r < count; r++)
         traffic[r] = ranks[r].traffic;
-    alarm(0);
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = 0}, NULL);
     if (rules.strict)
         expect_all_received();
     for (size_t i = 0; i < request_count; i++) {

@@ -26,6 +26,7 @@ static void try_values(Kind kind, int ranks, int root, size_t count)
                    .rules = {.stored_bytes = ALL_STORED, .seed = count}};
     trial_run(&trial, &outcome);
     expect_values(&trial, &outcome);
+    expect_sent(&trial, &outcome);
 }
 
 static void try_counts(Kind kind, int ranks, bool and_a_million)
@@ -149,6 +150,7 @@ static void try_cost(Kind kind)
                            .in_place = i % 2 == 1, .rules = {.stored_bytes = ALL_STORED, .seed = 3}};
             trial_run(&trial, &outcome);
             expect_cost(&trial, &outcome, trial.count <= 8000);
+            expect_sent(&trial, &outcome);
         }
     }
 }
@@ -181,6 +183,7 @@ static void test_same_bits_on_all_ranks(void **state)
                            .in_place = i % 2 == 1, .rules = {.stored_bytes = ALL_STORED, .seed = 5}};
             trial_run(&trial, &outcome);
             expect_same_bits(&trial, &outcome);
+            expect_sent(&trial, &outcome);
         }
     }
 }
@@ -197,6 +200,7 @@ static void test_nan_survives(void **state)
                                .rules = {.stored_bytes = ALL_STORED, .seed = 7}};
                 trial_run(&trial, &outcome);
                 expect_numbers(&trial, &outcome);
+                expect_sent(&trial, &outcome);
             }
         }
     }
@@ -218,6 +222,7 @@ static void try_all(bool in_place, Rules rules, void (*expect)(const Trial *, co
                 trial_run(&trial, &outcome);
                 if (expect != NULL)
                     expect(&trial, &outcome);
+                expect_sent(&trial, &outcome);
             }
         }
     }

@@ -238,3 +238,15 @@ void expect_numbers(const Trial *trial, const Outcome *outcome)
             if (trial->kind != REDUCE_SCATTER || chunk_of(trial, i) == rank)
                 expect_number(trial, rank, i, ((const float *)outcome->receive[rank])[i]);
 }
+
+/* Of each element, N - 1 messages bring what the ranks have to one of them, and N - 1 bring the sum to the others. */
+void expect_sent(const Trial *trial, const Outcome *outcome)
+{
+    const size_t least = (trial->kind >= RING ? 2 : 1) * (size_t)(trial->ranks - 1) * trial->count;
+    size_t sent = 0;
+    for (int rank = 0; rank < trial->ranks; rank++)
+        sent += (size_t)outcome->traffic[rank].elements;
+    if (sent < least)
+        mailboxes_fail("a step is left out; or a rank looks into another one's memory, instead of getting a message",
+                       "all ranks together send %zu elements, and their results need %zu", sent, least);
+}

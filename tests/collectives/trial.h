@@ -35,5 +35,6 @@ void trial_run(Trial *trial, Outcome *outcome);
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
 void expect_numbers(const Trial *trial, const Outcome *outcome);   /* ONE_NAN */
+void expect_sent(const Trial *trial, const Outcome *outcome);      /* any; as much as the results need at least */
 
 #endif
