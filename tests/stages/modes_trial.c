@@ -81,7 +81,7 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     Mode small = modes[0];
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
-    small.options.zero = 1;
+    small.options.zero = 1, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
     other = trial_create(pg, &small);
     for (int i = 0; i < count; i++)
