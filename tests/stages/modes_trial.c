@@ -93,7 +93,8 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
 void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency)
 {
     pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
-                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency});
+                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency,
+                                              .debug_collectives = latency > 0 && mode->options.rebuild_buckets});
 }
 
 Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
@@ -169,7 +170,7 @@ static float last_scale(const Trial *trial, int step)
     return scale_of(trial, step, mode_micro_batches(trial->mode, step) - 1);
 }
 
-/* Never the step's last one, so nothing is sent. */
+/* Never the step's last one, so nothing is sent from stage 4 on. */
 static void others_micro_batch(void)
 {
     Tape *tape = &other->ranks->tape;
@@ -185,7 +186,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
 {
     Tape *tape = &trial->ranks->tape;
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
-    if (LOCKSTEP_STAGE > 3) /* stage 3 may send in each micro-batch */
+    if (LOCKSTEP_STAGE > 3 || (LOCKSTEP_STAGE == 3 && trial->others_send))
         others_micro_batch();
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);

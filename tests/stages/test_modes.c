@@ -35,6 +35,7 @@ static void check_gradients(const Mode *mode)
     Trial *trial = trial_create(pg, mode);
     trial->exact = exact;
     trial->before_backward = begin_backward;
+    trial->others_send = true;
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 3 + mode->later; step++) {
         if (step == 3)
