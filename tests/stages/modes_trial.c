@@ -92,9 +92,9 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
 
 void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency)
 {
-    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
-                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency,
-                                              .debug_collectives = latency > 0 && mode->options.rebuild_buckets});
+    pg_set_options(pg, &(ProcessGroupOptions){
+        .algorithm = mode->algorithm, .timeout = tests_timeout(), .wire_gbps = latency > 0 ? 10 : 0,
+        .wire_latency = latency, .debug_collectives = latency > 0 && mode->options.rebuild_buckets});
 }
 
 Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)

@@ -28,7 +28,7 @@ enum { MODES_DRAWN = 2 };
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
 
 /* latency > 0: each message takes so long that a stage that does not wait for it meets the old contents of a buffer, and
- * that backward leaves gradients waiting to be sent; and where buckets are rebuilt, ranks' calls are compared first. */
+ * that backward leaves gradients waiting to be sent; where buckets are rebuilt, ranks' calls are compared. */
 void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency);
 
 /* Every rank draws other weights, so that only the broadcast can make them equal. The first function makes the models,
