@@ -125,12 +125,14 @@ class Book:
     def write_diff(self, path):
         """Two stages side by side. Beside a change stands what the notes say of its anchors."""
         old, new = (source(f"{STAGES[int(n) - 1]}/ddp.c") for n in (path[4], path[6]))
-        texts = sorted(self.texts.values(), key=lambda text: f"stage{path[6]}" not in text.path)
+        texts, seen = sorted(self.texts.values(), key=lambda text: f"stage{path[6]}" not in text.path), set()
 
         def explain(name):
             said = [f"<p>{from_the_top(text, part)}</p><cite>{self.link(text.path, path)}</cite>"
                     for text in texts for part in BLOCKS.split(text.html) if f'data-note="{name}"' in part]
-            return "".join(f"<blockquote>{html}</blockquote>" for html in said[:2])
+            once = [html for html in said[:2] if html not in seen]
+            seen.update(once)
+            return "".join(f"<blockquote>{html}</blockquote>" for html in once)
         heads = "".join(f"<h2>{self.link(file.path, path, file.path)}</h2>" for file in (old, new))
         main = f'<h1>{self.titles[path]}</h1><div class="pair heads">{heads}</div>{diff(old, new, explain)}'
         self.write(path, self.titles[path], main, kind="diff")

@@ -51,13 +51,18 @@ class Source:
 
 
 def diff(old, new, explain):
-    """Two sources side by side, but only what is near changes. explain(anchor): what the notes say of it, as HTML."""
-    html = []
-    for group in difflib.SequenceMatcher(None, old.plain, new.plain, False).get_grouped_opcodes():
+    """Two sources side by side, but only what is near changes, which are cut where an anchor's comment begins.
+    explain(anchor): what the notes say of it, as HTML."""
+    html, matcher = [], difflib.SequenceMatcher(lambda line: line in ("", "{", "}"), old.plain, new.plain, False)
+    for group in matcher.get_grouped_opcodes():
         html.append('<p class="gap">⋮</p>' if group[0][1] else "")
         for kind, i1, i2, j1, j2 in group:
             marked = range(0 if kind == "equal" else max(i2, j2))
-            pair = f'{old.block(i1, i2, "old", marked)}{new.block(j1, j2, "new", marked)}'
-            said = "".join(explain(name) for name, i in new.anchors.items() if kind != "equal" and j1 <= i < j2)
-            html.append(f'<div class="change"><div class="pair {kind}">{pair}</div><aside>{said}</aside></div>')
+            starts = {name: max(new.excerpt(name)[0], j1) for name, i in new.anchors.items() if j1 <= i < j2 and marked}
+            cuts = sorted({j1, *starts.values()})
+            for start, end in zip(cuts, cuts[1:] + [j2]):
+                pair = f'{old.block(i1, i2, "old", marked)}{new.block(start, end, "new", marked)}'
+                said = "".join(explain(name) for name in starts if starts[name] == start)
+                html.append(f'<div class="change"><div class="pair {kind}">{pair}</div><aside>{said}</aside></div>')
+                i1 = i2
     return "".join(html)

@@ -21,9 +21,9 @@ BLOCKS = re.compile(r"</?(?:p|li|td|th|tr|ul|ol|table|tbody|h\d|pre|div|figure)\
 
 
 def words_of(text):
-    """{word in small letters: its line} of the glossary, the table Words of notes/README.md."""
+    """{word: its line} of the glossary, the table Words of notes/README.md."""
     rows = re.findall(r"^\| (.*?) \| (.*?) \|$", text.split("\n## Words\n")[1].split("\n## ")[0], re.MULTILINE)[1:]
-    return {word.lower(): f"{word}: {line}".replace("`", "") for words, line in rows for word in words.split(", ")}
+    return {word: f"{word}: {line}".replace("`", "") for words, line in rows for word in words.split(", ")}
 
 
 def for_python_markdown(text):
@@ -69,7 +69,7 @@ class Text:
         html = reader.convert(for_python_markdown(source))
         for pattern, replacement in (
                 (r"<pre><code>(.*?)</code></pre>", code_block),
-                (r"<p>(<img [^>]*/>)</p>", r"<figure>\1</figure>"),
+                (r'<p>(<img [^>]*src="(.*?)"[^>]*/>)</p>', r'<figure><a class="whole" href="\2">\1</a></figure>'),
                 (r'<a href="([^"]*)">(.*?)</a>', self.link),
                 (r"<(?:a|pre)\b.*?</(?:a|pre)>|<code>([^<]*)</code>", self.name_of_file),
                 (r"<table>.*?</table>", lambda table: f'<div class="scroll">{table[0]}</div>'.replace(r"\|", "|"))):
@@ -100,7 +100,7 @@ class Text:
         names, seen = "|".join(map(re.escape, sorted(words, key=len, reverse=True))), set()
 
         def mark(match):
-            line = words.get((match["word"] or "").lower())
+            line = words.get(match["word"], words.get((match["word"] or "").lower()))  # "zero" is not ZeRO
             first = "" if line in seen else ' tabindex="0"'
             seen.add(line)
             return f'<span class="word" data-line="{escape(line)}"{first}>{match[0]}</span>' if line else match[0]

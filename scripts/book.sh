@@ -11,6 +11,5 @@ for python in python3 /usr/bin/python3; do
     "$python" -c 'import markdown, pygments' 2>/dev/null &&
         exec "$python" -B "$root/book/make_book.py" "${1-$root/build/book}"
 done
-packages="python3-markdown python3-pygments"
-echo "book.sh: error: Python lacks markdown or pygments (Debian and Ubuntu: apt-get install $packages)" >&2
+echo "book.sh: error: Python lacks markdown or pygments: apt-get install python3-markdown python3-pygments" >&2
 exit 1

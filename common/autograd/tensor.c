@@ -131,7 +131,8 @@ void parameters_place_gradients(ParameterList *list, void *block)
         if (!list->items[i]->tensor.requires_grad)
             continue;
         list->items[i]->tensor.grad = next;
-        next += parameter_gradient_bytes(list->items[i]);
+        list->items[i]->gradient_room = parameter_gradient_bytes(list->items[i]);
+        next += list->items[i]->gradient_room;
     }
 }
 
@@ -146,6 +147,7 @@ void parameters_free_gradients(ParameterList *list, void *block)
 {
     for (int i = 0; i < list->count; i++) {
         list->items[i]->tensor.grad = NULL;
+        list->items[i]->gradient_room = 0;
         list->items[i]->has_gradient = false;
     }
     device_free(block);
@@ -156,8 +158,9 @@ void parameters_zero_gradients(ParameterList *list)
     for (int i = 0; i < list->count; i++) {
         Parameter *parameter = list->items[i];
         parameter->has_gradient = false;
+        const size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof(float);
         if (parameter->tensor.grad != NULL)
-            device_zero(parameter->tensor.grad, (size_t)tensor_count(&parameter->tensor) * sizeof(float));
+            device_zero(parameter->tensor.grad, parameter->gradient_room > 0 ? parameter->gradient_room : bytes);
     }
 }
 

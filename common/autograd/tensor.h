@@ -50,6 +50,7 @@ typedef struct Parameter {
     int index;     /* place in the list */
     int layer;     /* the part of the model that it belongs to: parameters that are needed together (stage 5) */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
+    size_t gradient_room; /* bytes at tensor.grad with the gap behind the gradient; 0: whoever placed it left no gap */
     bool is_buffer;    /* not trained, but written by forward: a batch norm's running statistics */
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
@@ -90,7 +91,8 @@ void *parameters_allocate_gradients(ParameterList *list);
 /* Frees what parameters_allocate_gradients() gave: the parameters have no gradients then. */
 void parameters_free_gradients(ParameterList *list, void *block);
 
-/* grad = 0 and has_gradient = false, for all. Call between the optimizer's step and the next forward pass. */
+/* grad = 0 and has_gradient = false, for all. Clears the gaps, too: int8 would give a NaN from a step that overflowed to
+ * the numbers before the gap. Call between the optimizer's step and the next forward pass. */
 void parameters_zero_gradients(ParameterList *list);
 
 /* Copy all values to or from `values`: host memory, parameters_total() floats, in list order without gaps. */

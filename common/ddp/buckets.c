@@ -24,7 +24,8 @@ static void place_gradients(Bucket *bucket, float *slice)
     bucket->data = slice;
     for (int i = 0; i < bucket->count; i++) {
         bucket->parameters[i]->tensor.grad = slice;
-        slice += parameter_gradient_bytes(bucket->parameters[i]) / sizeof(float);
+        bucket->parameters[i]->gradient_room = parameter_gradient_bytes(bucket->parameters[i]);
+        slice += bucket->parameters[i]->gradient_room / sizeof(float);
     }
 }
 

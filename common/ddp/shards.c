@@ -128,8 +128,11 @@ static void point_at_weights(ShardedBucket *bucket)
 
 static void point_at_gradients(ShardedBucket *bucket)
 {
-    for (int i = 0; i < bucket->count; i++)
-        bucket->parameters[i]->tensor.grad = bucket->gradients != NULL ? bucket->gradients + bucket->offsets[i] : NULL;
+    for (int i = 0; i < bucket->count; i++) {
+        Parameter *parameter = bucket->parameters[i];
+        parameter->tensor.grad = bucket->gradients != NULL ? bucket->gradients + bucket->offsets[i] : NULL;
+        parameter->gradient_room = bytes_of(round_up((size_t)tensor_count(&parameter->tensor), SQUARES_BLOCK));
+    }
 }
 
 /* note: spare-blocks

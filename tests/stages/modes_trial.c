@@ -100,8 +100,7 @@ void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency)
 Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
 {
     Trial *trial = alloc_or_fault(sizeof *trial);
-    trial->pg = pg;
-    trial->mode = mode;
+    *trial = (Trial){.pg = pg, .mode = mode};
     pg_set_algorithm(pg, mode->algorithm);
     trial->ranks = lend(sizeof *trial->ranks);
     fan_create(trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
