@@ -14,6 +14,9 @@
 # Some of the modes that test_modes.c tries are drawn by this number, another one for each grading.
 export LOCKSTEP_TEST_SEED=${LOCKSTEP_TEST_SEED-$RANDOM}
 
+# The largest modes have 8.7 MB of weights, and a solution may hold a copy of all weights on the stack.
+ulimit -S -s $((64 * 1024)) 2>/dev/null
+
 # Seconds since the start, or since began was set again. (bash's SECONDS follows the clock of the day, which may be set.)
 began=$(cut -d . -f 1 /proc/uptime)
 elapsed() {

@@ -22,11 +22,11 @@ target_link_libraries(common PUBLIC MPI::MPI_C PkgConfig::openblas PkgConfig::zl
 
 add_library(calls STATIC tests/stages/stage_calls.c tests/stages/stage_prints.c)
 target_link_libraries(calls PUBLIC common)
+target_compile_definitions(calls PUBLIC LOCKSTEP_STAGE=@NUMBER@ LOCKSTEP_STAGE_IS_APART)
 
 # Other names for what it calls, and one name for the sections of its code: tests/stages/stage_calls.c says why.
 file(GLOB stage CONFIGURE_DEPENDS @STAGE@/*.c common/ddp/*.c)
 add_library(ddp STATIC ${stage})
-target_compile_definitions(ddp PUBLIC LOCKSTEP_STAGE=@NUMBER@ LOCKSTEP_STAGE_IS_APART)
 target_link_libraries(ddp PUBLIC calls)
 include(CheckCCompilerFlag)
 set(checked_calls -mindirect-branch=thunk-extern -mindirect-branch-register -fcf-protection=branch -fno-jump-tables

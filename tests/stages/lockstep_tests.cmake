@@ -71,6 +71,7 @@ function(lockstep_mode_tests number)
     endif()
     if(number EQUAL 5)
         list(APPEND names mode_memory)
+        set(fours 4) # two groups of ranks that share
     endif()
     foreach(name ${names})
         set(program test_${name}_stage${number})
@@ -78,7 +79,7 @@ function(lockstep_mode_tests number)
         target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_model.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c)
-        foreach(ranks 1 2 3 5 7)
+        foreach(ranks 1 2 3 ${fours} 5 7)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)
         endforeach()
     endforeach()

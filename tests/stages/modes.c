@@ -187,17 +187,15 @@ static bool suits_later_steps(const Mode *mode, bool unused)
            (!unused || (mode->unused && !mode->options.static_graph));
 }
 
-/* To the first and the last mode of several buckets, with unused parameters if some have them. */
+/* To the last mode of several buckets, with unused parameters if some have them. */
 static void choose_later_steps(Mode *modes, int count, int steps)
 {
-    int chosen[2] = {-1, -1};
-    for (int unused = 1; unused >= 0 && chosen[0] < 0; unused--)
+    int chosen = -1;
+    for (int unused = 1; unused >= 0 && chosen < 0; unused--)
         for (int i = 0; i < count; i++)
-            if (suits_later_steps(&modes[i], unused))
-                chosen[chosen[0] >= 0] = i;
-    for (int i = 0; i < 2; i++)
-        if (chosen[i] >= 0)
-            give_later_steps(&modes[chosen[i]], steps);
+            chosen = suits_later_steps(&modes[i], unused) ? i : chosen;
+    if (chosen >= 0)
+        give_later_steps(&modes[chosen], steps);
 }
 
 /* Then it has 2^20 elements. */

@@ -47,7 +47,7 @@ typedef struct ModeChoice {
  * triple of values of the factors that meet in the same few lines of a stage; then, if many_buckets, with modes of 33, 65
  * and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of the
  * modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores: there it
- * is the beginning of the table, one mode of 33 buckets, and one drawn; elsewhere two of the modes have later steps. With
+ * is the beginning of the table, one mode of 33 buckets, and one drawn; elsewhere one of the modes has later steps. With
  * LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);
 

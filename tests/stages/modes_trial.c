@@ -81,7 +81,7 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     Mode small = modes[0];
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
-    small.options.zero = 1;
+    small.options.zero = 1, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
     other = trial_create(pg, &small);
     for (int i = 0; i < count; i++)
@@ -92,15 +92,15 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
 
 void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency)
 {
-    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = mode->algorithm, .timeout = tests_timeout(),
-                                              .wire_gbps = latency > 0 ? 10 : 0, .wire_latency = latency});
+    pg_set_options(pg, &(ProcessGroupOptions){
+        .algorithm = mode->algorithm, .timeout = tests_timeout(), .wire_gbps = latency > 0 ? 10 : 0,
+        .wire_latency = latency, .debug_collectives = latency > 0 && mode->options.rebuild_buckets});
 }
 
 Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
 {
     Trial *trial = alloc_or_fault(sizeof *trial);
-    trial->pg = pg;
-    trial->mode = mode;
+    *trial = (Trial){.pg = pg, .mode = mode};
     pg_set_algorithm(pg, mode->algorithm);
     trial->ranks = lend(sizeof *trial->ranks);
     fan_create(trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
@@ -169,7 +169,7 @@ static float last_scale(const Trial *trial, int step)
     return scale_of(trial, step, mode_micro_batches(trial->mode, step) - 1);
 }
 
-/* Never the step's last one, so nothing is sent. */
+/* Never the step's last one, so nothing is sent from stage 4 on. */
 static void others_micro_batch(void)
 {
     Tape *tape = &other->ranks->tape;
@@ -185,7 +185,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
 {
     Tape *tape = &trial->ranks->tape;
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
-    if (LOCKSTEP_STAGE > 3) /* stage 3 may send in each micro-batch */
+    if (LOCKSTEP_STAGE > 3 || (LOCKSTEP_STAGE == 3 && trial->others_send))
         others_micro_batch();
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);

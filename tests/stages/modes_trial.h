@@ -15,6 +15,7 @@ typedef struct Trial {
     void *whole_gradients;
     Ddp *ddp;
     bool exact;  /* gradients must have the expected bits */
+    bool others_send; /* the second model's micro-batches also come in stage 3, which may send their sums */
     bool keeps_weights; /* trial_free(): the model must have its last weights after ddp_destroy() */
     float **size; /* by parameter: sums of absolute gradients; owned */
     void (*before_backward)(bool begins); /* called around ddp_before_backward(); may be NULL */
@@ -27,7 +28,7 @@ enum { MODES_DRAWN = 2 };
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
 
 /* latency > 0: each message takes so long that a stage that does not wait for it meets the old contents of a buffer, and
- * that backward leaves gradients waiting to be sent. */
+ * that backward leaves gradients waiting to be sent; where buckets are rebuilt, ranks' calls are compared. */
 void trial_set_link(ProcessGroup *pg, const Mode *mode, double latency);
 
 /* Every rank draws other weights, so that only the broadcast can make them equal. The first function makes the models,

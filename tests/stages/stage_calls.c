@@ -21,8 +21,9 @@
 
 /* ---- the group ---- */
 
-static ProcessGroup *const handle = (ProcessGroup *)64;
+static ProcessGroup *const handle = (ProcessGroup *)64, *const part_handle = (ProcessGroup *)128;
 static ProcessGroup *group; /* behind the handle; not owned */
+static ProcessGroup *part;  /* for --shard-ranks, behind the other handle; NULL: there is none */
 static ProcessGroup before; /* the group, when the stage was called */
 static bool in_a_call;      /* of ddp.h's; between them a test may change the options */
 
@@ -64,12 +65,33 @@ static ProcessGroup *behind(const ProcessGroup *pg)
 {
     if (group == NULL && pg != handle)
         return (ProcessGroup *)pg; /* no stage has been called yet */
+    if (part != NULL && pg == part_handle)
+        return part;
     CHECK(group != NULL && (pg == handle || pg == group), "ddp.c uses a process group that it did not get");
     if (pg == group)
         return group;
     expect_untouched("a call of the process group's");
     return group;
 }
+
+#if LOCKSTEP_STAGE == 5 /* the others' starters have no such groups */
+/* For common/ddp/shards.c: symbols.sh lets no ddp.c call these two. */
+ProcessGroup *stage_pg_split_copies(ProcessGroup *pg, int ranks)
+{
+    ProcessGroup *made = pg_split_copies(behind(pg), ranks);
+    if (pg != handle)
+        return made;
+    CHECK(part == NULL, "tests have one model with --shard-ranks at a time");
+    part = made;
+    return part_handle;
+}
+
+void stage_pg_destroy(ProcessGroup *pg)
+{
+    pg_destroy(behind(pg));
+    part = pg == part_handle ? NULL : part;
+}
+#endif
 
 int stage_pg_rank(const ProcessGroup *pg)
 {
