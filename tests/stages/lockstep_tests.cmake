@@ -82,6 +82,7 @@ function(lockstep_mode_tests number)
         foreach(ranks 1 2 3 ${fours} 5 7)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)
         endforeach()
+        set_property(TEST stage${number}_${name}_5_ranks APPEND PROPERTY LABELS slow) # 7: also no power of two
     endforeach()
     target_sources(test_modes_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/freed.c)
     lockstep_watch(test_modes_stage${number})
