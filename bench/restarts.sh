@@ -46,7 +46,7 @@ trap 'exit 1' INT TERM HUP
 
 # Both read a checkpoint if there is one. By default, torchrun keeps one store for all starts of its ranks. Then a rank
 # can read there at which address the other one listened before the kill, and both wait for 30 minutes (pytorch issue
-# 135712). TORCH_DISABLE_SHARE_RDZV_TCP_STORE gives each start a store of its own.
+# 135712). With TORCH_DISABLE_SHARE_RDZV_TCP_STORE, each start has its own store.
 launch() { # CONTENDER
     if [ "$1" = elastic ]; then
         exec scripts/elastic.sh --ranks 2:2 "$train" --model gpt --save "$work/elastic.st" --save-every "$every" \

@@ -50,7 +50,7 @@ typedef struct Parameter {
     int index;     /* place in the list */
     int layer;     /* the part of the model that it belongs to: parameters that are needed together (stage 5) */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
-    size_t gradient_room; /* bytes at tensor.grad with the gap behind the gradient; 0: whoever placed it left no gap */
+    size_t gradient_room; /* bytes at tensor.grad, the gap behind the gradient included; 0: no gap is known */
     bool is_buffer;    /* not trained, but written by forward: a batch norm's running statistics */
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
