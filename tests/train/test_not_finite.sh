@@ -76,7 +76,7 @@ PLANT=gradient
 for PLANT in loss gradient; do
     skips 3
     case $stage in # int8 rounds gradients together with the gaps behind them: these must not keep the NaN
-        4) skips 3 --grad-dtype int8 && skips 3 --grad-dtype powersgd --powersgd-rank 1 ;;
+        4) skips 3 --grad-dtype int8; skips 3 --grad-dtype powersgd --powersgd-rank 1 ;;
         5) skips 3 --grad-dtype int8 --zero 1 ;;
     esac
 done
