@@ -19,7 +19,8 @@ PLANTED = {}  # name: file, stage, check
 STAGE = {Naive: "naive", Bucketed: "bucketed", Overlap: "overlap", NoSync: "no_sync",
          ShardedOptimizer: "sharded_optimizer", FSDP: "fsdp"}
 RIGHT = {cls.__name__: stage for cls, stage in STAGE.items()} | {
-    "WaitAll": "overlap", "Thread": "overlap", "Pool": "overlap", "TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
+    "ReduceAndBroadcast": "naive", "WaitAll": "overlap", "AsksAfterBackward": "overlap", "Thread": "overlap",
+    "Pool": "overlap", "TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
 
 
 def planter(names, planted):
@@ -162,6 +163,12 @@ def six_at_a_time(self, parameter):
             self.launch()
 
 
+def one_bucket_late(self, parameter):
+    self.missing[self.place[parameter]].discard(parameter)
+    while len(self.under_way) < len(self.buckets) - 1 and not any(self.missing[len(self.under_way) :][:2]):
+        self.launch()
+
+
 def as_ready(self, parameter):
     index = self.place[parameter]
     self.missing[index].discard(parameter)
@@ -222,6 +229,7 @@ plant("JoinsInTheHook", Overlap, "goes_on", launch=joins_in_the_hook)
 plant("WaitsForAFutureOfCpp", Overlap, "goes_on", launch=waits_for_a_future_of_cpp)
 plant("WaitsAfterThreeSteps", Overlap, "goes_on", launch=waits_after_three_steps)
 plant("SixAtATime", Overlap, "at_once", ready=six_at_a_time)
+plant("OneBucketLate", Overlap, "at_once", ready=one_bucket_late)
 plant("LaunchedAsReady", Overlap, "order", ready=as_ready)
 plant("LaunchedTooEarly", Overlap, "sum", ready=at_the_first)
 plant("LastWaitForgotten", Overlap, "under_way", finish_gradient_synchronization=finish_all_but_last)
