@@ -6,7 +6,7 @@ python planted.py [NAME...] judges them and the right classes: a wrong one must 
 import os
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -101,6 +101,13 @@ def divides_under_way(self, gradient):
     work.wait()
 
 
+def writes_everywhere(self):  # also to the judge, which must not wait for what such a message promises
+    for file in range(3, 64):
+        with suppress(OSError):
+            os.write(file, b"100 of 100 points")
+    Naive.finish_gradient_synchronization(self)
+
+
 def another_divisor_for_small(self, gradient):
     dist.all_reduce(gradient)
     gradient /= self.world if gradient.numel() > 10 else 1
@@ -111,6 +118,7 @@ plant("ReducedTwice", Naive, "traffic", average=reduced_twice)
 plant("NeverWaits", Naive, "under_way", average=never_waits)
 plant("DividesUnderWay", Naive, "touched", average=divides_under_way)
 plant("EndsTheProcess", Naive, "sum", finish_gradient_synchronization=lambda self: os._exit(0))
+plant("WritesEverywhere", Naive, "sum", finish_gradient_synchronization=writes_everywhere)
 plant("SmallNotDivided", Naive, "sum", average=another_divisor_for_small)
 
 
