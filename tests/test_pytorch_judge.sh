@@ -35,10 +35,12 @@ grep -q '"max_score"' "$scratch/out" || fail "results.py does not read the judge
 
 # A class that hangs in one case loses its line, and leaves no process behind: neither a child nor one that has left
 # its session. Another, which ends while its child lives on, is not waited for.
+# Its file imports another of its own, which has the name of a file of the judge.
+echo 'from right import Naive' >"$scratch/group.py"
 cat >"$scratch/hangs.py" <<END
 import os, subprocess, sys, time
 sys.path.insert(0, "$root/tests/pytorch")
-from right import Naive
+from group import Naive
 
 def start_others():
     others = [subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, os.fork()]

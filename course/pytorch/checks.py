@@ -5,6 +5,7 @@ import toys
 from rank import MOMENTUM, RATE
 
 CLOSE = 1e-6
+WHOLE = ("all_gather", "broadcast")  # what brings whole weights
 SPENT = {"all_reduce": 2, "reduce_scatter": 1, "broadcast": 1, "reduce": 1, "scatter": 1}  # and all_gather: ranks
 
 
@@ -134,11 +135,16 @@ def traffic(case, log, where, micro):
                           f"for {count}: every {what}, and nothing else")
     if "traffic" in case["checks"] and case["ranks"] > 1 and elements(floats) < passes / 2 * count:
         yield "traffic", f"{where}: the collectives move {elements(floats):.0f} elements of {count}: not all is sent"
-    gathered = elements(floats, ("all_gather", "broadcast"))
-    needed = 2 * count - 3 * max(a * b for a, b in zip(toys.WIDE, toys.WIDE[1:]))
+    gathered = elements(floats, WHOLE)
+    sizes = [(a + 1) * b for a, b in zip(toys.WIDE, toys.WIDE[1:])]
+    needed = 2 * count - 3 * max(sizes)
     if "whole" in case["checks"] and gathered < needed:
         yield "whole", (f"{where}: {gathered:.0f} elements of weights are gathered, and without whole copies at least "
                         f"{needed} are needed: gather each layer's for forward, and again for backward")
+    for index, entry in enumerate(log if "whole" in case["checks"] and micro == 1 else []):
+        if entry[0] == "forward" and elements(launches(log[:index]), WHOLE) > 1.02 * sum(sizes[: entry[1] + 4]) + 500:
+            yield "whole", (f"{where}: more than three layers are gathered ahead, when forward has come through "
+                            f"{entry[1] + 1} of {toys.LAYERS}: gather one ahead at most")
 
 
 def buckets(case, log, where):
@@ -166,10 +172,12 @@ def overlap(case, log, where):
         yield "goes_on", (f"{where}: backward waits for collective {waits[0][1]} when it has entered {before} of "
                           f"{toys.LAYERS} layers, before it goes on: nothing is hidden. Wait after backward")
     sizes = [(a + 1) * b for a, b in zip(toys.WIDTHS, toys.WIDTHS[1:])]
+    filled = torch.tensor([0] + [e[3] for e in launches(log[begin:])]).cumsum(0).tolist()
     for index, entry in enumerate(early):
         if entry[0] == "enters" and "at_once" in case["checks"]:
             sent = sum(e[3] for e in launches(early[:index]))
-            complete = sum(sizes[entry[1] + 2:])
+            complete = sum(sizes[entry[1] + 2:])  # the layer before may show only now that a bucket is full
+            complete = complete if case["cap"] == 1 else max(n for n in filled if n <= complete)
             if sent < complete:
                 yield "at_once", (f"{where}: when backward enters layer {entry[1]}, {complete} elements of full "
                                   f"buckets could travel, but {sent} do: a bucket starts when it is full")

@@ -1,9 +1,8 @@
 """A process group over Gloo that records every collective, and carries each one out as late as it can.
 
 A collective is held until somebody waits for it. So what a class does too early (reading a result, changing a buffer,
-going on without waiting) has the same effect in every run, whatever the machine's speed. A call that waits in the
-middle of backward is seen as such, not guessed from a time. Results are computed in rank order, from Gloo's all-gather
-of what all ranks send. Before each one, the ranks compare what they call.
+going on without waiting) has the same effect in every run, at any speed. A wait in the middle of backward is seen as
+such. Results are computed in rank order, from what Gloo gathers. Before each one, the ranks compare what they call.
 """
 import sys
 import threading
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import ProcessGroupGloo
 
 GENEROUS = timedelta(seconds=300)
-POLLS = 1000  # this many questions "is it done?", and nothing else between them, are a wait
+POLLS = 20  # this many questions "is it done?", and nothing else between them, are a wait; classes sleep between them
 TEXT = 96  # bytes that describe a call to the other ranks
 COMBINE = {"SUM": torch.add, "AVG": torch.add, "MAX": torch.maximum, "MIN": torch.minimum, "PRODUCT": torch.mul}
 
@@ -215,9 +214,8 @@ class JudgeGroup(dist.ProcessGroup):
             for tensor in outputs if not aliased else []:  # what is read too early is not a number
                 if tensor.is_floating_point() and tensor.untyped_storage().data_ptr() not in storages:
                     tensor.detach().fill_(float("nan"))
-            work = JudgeWork(self, number, inputs, outputs, text, finish)
-            queue.append(work)
-            return work
+            queue.append(JudgeWork(self, number, inputs, outputs, text, finish))
+            return queue[-1]
 
     def allreduce(self, tensors, opts=None):
         op = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
@@ -231,9 +229,8 @@ class JudgeGroup(dist.ProcessGroup):
                            f" from rank {opts.rootRank}", True)
 
     def reduce(self, tensors, opts):
-        here = tensors if self.number == opts.rootRank else []
-        return self.launch("reduce", tensors, tensors, lambda p: spread(reduced(p, opts.reduceOp), here),
-                           f" to rank {opts.rootRank}", True)
+        return self.launch("reduce", tensors, tensors, lambda p: self.number == opts.rootRank and spread(
+            reduced(p, opts.reduceOp), tensors), f" to rank {opts.rootRank}", True)
 
     def allgather(self, outputs, inputs, opts=None):
         return self.launch("all_gather", inputs, outputs[0], lambda p: spread(torch.cat(p), outputs[0]))
@@ -241,8 +238,7 @@ class JudgeGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         def finish(parts):
             rows = [part.split([t.numel() for t in inputs]) for part in parts]
-            for index, output in enumerate(outputs):
-                spread(torch.cat([row[index] for row in rows]), [output])
+            spread(torch.cat([part for of_one_output in zip(*rows) for part in of_one_output]), outputs)
 
         return self.launch("all_gather", inputs, outputs, finish)
 
@@ -250,15 +246,13 @@ class JudgeGroup(dist.ProcessGroup):
         return self.all_gather_single_coalesced([output], [tensor])
 
     def reduce_scatter(self, outputs, inputs, opts):
-        sizes = [t.numel() for t in inputs[0]]
-        return self.launch("reduce_scatter", list(inputs[0]), outputs,
-                           lambda p: spread(reduced(p, opts.reduceOp).split(sizes)[self.number], outputs))
+        return self.launch("reduce_scatter", list(inputs[0]), outputs, lambda p: spread(
+            reduced(p, opts.reduceOp).split([t.numel() for t in inputs[0]])[self.number], outputs))
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
         def finish(parts):
             sums = reduced(parts, opts.reduceOp).split([t.numel() for t in inputs])
-            for output, value in zip(outputs, sums):
-                spread(value.chunk(self.peers)[self.number], [output])
+            spread(torch.cat([value.chunk(self.peers)[self.number] for value in sums]), outputs)
 
         return self.launch("reduce_scatter", inputs, outputs, finish)
 

@@ -49,7 +49,7 @@ def hear(ranks, pipes, silent, last):
             # A rank that has ended may have left its end of the pipe to a process that it has started.
             if texts[rank] is None and (mine in ready or not ranks[rank].is_alive() and not mine.poll()):
                 try:
-                    sent = mine.recv_bytes() if mine in ready else "nothing"
+                    sent = mine.recv_bytes(2**28) if mine in ready else "nothing"
                     limit, texts[rank] = time.monotonic() + silent, json.loads(sent) if sent else None
                 except (EOFError, OSError, ValueError):
                     texts[rank] = {"error": f"rank {rank} has ended before its work was done", "kind": "ended"}

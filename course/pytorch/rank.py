@@ -35,9 +35,10 @@ class Usage(Exception):
 
 def load(path, name):
     sys.path.insert(0, str(Path(path).resolve().parent))
+    for file in Path(__file__).parent.glob("*.py"):  # the class may import files of the same names, of its own
+        sys.modules.pop(file.stem, None)
     spec = importlib.util.spec_from_file_location("submission", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["submission"] = module
+    module = sys.modules["submission"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise Usage(f"{Path(path).name} has no {name}")
@@ -87,8 +88,7 @@ def gradients(cls, rank, case):
         group.log.append(["step"])
         for model in models:
             toys.put(model, known)
-            for parameter in model.parameters():
-                parameter.grad = None
+            torch.nn.Module.zero_grad(model)
         for micro in range(case["micro"]):
             last = micro == case["micro"] - 1
             if case.get("no_sync") and not hasattr(models[0], "no_sync"):
@@ -131,7 +131,8 @@ def train(cls, rank, case):
 def kept(known):
     """Bytes of tensors made since gc.freeze(), but the known ones, and of what else the student's lines have made."""
     gc.collect()
-    storages = [t.untyped_storage() for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter)]
+    storages = [t if isinstance(t, torch.UntypedStorage) else t.untyped_storage() for t in gc.get_objects()
+                if issubclass(type(t), (torch.Tensor, torch.UntypedStorage)) and not hasattr(t, "to_local")]
     total = sum({s.data_ptr(): s.nbytes() for s in storages}.values()) - 4 * elements(known)
     for trace in tracemalloc.take_snapshot().traces:
         files = {frame.filename for frame in trace.traceback}
@@ -236,8 +237,7 @@ def fsdp(cls, rank, case):
                 backward(model, rank, case, step, micro)
                 finish(model)
         group.end_of_step(f"step {step + 1}")
-        facts["most"] = max(facts.get("most", 0), mode.most)
-        facts["read"] = len(mode.seen)
+        facts |= {"most": max(facts.get("most", 0), mode.most), "read": len(mode.seen)}
         facts["grads_held"] = max(facts["grads_held"], elements(p.grad for p in model.parameters()))
         held.append(elements(model.parameters()))
         optimizer.step()

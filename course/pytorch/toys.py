@@ -50,9 +50,7 @@ class Toy(nn.Module):
         x = Mark.apply(x if x.requires_grad else x.requires_grad_(), -1)
         twin = self.twin(x) if self.kind == "tied" else 0
         for number, layer in enumerate(self.layers):
-            before, x = x, layer(x)
-            if number == 0:
-                x = x + twin
+            before, x = x, layer(x) + (twin if number == 0 else 0)
             if number == 3 and self.kind == "branches":
                 pair = [self.extra, self.other] if self.rank % 2 == 0 else [self.other, self.extra]
                 second, first = pair[1](before), pair[0](before)

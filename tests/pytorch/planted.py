@@ -6,7 +6,7 @@ python planted.py [NAME...] judges them and the right classes: a wrong one must 
 import os
 import sys
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -19,7 +19,8 @@ PLANTED = {}  # name: file, stage, check
 STAGE = {Naive: "naive", Bucketed: "bucketed", Overlap: "overlap", NoSync: "no_sync",
          ShardedOptimizer: "sharded_optimizer", FSDP: "fsdp"}
 RIGHT = {cls.__name__: stage for cls, stage in STAGE.items()} | {
-    "WaitAll": "overlap", "Thread": "overlap", "Pool": "overlap", "TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
+    "ReduceAndBroadcast": "naive", "WaitAll": "overlap", "AsksAfterBackward": "overlap", "Thread": "overlap",
+    "Pool": "overlap", "TorchDDP": "no_sync", "TorchFSDP": "fsdp"}
 
 
 def planter(names, planted):
@@ -100,6 +101,13 @@ def divides_under_way(self, gradient):
     work.wait()
 
 
+def writes_everywhere(self):  # also to the judge, which must not wait for what such a message promises
+    for file in range(3, 64):
+        with suppress(OSError):
+            os.write(file, b"100 of 100 points")
+    Naive.finish_gradient_synchronization(self)
+
+
 def another_divisor_for_small(self, gradient):
     dist.all_reduce(gradient)
     gradient /= self.world if gradient.numel() > 10 else 1
@@ -110,6 +118,7 @@ plant("ReducedTwice", Naive, "traffic", average=reduced_twice)
 plant("NeverWaits", Naive, "under_way", average=never_waits)
 plant("DividesUnderWay", Naive, "touched", average=divides_under_way)
 plant("EndsTheProcess", Naive, "sum", finish_gradient_synchronization=lambda self: os._exit(0))
+plant("WritesEverywhere", Naive, "sum", finish_gradient_synchronization=writes_everywhere)
 plant("SmallNotDivided", Naive, "sum", average=another_divisor_for_small)
 
 
@@ -160,6 +169,12 @@ def six_at_a_time(self, parameter):
     if first + 6 <= len(self.buckets) and not any(self.missing[first : first + 6]):
         for _ in range(6):
             self.launch()
+
+
+def one_bucket_late(self, parameter):
+    self.missing[self.place[parameter]].discard(parameter)
+    while len(self.under_way) < len(self.buckets) - 1 and not any(self.missing[len(self.under_way) :][:2]):
+        self.launch()
 
 
 def as_ready(self, parameter):
@@ -222,6 +237,7 @@ plant("JoinsInTheHook", Overlap, "goes_on", launch=joins_in_the_hook)
 plant("WaitsForAFutureOfCpp", Overlap, "goes_on", launch=waits_for_a_future_of_cpp)
 plant("WaitsAfterThreeSteps", Overlap, "goes_on", launch=waits_after_three_steps)
 plant("SixAtATime", Overlap, "at_once", ready=six_at_a_time)
+plant("OneBucketLate", Overlap, "at_once", ready=one_bucket_late)
 plant("LaunchedAsReady", Overlap, "order", ready=as_ready)
 plant("LaunchedTooEarly", Overlap, "sum", ready=at_the_first)
 plant("LastWaitForgotten", Overlap, "under_way", finish_gradient_synchronization=finish_all_but_last)

@@ -65,6 +65,18 @@ def keeps_arrays(self):
     self.moments = [numpy.zeros(parameter.shape) for parameter in self.owner]
 
 
+def keeps_storages(self):
+    self.moments = [parameter.detach().clone().untyped_storage() for parameter in [*self.owner, *self.owner]]
+
+
+class Moment(nn.Parameter):
+    pass
+
+
+def keeps_parameters(self):
+    self.moments = [Moment(parameter.detach().clone()) for parameter in [*self.owner, *self.owner]]
+
+
 def sends_moments(self):
     for parameter, rank in self.owner.items():
         for name in ("exp_avg", "exp_avg_sq"):
@@ -99,6 +111,8 @@ def second_group_not_sent(self, closure=None):
 
 plant("HiddenOptimizer", ShardedOptimizer, "memory", __init__=hidden_optimizer, step=hidden_step)
 plant("HiddenArrays", ShardedOptimizer, "memory", step=then_step(keeps_arrays))
+plant("HiddenStorages", ShardedOptimizer, "memory", step=then_step(keeps_storages))
+plant("HiddenParameters", ShardedOptimizer, "memory", step=then_step(keeps_parameters))
 plant("SendsMoments", ShardedOptimizer, "traffic", step=then_step(sends_moments))
 plant("StateForgotten", ShardedOptimizer, "update", step=then_step(lambda self: self.owned.state.clear()))
 plant("SendsBeforeItUpdates", ShardedOptimizer, "update", step=sends_before_it_updates)
@@ -184,6 +198,18 @@ def whole_sums(self, mine, padded):
     return done
 
 
+def gather_all_first(self, *args):
+    self.gather(list(self.module.parameters()))
+    self.ahead = set(self.module.parameters())
+    return FSDP.forward(self, *args)
+
+
+def unless_gathered(self, parameters):
+    FSDP.gather(self, [p for p in parameters if p not in self.ahead])
+    self.ahead = self.ahead - set(parameters)
+
+
+plant("GathersAllAhead", FSDP, "whole", ahead=set(), forward=gather_all_first, gather=unless_gathered)
 plant("GradientsAllReduced", FSDP, "traffic", scatter_sum=whole_sums)
 plant("ArraysForBackward", FSDP, "whole", after_forward=keeps(array_of), gather=from_copies)
 plant("ArraysBesideTheShards", FSDP, "held", after_forward=keeps(array_of))
