@@ -1,0 +1,86 @@
+/* test_host_links.c: the bytes that an all-reduce sends between hosts, counted, beside the formulas of notes/allreduce.md,
+ * "Two levels". Ranks in a row count as a host. (Hosts with unequal numbers of ranks are refused: test_sharded_runs.sh.)
+ * Run on 4 and 6 ranks. */
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "expect.h"
+#include "mpi_main.h"
+
+enum { MOST_HOSTS = 3, CHUNK = 32 * sizeof(float) /* bytes: chunks are multiples */, WHOLE = 6 * 1024 /* no chunk is longer */ };
+
+static ProcessGroup *pg;
+static int ranks_per_host;
+static int64_t sent[MOST_HOSTS], received[MOST_HOSTS]; /* by host: bytes from and to other hosts */
+
+/* The linker uses this one; the library's own is PMPI_Isend. The groups of a host, and across hosts, have other numbers. */
+int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
+{
+    MPI_Group ranks, all;
+    int rank_in_all, bytes, from_host = pg_rank(pg) / ranks_per_host;
+    MPI_Comm_group(comm, &ranks);
+    MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_translate_ranks(ranks, 1, &to, all, &rank_in_all);
+    MPI_Type_size(type, &bytes);
+    if (rank_in_all / ranks_per_host != from_host) {
+        sent[from_host] += (int64_t)count * bytes;
+        received[rank_in_all / ranks_per_host] += (int64_t)count * bytes;
+    }
+    MPI_Group_free(&ranks);
+    MPI_Group_free(&all);
+    return PMPI_Isend(elements, count, type, to, tag, comm, request);
+}
+
+/* slack: by how many bytes a host may differ from the formula, where chunks are not equally long. All hosts together may
+ * not differ. */
+static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64_t expected, int64_t slack)
+{
+    const int hosts = pg_world_size(pg) / L;
+    float *numbers = alloc_or_fault(count * sizeof *numbers);
+    int64_t in_all = 0;
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = algorithm, .ranks_per_host = L, .timeout = tests_timeout()});
+    ranks_per_host = L;
+    memset(sent, 0, sizeof sent);
+    memset(received, 0, sizeof received);
+    pg_all_reduce(pg, numbers, numbers, count, DTYPE_F32, REDUCE_SUM, "test");
+    MPI_Allreduce(MPI_IN_PLACE, sent, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, received, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    for (int host = 0; host < hosts; host++) {
+        in_all += hosts * sent[host];
+        if (llabs(hosts * sent[host] - expected) > hosts * slack || llabs(hosts * received[host] - expected) > hosts * slack)
+            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts, and receives %lld; the "
+                     "formula says %lld / %d", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
+                     (long long)sent[host], (long long)received[host], (long long)expected, hosts);
+    }
+    assert_int_equal(in_all, hosts * expected);
+    free(numbers);
+}
+
+static void test_bytes_between_hosts(void **state)
+{
+    const size_t counts[] = {1025, 10007, 4 * WHOLE, 600000 /* more than a segment */};
+    const int N = pg_world_size(pg);
+    for (int L = 2; L < N; L++) {
+        const int H = N / L;
+        for (int i = 0; i < 4 && N % L == 0; i++) /* 2 (H-1)/H n, times H */
+            check_links(ALLREDUCE_HIERARCHICAL, L, counts[i], 2 * (H - 1) * (int64_t)(counts[i] * sizeof(float)),
+                        (H - 2) * L * (int64_t)(2 * CHUNK));
+        const int64_t whole = WHOLE * sizeof(float); /* 2 (N-1)/N n, and 2 L (N-L)/N n; H is N/L */
+        if (N % L == 0) {
+            check_links(ALLREDUCE_RING, L, WHOLE, 2 * (N - 1) * whole / L, 0);
+            check_links(ALLREDUCE_ORDERED, L, WHOLE, 2 * (N - L) * whole, 0);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes_between_hosts)};
+    job_set_program("test_host_links");
+    pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
+    int failures = cmocka_run_group_tests_name("host links", tests, NULL, NULL);
+    job_close(pg);
+    return failures != 0;
+}
