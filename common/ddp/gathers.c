@@ -24,7 +24,8 @@ static void unpack(float *weights, void *sent, DType type, int64_t count)
 
 /* A rank's message has the part of each parameter that lies in its shard, in the parameter's type; each begins aligned.
  * Converts from the shard or to it, and returns the message's bytes. convert: NULL to count them only. */
-static size_t convert_shard(const ShardedBucket *bucket, int rank, float *shard, unsigned char *message, Convert convert)
+static size_t convert_shard(const ShardedBucket *bucket, int rank, float *shard, unsigned char *message,
+                            Convert convert)
 {
     const size_t alignment = device_alignment(), begin = (size_t)rank * bucket->shard_elements;
     size_t bytes = 0;
@@ -38,8 +39,8 @@ static size_t convert_shard(const ShardedBucket *bucket, int rank, float *shard,
     return bytes;
 }
 
-/* An all-gather takes equally much of each rank, but the ranks' shards hold different parameters. So each message has room
- * for the longest one. */
+/* An all-gather takes equally much of each rank, but the ranks' shards hold different parameters. So all messages are as
+ * long as the longest one. */
 void gathers_choose_types(Shards *shards)
 {
     for (int b = 0; b < shards->count; b++) {

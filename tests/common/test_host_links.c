@@ -1,6 +1,6 @@
-/* test_host_links.c: the bytes that an all-reduce sends between hosts, counted, beside the formulas of notes/allreduce.md,
- * "Two levels". Ranks in a row count as a host. (Hosts with unequal numbers of ranks are refused: test_sharded_runs.sh.)
- * Run on 4 and 6 ranks. */
+/* test_host_links.c: the bytes that an all-reduce sends between hosts, counted, beside the formulas of
+ * notes/allreduce.md, "Two levels". Ranks in a row count as a host. (Hosts with unequal numbers of ranks are refused:
+ * test_sharded_runs.sh.) Run on 4 and 6 ranks. */
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +9,13 @@
 #include "expect.h"
 #include "mpi_main.h"
 
-enum { MOST_HOSTS = 3, CHUNK = 32 * sizeof(float) /* bytes: chunks are multiples */, WHOLE = 6 * 1024 /* no chunk is longer */ };
+enum { MOST_HOSTS = 3, EVEN = 6 * 1024 /* elements: all chunks are equally long */, UNIT = 128 /* bytes, of chunks */ };
 
 static ProcessGroup *pg;
 static int ranks_per_host;
 static int64_t sent[MOST_HOSTS], received[MOST_HOSTS]; /* by host: bytes from and to other hosts */
 
-/* The linker uses this one; the library's own is PMPI_Isend. The groups of a host, and across hosts, have other numbers. */
+/* The linker uses this one; the library's own is PMPI_Isend. Each level of hierarchical numbers its ranks anew. */
 int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
 {
     MPI_Group ranks, all;
@@ -33,8 +33,7 @@ int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int ta
     return PMPI_Isend(elements, count, type, to, tag, comm, request);
 }
 
-/* slack: by how many bytes a host may differ from the formula, where chunks are not equally long. All hosts together may
- * not differ. */
+/* expected: bytes of all hosts together. slack: by how many one may differ from its part, where chunks differ. */
 static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64_t expected, int64_t slack)
 {
     const int hosts = pg_world_size(pg) / L;
@@ -48,30 +47,31 @@ static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64
     MPI_Allreduce(MPI_IN_PLACE, sent, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     MPI_Allreduce(MPI_IN_PLACE, received, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     for (int host = 0; host < hosts; host++) {
-        in_all += hosts * sent[host];
-        if (llabs(hosts * sent[host] - expected) > hosts * slack || llabs(hosts * received[host] - expected) > hosts * slack)
-            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts, and receives %lld; the "
-                     "formula says %lld / %d", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
-                     (long long)sent[host], (long long)received[host], (long long)expected, hosts);
+        in_all += sent[host];
+        const int64_t more = llabs(sent[host] - expected / hosts), more_received = llabs(received[host] - expected / hosts);
+        if (more > slack || more_received > slack)
+            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld, by "
+                     "the formula %lld", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
+                     (long long)sent[host], (long long)received[host], (long long)expected / hosts);
     }
-    assert_int_equal(in_all, hosts * expected);
+    assert_int_equal(in_all, expected);
     free(numbers);
 }
 
 static void test_bytes_between_hosts(void **state)
 {
-    const size_t counts[] = {1025, 10007, 4 * WHOLE, 600000 /* more than a segment */};
+    const size_t counts[] = {1025, 10007, 4 * EVEN, 600000 /* more than a segment */};
     const int N = pg_world_size(pg);
     for (int L = 2; L < N; L++) {
         const int H = N / L;
-        for (int i = 0; i < 4 && N % L == 0; i++) /* 2 (H-1)/H n, times H */
+        const int64_t n = EVEN * sizeof(float);
+        if (N % L != 0)
+            continue;
+        for (int i = 0; i < 4; i++)
             check_links(ALLREDUCE_HIERARCHICAL, L, counts[i], 2 * (H - 1) * (int64_t)(counts[i] * sizeof(float)),
-                        (H - 2) * L * (int64_t)(2 * CHUNK));
-        const int64_t whole = WHOLE * sizeof(float); /* 2 (N-1)/N n, and 2 L (N-L)/N n; H is N/L */
-        if (N % L == 0) {
-            check_links(ALLREDUCE_RING, L, WHOLE, 2 * (N - 1) * whole / L, 0);
-            check_links(ALLREDUCE_ORDERED, L, WHOLE, 2 * (N - L) * whole, 0);
-        }
+                        (H - 2) * L * 2 * UNIT);
+        check_links(ALLREDUCE_RING, L, EVEN, H * 2 * (N - 1) * n / N, 0);
+        check_links(ALLREDUCE_ORDERED, L, EVEN, H * 2 * L * (N - L) * n / N, 0);
     }
 }
 

@@ -1,6 +1,6 @@
-/* test_gathers.c: stage 5, level 3, with products in 16 bits: weights that only products read are gathered in 16 bits, and
- * everything else as it is. (That a run's bits are those of stage 4: test_bits.sh, test_sharded_runs.sh. No grader asks for
- * this, because a stage that gathers float32 is right, too.) On 1 to 4 ranks. */
+/* test_gathers.c: stage 5, level 3, with products in 16 bits: weights that only products read are gathered in 16 bits,
+ * and everything else as it is. (That a run's bits are those of stage 4: test_bits.sh, test_sharded_runs.sh. No grader
+ * asks for this, because a stage that gathers float32 is right, too.) On 1 to 4 ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,8 @@ static float *owned[64]; /* by parameter: whole weights, put together from the o
 /* The embeddings are tables with two dimensions, too. The token embedding is also the output layer's weight. */
 static bool only_products_read(const Parameter *parameter)
 {
-    return parameter->tensor.ndim == 2 && strstr(parameter->name, "wte") == NULL && strstr(parameter->name, "wpe") == NULL;
+    const bool is_table = strstr(parameter->name, "wte") != NULL || strstr(parameter->name, "wpe") != NULL;
+    return parameter->tensor.ndim == 2 && !is_table;
 }
 
 /* ---- bytes ---- */
@@ -71,8 +72,8 @@ static void expect_bytes(const Run *run, const char *title)
     for (const char *at = strstr(seen.log, "AG"); at != NULL; at = strstr(at + 1, "AG"))
         expected += bytes_of_gather(run, atoi(at + strlen("AG")));
     if (seen.gathered != expected)
-        fail_msg("%s: a step's gathers (%s) carry %zu bytes, expected are %zu: 2 for each weight that only matrix products "
-                 "read, 4 for the others, on all ranks as much as on the one that sends most", title, seen.log,
+        fail_msg("%s: a step's gathers (%s) carry %zu bytes, expected are %zu: 2 for each weight that only matrix "
+                 "products read, 4 for the others, on all ranks as much as on the one that sends most", title, seen.log,
                  seen.gathered, expected);
 }
 
