@@ -39,8 +39,8 @@ static size_t convert_shard(const ShardedBucket *bucket, int rank, float *shard,
     return bytes;
 }
 
-/* An all-gather takes equally much of each rank, but the ranks' shards hold different parameters. So all messages are as
- * long as the longest one. */
+/* An all-gather takes equally much of each rank, but the ranks' shards hold different parameters. So all messages are
+ * as long as the longest one. */
 void gathers_choose_types(Shards *shards)
 {
     for (int b = 0; b < shards->count; b++) {

@@ -48,9 +48,8 @@ static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64
     MPI_Allreduce(MPI_IN_PLACE, received, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     for (int host = 0; host < hosts; host++) {
         in_all += sent[host];
-        const int64_t more = llabs(sent[host] - expected / hosts), more_received = llabs(received[host] - expected / hosts);
-        if (more > slack || more_received > slack)
-            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld, by "
+        if (llabs(sent[host] - expected / hosts) > slack || llabs(received[host] - expected / hosts) > slack)
+            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld; by "
                      "the formula %lld", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
                      (long long)sent[host], (long long)received[host], (long long)expected / hosts);
     }
