@@ -1,10 +1,10 @@
 /* gathers.h: how a bucket's whole weights travel. For stage 5.
  *
  * note: gathered-types
- * Under --precision bf16 and fp16, a matrix product rounds its weight to 16 bits first. At level 3, nothing else needs the
- * whole weight, which is dropped after its use. So it travels in 16 bits and is widened to float32 on arrival. Rounding it
- * a second time changes nothing: results have the same bits. Biases, norms and embeddings are read as they are, and so
- * travel as float32; an embedding that is the output layer, too, is one of them. Owners keep their shards in float32.
+ * Under --precision bf16 and fp16, a matrix product rounds its weight to 16 bits first. At level 3, nothing else needs
+ * the whole weight, which is dropped after its use. So it travels in 16 bits and is widened to float32 on arrival. To
+ * round it a second time changes nothing: results have the same bits. Biases, norms and embeddings are read as they
+ * are, and so travel as float32. An embedding that is the output layer, too, is one of them. Owners keep float32.
  *
  * Interface: once a micro-batch has shown what reads which weight, and no gather is under way, gathers_choose_types().
  * Before that, everything is sent as float32. For evaluation and checkpoints it always is: every_bit.

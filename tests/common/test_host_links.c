@@ -49,8 +49,8 @@ static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64
     for (int host = 0; host < hosts; host++) {
         in_all += sent[host];
         if (llabs(sent[host] - expected / hosts) > slack || llabs(received[host] - expected / hosts) > slack)
-            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld; by "
-                     "the formula %lld", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
+            fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld; "
+                     "by the formula %lld", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
                      (long long)sent[host], (long long)received[host], (long long)expected / hosts);
     }
     assert_int_equal(in_all, expected);
