@@ -19,6 +19,7 @@ typedef struct Row {
 
 /* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 24 of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
+enum { LARGEST_WIDTH = 1040 }; /* 2^20 elements */
 enum { IN_MEMORY = 1 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
 static const int branches_of[] = {8, 14, 1, 32, 64, 129, 23};
@@ -131,14 +132,19 @@ static void set_title(Mode *mode, const Row *row)
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
 
+static bool is_large_and_plain(const Row *row)
+{
+    return branches_of[row->value[BUCKETS]] == 1 && row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] == 0;
+}
+
+/* width: 0, or that of all weights. */
 static Mode mode_of(const Row *row, int width, uint64_t seed)
 {
     const char *const types[] = {"fp32", "bf16", "fp16"};
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
-    const bool plain = row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] == 0; /* with 2^20 elements */
-    Mode mode = {.width = width > 0 ? width : !large ? 6 : plain ? 1040 : 300, .seed = seed,
+    Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed,
                  .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
                  .algorithm = algorithms[row->value[ALGORITHM]]};
@@ -198,7 +204,7 @@ static void choose_later_steps(Mode *modes, int count, int steps)
         give_later_steps(&modes[chosen], steps);
 }
 
-/* Then it has 2^20 elements. */
+/* Then it may have 2^20 elements. */
 static void make_a_large_one_plain(Row *rows, int count)
 {
     for (int i = 0; i < count; i++)
@@ -238,6 +244,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     for (int i = 0, windows = 0; i < total && ranks > 2; i++) /* a window takes 50 to 150 ms if cores are fewer than ranks */
         if (rows[i].value[ALGORITHM] == IN_MEMORY && windows++ >= (ranks == 3))
             rows[i].value[ALGORITHM] = 0;
+    bool has_largest = ranks > 2; /* one is enough: it takes as long as all others together */
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */
         for (int i = 0; i < total; i++) {
             if (choice.accumulates)
@@ -248,7 +255,9 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
                 rows[i].value[BUCKETS] = SEVERAL;
             if (in_memory != (rows[i].value[ALGORITHM] == IN_MEMORY))
                 continue;
-            modes[made] = mode_of(&rows[i], choice.width, rng_bits(&rng));
+            const bool largest = !has_largest && is_large_and_plain(&rows[i]);
+            has_largest = has_largest || largest;
+            modes[made] = mode_of(&rows[i], largest ? LARGEST_WIDTH : choice.width, rng_bits(&rng));
             add_to_mode(&modes[made], choice.groups && ranks == 4 && i < total - drawn, &modes_with_unused);
             set_title(&modes[made++], &rows[i]);
         }
