@@ -72,8 +72,9 @@ void gathers_start(Shards *shards, ShardedBucket *bucket, bool every_bit)
     shards_count_gathered(shards, (size_t)pg_world_size(shards->pg) * bytes);
     unsigned char *own = bucket->messages + (size_t)pg_rank(shards->pg) * bytes;
     convert_shard(bucket, pg_rank(shards->pg), bucket->weight_shard, own, pack);
+    /* A gather only copies, so the message may pass as float32: two numbers of 16 bits count as one element. */
     bucket->gather = pg_all_gather_async(shards->pg, own, bucket->messages, bytes / sizeof(float), DTYPE_F32,
-                                         bucket->weights_name); /* which copies, so two of 16 bits may count as one */
+                                         bucket->weights_name);
 }
 
 void gathers_finish(Shards *shards, ShardedBucket *bucket)
