@@ -9,24 +9,23 @@
 #include "expect.h"
 #include "mpi_main.h"
 
-enum { MOST_HOSTS = 3, EVEN = 6 * 1024 /* elements: all chunks are equally long */, UNIT = 128 /* bytes, of chunks */ };
-
+enum { SENT, RECEIVED, MOST_HOSTS = 3, UNIT = 128 /* bytes, of chunks */, EVEN = 6144 /* elements: chunks are equal */ };
 static ProcessGroup *pg;
 static int ranks_per_host;
-static int64_t sent[MOST_HOSTS], received[MOST_HOSTS]; /* by host: bytes from and to other hosts */
+static int64_t bytes[2][MOST_HOSTS]; /* sent to other hosts, and received from them; by host */
 
 /* The linker uses this one; the library's own is PMPI_Isend. Each level of hierarchical numbers its ranks anew. */
 int MPI_Isend(const void *elements, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request *request)
 {
     MPI_Group ranks, all;
-    int rank_in_all, bytes, from_host = pg_rank(pg) / ranks_per_host;
+    int rank_in_all, size, from_host = pg_rank(pg) / ranks_per_host;
     MPI_Comm_group(comm, &ranks);
     MPI_Comm_group(MPI_COMM_WORLD, &all);
     MPI_Group_translate_ranks(ranks, 1, &to, all, &rank_in_all);
-    MPI_Type_size(type, &bytes);
+    MPI_Type_size(type, &size);
     if (rank_in_all / ranks_per_host != from_host) {
-        sent[from_host] += (int64_t)count * bytes;
-        received[rank_in_all / ranks_per_host] += (int64_t)count * bytes;
+        bytes[SENT][from_host] += (int64_t)count * size;
+        bytes[RECEIVED][rank_in_all / ranks_per_host] += (int64_t)count * size;
     }
     MPI_Group_free(&ranks);
     MPI_Group_free(&all);
@@ -41,17 +40,16 @@ static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64
     int64_t in_all = 0;
     pg_set_options(pg, &(ProcessGroupOptions){.algorithm = algorithm, .ranks_per_host = L, .timeout = tests_timeout()});
     ranks_per_host = L;
-    memset(sent, 0, sizeof sent);
-    memset(received, 0, sizeof received);
+    memset(bytes, 0, sizeof bytes);
     pg_all_reduce(pg, numbers, numbers, count, DTYPE_F32, REDUCE_SUM, "test");
-    MPI_Allreduce(MPI_IN_PLACE, sent, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
-    MPI_Allreduce(MPI_IN_PLACE, received, MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(MPI_IN_PLACE, bytes, 2 * MOST_HOSTS, MPI_INT64_T, MPI_SUM, MPI_COMM_WORLD);
     for (int host = 0; host < hosts; host++) {
-        in_all += sent[host];
-        if (llabs(sent[host] - expected / hosts) > slack || llabs(received[host] - expected / hosts) > slack)
+        const int64_t sent = bytes[SENT][host], received = bytes[RECEIVED][host], by_formula = expected / hosts;
+        in_all += sent;
+        if (llabs(sent - by_formula) > slack || llabs(received - by_formula) > slack)
             fail_msg("%s, %d hosts of %d ranks, %zu bytes: host %d sends %lld bytes to other hosts and receives %lld; "
                      "by the formula %lld", all_reduce_name(algorithm), hosts, L, count * sizeof *numbers, host,
-                     (long long)sent[host], (long long)received[host], (long long)expected / hosts);
+                     (long long)sent, (long long)received, (long long)by_formula);
     }
     assert_int_equal(in_all, expected);
     free(numbers);
@@ -60,12 +58,9 @@ static void check_links(AllReduceAlgorithm algorithm, int L, size_t count, int64
 static void test_bytes_between_hosts(void **state)
 {
     const size_t counts[] = {1025, 10007, 4 * EVEN, 600000 /* more than a segment */};
-    const int N = pg_world_size(pg);
-    for (int L = 2; L < N; L++) {
-        const int H = N / L;
-        const int64_t n = EVEN * sizeof(float);
-        if (N % L != 0)
-            continue;
+    const int64_t N = pg_world_size(pg), n = EVEN * sizeof(float);
+    for (int L = 2; L <= N / 2; L++) { /* all of these divide 4, or 6 */
+        const int64_t H = N / L;
         for (int i = 0; i < 4; i++)
             check_links(ALLREDUCE_HIERARCHICAL, L, counts[i], 2 * (H - 1) * (int64_t)(counts[i] * sizeof(float)),
                         (H - 2) * L * 2 * UNIT);
