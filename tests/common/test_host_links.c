@@ -9,7 +9,7 @@
 #include "expect.h"
 #include "mpi_main.h"
 
-enum { SENT, RECEIVED, MOST_HOSTS = 3, UNIT = 128 /* bytes, of chunks */, EVEN = 6144 /* elements: chunks are equal */ };
+enum { SENT, RECEIVED, MOST_HOSTS = 3, UNIT = 128 /* bytes, of chunks */, EVEN = 6144 /* elements: equal chunks */ };
 static ProcessGroup *pg;
 static int ranks_per_host;
 static int64_t bytes[2][MOST_HOSTS]; /* sent to other hosts, and received from them; by host */
