@@ -82,7 +82,7 @@ is_wanted() {
         train/report/memory.c | train/report/trace.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
         ;;
-    common/ddp/shards.? | common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
+    common/ddp/shards.? | common/ddp/gathers.? | common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
     common/ddp_undivided.c) [ "$number" -le 4 ] || return 1 ;;
     common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/check.h"
+#include "ddp/gathers.h"
 
 void weights_create(Weights *weights, Shards *shards)
 {
@@ -20,23 +21,6 @@ void weights_free(Weights *weights)
 static bool is_gathered(const ShardedBucket *bucket)
 {
     return bucket->weights != NULL && bucket->gather == NULL;
-}
-
-static void start_gather(Weights *weights, ShardedBucket *bucket)
-{
-    shards_place_weights(weights->shards, bucket);
-    bucket->gather = pg_all_gather_async(weights->shards->pg, bucket->weight_shard, bucket->weights,
-                                         bucket->shard_elements, DTYPE_F32, bucket->weights_name);
-}
-
-static void finish_gather(ShardedBucket *bucket)
-{
-    if (bucket->gather == NULL)
-        return;
-    work_wait(bucket->gather);
-    bucket->gather = NULL;
-    for (int i = 0; i < bucket->count; i++)
-        parameter_changed(bucket->parameters[i]);
 }
 
 /* ---- level 3: the schedule ---- */
@@ -62,7 +46,7 @@ static void start_next(Weights *weights, int number)
           "%s are needed out of turn: with --zero 3, every micro-batch must use the weights in the same order",
           weights->shards->buckets[number].weights_name);
     weights->next++;
-    start_gather(weights, &weights->shards->buckets[number]);
+    gathers_start(weights->shards, &weights->shards->buckets[number], false);
 }
 
 /* Starts the gather that comes after the current one, so that it runs behind the computation. */
@@ -116,7 +100,7 @@ void weights_need(Weights *weights, Parameter *const *parameters, int count)
             continue; /* frozen */
         if (bucket->weights == NULL)
             start_next(weights, weights->shards->of_parameter[parameters[i]->index]);
-        finish_gather(bucket);
+        gathers_finish(weights->shards, bucket);
     }
     if (dropped_after_use)
         prefetch(weights);
@@ -131,7 +115,7 @@ void weights_after_update(Weights *weights)
         return;
     }
     for (int b = weights->shards->count - 1; b >= 0; b--)
-        start_gather(weights, &weights->shards->buckets[b]);
+        gathers_start(weights->shards, &weights->shards->buckets[b], true);
 }
 
 void weights_begin_micro_batch(Weights *weights)
@@ -146,11 +130,14 @@ void weights_begin_micro_batch(Weights *weights)
 void weights_end_micro_batch(Weights *weights, bool update_follows)
 {
     for (int b = 0; b < weights->shards->count && update_follows; b++)
-        finish_gather(&weights->shards->buckets[b]);
+        gathers_finish(weights->shards, &weights->shards->buckets[b]);
     if (weights->shards->zero < 3)
         return;
     drop_others(weights, NULL, 0);
-    weights->complete = weights->length > 0;
+    if (!weights->complete && weights->length > 0) {
+        gathers_choose_types(weights->shards); /* what reads each weight is known by now */
+        weights->complete = true;
+    }
     weights->next = 0;
     if (!update_follows)
         prefetch(weights);
@@ -159,11 +146,17 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
 void weights_gather_all(Weights *weights)
 {
     const size_t most = weights->shards->most_gathered;
+    for (int b = 0; b < weights->shards->count; b++) {
+        ShardedBucket *bucket = &weights->shards->buckets[b];
+        if (bucket->weights != NULL && bucket->is_rounded) {
+            gathers_finish(weights->shards, bucket);
+            shards_drop_weights(weights->shards, bucket);
+        }
+        if (bucket->weights == NULL)
+            gathers_start(weights->shards, bucket, true);
+    }
     for (int b = 0; b < weights->shards->count; b++)
-        if (weights->shards->buckets[b].weights == NULL)
-            start_gather(weights, &weights->shards->buckets[b]);
-    for (int b = 0; b < weights->shards->count; b++)
-        finish_gather(&weights->shards->buckets[b]);
+        gathers_finish(weights->shards, &weights->shards->buckets[b]);
     weights->everything = true;
     weights->shards->most_gathered = most; /* what a step needs; this is not a part of a step */
 }

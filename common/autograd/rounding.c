@@ -26,12 +26,18 @@ static bool is_up_to_date(const Parameter *parameter)
 void parameter_drop_copy(Parameter *parameter)
 {
     device_free(parameter->rounded.values);
-    parameter->rounded = (RoundedCopy){0};
+    parameter->rounded.values = NULL;
+}
+
+DType parameter_read_as(const Parameter *parameter)
+{
+    return parameter->reads == parameter->product_reads ? parameter->rounded.dtype : DTYPE_F32;
 }
 
 static const void *rounded_weight(Parameter *parameter, DType precision)
 {
     RoundedCopy *copy = &parameter->rounded;
+    parameter->product_reads++;
     if (copy->dtype != precision)
         parameter_drop_copy(parameter);
     if (is_up_to_date(parameter))

@@ -25,6 +25,9 @@ const void *rounded_gradient(Tape *tape, Tensor *out);
 /* Frees the parameter's copy. The next product makes a new one. */
 void parameter_drop_copy(Parameter *parameter);
 
+/* bf16 or f16 if nothing but matrix products has read the parameter, rounded to this type. Else float32. */
+DType parameter_read_as(const Parameter *parameter);
+
 /* Finds the first parameter whose copy is marked as up to date but differs from the rounded value: some code wrote the
  * value and did not call parameter_changed(). NULL: there is none. Slow: compares all numbers. */
 const Parameter *parameters_find_stale(const ParameterList *list);

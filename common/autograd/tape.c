@@ -124,8 +124,10 @@ void tape_needs(Tape *tape, const Tensor *a, const Tensor *b, const Tensor *c)
     Parameter *needed[NODE_MAX_INPUTS];
     int count = 0;
     for (int i = 0; i < NODE_MAX_INPUTS; i++)
-        if (tensors[i] != NULL && tensors[i]->parameter != NULL)
-            needed[count++] = tensors[i]->parameter;
+        if (tensors[i] != NULL && tensors[i]->parameter != NULL) {
+            needed[count] = tensors[i]->parameter;
+            needed[count++]->reads++;
+        }
     if (count > 0 && tape->listener.parameters_needed != NULL)
         tape->listener.parameters_needed(tape->listener.self, needed, count);
 }

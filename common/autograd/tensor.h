@@ -55,6 +55,8 @@ typedef struct Parameter {
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
     long version;      /* how often the value has changed */
+    long reads;         /* tape_needs(): how often an operation has read the value */
+    long product_reads; /* how often it was a matrix product, which has read a rounded copy */
     RoundedCopy rounded;
 } Parameter;
 

@@ -43,6 +43,7 @@ static void add_parameter(ShardedBucket *bucket, Parameter *parameter, size_t ro
     if (bucket->parameters == NULL) {
         bucket->parameters = alloc_or_fault(room * sizeof *bucket->parameters);
         bucket->offsets = alloc_or_fault(room * sizeof *bucket->offsets);
+        bucket->types = alloc_or_fault(room * sizeof *bucket->types);
     }
     bucket->parameters[bucket->count] = parameter;
     bucket->offsets[bucket->count++] = bucket->elements;
@@ -72,8 +73,7 @@ static void make_buckets(Shards *shards, ParameterList *parameters, ShardCaps ca
     free(bucket_of);
 }
 
-/* The part of the bucket's parameter number i that lies in a rank's shard; without addresses. */
-static Slice slice_of_rank(const ShardedBucket *bucket, int i, int rank)
+Slice shards_slice_of_rank(const ShardedBucket *bucket, int i, int rank)
 {
     const size_t offset = bucket->offsets[i], count = (size_t)tensor_count(&bucket->parameters[i]->tensor);
     const size_t begin = (size_t)rank * bucket->shard_elements, end = begin + bucket->shard_elements;
@@ -104,7 +104,7 @@ static void gather_slices(void *owner, int index, const float *slice, float *who
     while (bucket->parameters[i]->index != index)
         i++;
     for (int rank = 0; rank < pg_world_size(shards->pg); rank++) {
-        const Slice part = slice_of_rank(bucket, i, rank);
+        const Slice part = shards_slice_of_rank(bucket, i, rank);
         if (rank == pg_rank(shards->pg))
             device_copy(whole + part.begin, slice, (size_t)part.count * sizeof(float));
         if (part.count > 0)
@@ -201,15 +201,20 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
     shards->whole_gradients -= bytes_of(bucket->elements);
 }
 
+void shards_count_gathered(Shards *shards, size_t bytes)
+{
+    shards->gathered += bytes;
+    if (shards->gathered > shards->most_gathered)
+        shards->most_gathered = shards->gathered;
+}
+
 void shards_place_weights(Shards *shards, ShardedBucket *bucket)
 {
     if (bucket->weights != NULL)
         return;
     bucket->weights = take_whole(shards, bucket, false);
     point_at_weights(bucket);
-    shards->gathered += bytes_of(bucket->elements);
-    if (shards->gathered > shards->most_gathered)
-        shards->most_gathered = shards->gathered;
+    shards_count_gathered(shards, bytes_of(bucket->elements));
 }
 
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
@@ -247,7 +252,7 @@ static void move_weights(Shards *shards, ShardedBucket *bucket)
     const size_t rank = (size_t)pg_rank(shards->pg);
     for (int i = 0; i < bucket->count; i++) {
         Tensor *tensor = &bucket->parameters[i]->tensor;
-        Slice slice = slice_of_rank(bucket, i, (int)rank);
+        Slice slice = shards_slice_of_rank(bucket, i, (int)rank);
         if (slice.count > 0)
             slice.weight = bucket->weight_shard +
                            (bucket->offsets[i] + (size_t)slice.begin - rank * bucket->shard_elements);
@@ -316,6 +321,7 @@ static void give_back(Shards *shards, ShardedBucket *bucket)
     device_free(bucket->sent);
     free(bucket->parameters);
     free(bucket->offsets);
+    free(bucket->types);
 }
 
 void shards_free(Shards *shards)

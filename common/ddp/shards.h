@@ -21,11 +21,16 @@ typedef struct ShardedBucket {
     char gradients_name[32], weights_name[32]; /* "gradients of bucket 0": for errors and timelines */
     Parameter **parameters; /* owned (the list, not the parameters) */
     size_t *offsets;        /* by place in that list: where the parameter begins, in elements; owned */
+    DType *types;           /* and how its weights are gathered (gathers.h); owned */
     int count;
     size_t elements;        /* world_size * shard_elements */
     size_t shard_elements;
     float *weights, *gradients;            /* whole: `elements`; NULL while there are none */
     float *weight_shard, *gradient_shard;  /* this rank's: shard_elements; always there */
+    /* gathers.h: */
+    size_t message_bytes;    /* that a rank sends; 0: its shard, as it is */
+    unsigned char *messages; /* all ranks', while a gather is under way; owned */
+    bool is_rounded;         /* some whole weights came, or come, in 16 bits */
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
@@ -70,11 +75,16 @@ void shards_free(Shards *shards);
 /* The parameter's bucket; NULL if it is frozen: every rank holds it, and no rank updates it. */
 ShardedBucket *shards_bucket(const Shards *shards, const Parameter *parameter);
 
+/* The part of the bucket's parameter number i that lies in a rank's shard; without addresses. */
+Slice shards_slice_of_rank(const ShardedBucket *bucket, int i, int rank);
+
 /* Gives the bucket whole gradients, zeroed, if it has none. Level 1: it always has. */
 void shards_place_gradients(Shards *shards, ShardedBucket *bucket);
 void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
+/* So many bytes more are held of whole weights; `gathered` counts messages with weights, too. */
+void shards_count_gathered(Shards *shards, size_t bytes);
 
 #endif

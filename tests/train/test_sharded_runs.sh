@@ -54,6 +54,14 @@ if [ -n "$stage4" ]; then
         train 2 "$stage5" --zero $zero --steps 6 --resume "$scratch/half"
         [ "$(hash_of_run)" = "$expected" ] || fail "--zero $zero: a run that goes on from stage 4's checkpoint differs"
     done
+    # Level 3 gathers in 16 bits what only products read; an evaluation and a checkpoint read float32.
+    train 2 "$stage4" --steps 6 --precision bf16 --save "$scratch/whole" "${curve[@]}" "$scratch/best4"
+    expected=$(hash_of_run)
+    train 2 "$stage5" --zero 3 --steps 6 --precision bf16 --save "$scratch/saved" --save-every 3 --check-every 2 \
+        "${curve[@]}" "$scratch/best5"
+    [ "$(hash_of_run)" = "$expected" ] || fail "--zero 3 --precision bf16: weights that differ from stage 4's"
+    cmp -s "$scratch/whole" "$scratch/saved" || fail "--zero 3 --precision bf16: the checkpoint differs from stage 4's"
+    cmp -s "$scratch/best4" "$scratch/best5" || fail "--zero 3 --precision bf16: the best state differs from stage 4's"
     train 3 "$stage4" --steps 6 --resume "$scratch/half"
     expected=$(hash_of_run)
     train 3 "$stage5" --zero 3 --steps 6 --resume "$scratch/half"
@@ -93,6 +101,8 @@ train 4 "$stage5" --zero 2 --shard-ranks 2 --steps 4 --rank-samples 20,12,4,0 --
 grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --shard-ranks and --join did not pass"
 train 4 "$stage5" --zero 1 --shard-ranks 2 --steps 4 --find-unused-parameters --skip-layer 1 --allreduce shm --verify exact
 grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --shard-ranks and unused parameters did not pass"
+train 4 "$stage5" --zero 3 --shard-ranks 2 --steps 4 --precision fp16 --recompute --accumulate 2 --verify exact
+grep -q '^verify: passed' "$scratch/out" || fail "--verify exact with --shard-ranks and --precision fp16 did not pass"
 train 4 "$stage5" --zero 3 --shard-ranks 2 --steps 2 --trace "$scratch/trace" --debug-collectives
 of_groups=$(jq -c '.memory | [.weights_mb, .gradients_mb, .gathered_weights_mb]' "$scratch/json")
 grep -q 'all_reduce gradients of bucket 0' "$scratch/trace" || fail "the trace has no sum over the copies"

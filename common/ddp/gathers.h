@@ -1,0 +1,24 @@
+/* gathers.h: how a bucket's whole weights travel. For stage 5.
+ *
+ * note: gathered-types
+ * Under --precision bf16 and fp16, a matrix product rounds its weight to 16 bits first. At level 3, nothing else needs
+ * the whole weight, which is dropped after its use. So it travels in 16 bits and is widened to float32 on arrival. To
+ * round it a second time changes nothing: results have the same bits. Biases, norms and embeddings are read as they
+ * are, and so travel as float32. An embedding that is the output layer, too, is one of them. Owners keep float32.
+ *
+ * Interface: once a micro-batch has shown what reads which weight, and no gather is under way, gathers_choose_types().
+ * Before that, everything is sent as float32. For evaluation and checkpoints it always is: every_bit.
+ */
+#ifndef LOCKSTEP_DDP_GATHERS_H
+#define LOCKSTEP_DDP_GATHERS_H
+
+#include "ddp/shards.h"
+
+void gathers_choose_types(Shards *shards);
+
+/* Places the bucket's weights, and starts their gather. */
+void gathers_start(Shards *shards, ShardedBucket *bucket, bool every_bit);
+/* Waits for the gather, if one is under way, and marks the parameters as changed. */
+void gathers_finish(Shards *shards, ShardedBucket *bucket);
+
+#endif
