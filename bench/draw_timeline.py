@@ -151,8 +151,10 @@ def draw_one_run(title, events, scale, longest, times):
             figure.line(LEFT + event * scale, y + 5, x, y + below, "ink", ' stroke-dasharray="2 2"')
         free = end
         bucket = re.search(r"bucket (\d+)", name)
-        if bucket and (end - start) * scale > 12:
-            figure.text(x + (end - start) * scale / 2, y + below + 16, bucket[1], "on", "middle", 12)
+        if bucket:
+            fits = (end - start) * scale > 8 * len(bucket[1])
+            kind, row = ("on", y + below + 16) if fits else ("ink", y + below - 4)
+            figure.text(x + (end - start) * scale / 2, row, bucket[1], kind, "middle", 12)
     end = LEFT + backward[3] * scale
     words = [f"{ms:.0f} ms " if times else "" for ms in (in_flight - exposed, exposed)]
     span(figure, LEFT + sent[0][2] * scale, end - 2, y + below + ROW + 8, words[0] + "hidden behind backward")

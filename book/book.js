@@ -56,7 +56,7 @@ function explain(event) {
     tip.style.top = `${below ? bottom : top - tip.offsetHeight}px`;
 }
 
-/* Lists the sections in which each word begins some word. Those with many of them in their headings come first. */
+/* Lists the sections and the code in which each word begins some word; first those with many of them in headings. */
 function search() {
     const words = at("#search input").value.match(/[\p{L}\d]+/gu) ?? [];
     const begins = words.map(word => new RegExp(`(?<![\\p{L}\\d])${word}`, "iu"));
@@ -85,7 +85,7 @@ async function click(event) {
     if (!link || !at("#code") || link.id === "opened" || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     open(link);
-    if (event.detail === 0) at("#code .shown a, #opened").focus(); /* Enter was pressed */
+    if (event.detail === 0) (at("#code article.shown a") ?? at("#opened")).focus(); /* Enter was pressed */
 }
 
 function press(event) {
@@ -94,6 +94,7 @@ function press(event) {
         at("#contents").open = false;
         at("#found").replaceChildren();
         at("#tip").hidden = true;
+        if (event.target.closest("#search")) event.target.blur(); /* arrow keys turn pages again */
     }
     const to = { ArrowLeft: "[rel=prev]", ArrowRight: "[rel=next]", "/": "#search input" }[event.key];
     const box = event.target.closest("input, pre, .scroll, figure"); /* has its own use for these keys */

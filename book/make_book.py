@@ -88,7 +88,9 @@ class Book:
         for heading, group in self.order.items():
             contents += f"<p>{heading}</p>"
             for other in group:
-                contents += self.link(other, path, more=' aria-current="page"' if other == path else "")
+                more = ' aria-current="page"' if other == path else ""  # below a chapter: what else is its stage's
+                more += ' class="inner"' if heading == "Read" and other[:6] != "notes/" else ""
+                contents += self.link(other, path, more=more)
                 if other == path and path in self.texts:
                     contents += "".join('<a class="inner" href="#{id}">{name}</a>'.format_map(part)
                                         for part in self.texts[path].parts)
@@ -125,7 +127,9 @@ class Book:
     def write_diff(self, path):
         """Two stages side by side. Beside a change stands what the notes say of its anchors."""
         old, new = (source(f"{STAGES[int(n) - 1]}/ddp.c") for n in (path[4], path[6]))
-        texts, seen = sorted(self.texts.values(), key=lambda text: f"stage{path[6]}" not in text.path), set()
+        texts, seen = [text for text in self.texts.values() if "README" not in text.path], set()
+        texts.sort(key=lambda text: f"stage{path[6]}" not in text.path)
+        lesson = re.search(r"New over stage .*?\.(?= )", " ".join(line.strip(" *") for line in new.plain[:12]))[0]
 
         def explain(name):
             said = [f"<p>{from_the_top(text, part)}</p><cite>{self.link(text.path, path)}</cite>"
@@ -134,7 +138,8 @@ class Book:
             seen.update(once)
             return "".join(f"<blockquote>{html}</blockquote>" for html in once)
         heads = "".join(f"<h2>{self.link(file.path, path, file.path)}</h2>" for file in (old, new))
-        main = f'<h1>{self.titles[path]}</h1><div class="pair heads">{heads}</div>{diff(old, new, explain)}'
+        main = f'<h1>{self.titles[path]}</h1><p>{escape(lesson)} {self.link(f"notes/stage{path[6]}.md", path)}</p>'
+        main += f'<div class="pair heads">{heads}</div>{diff(old, new, explain)}'
         self.write(path, self.titles[path], main, kind="diff")
 
     def write_file(self, path):
@@ -143,12 +148,17 @@ class Book:
         self.write(path, path, main, kind="file")
 
     def write_search(self):
-        """The data of the search: [address, title, heading, text] of each section."""
+        """The data of the search: [address, title, heading, text] of each section, and of each anchor in the code."""
         index = []
         for path, text in self.texts.items():
             parts = re.split(r'<h[123] id="([^"]*)">(.*?)</h[123]>', text.html)[1:]
             index += [[f"{page_of(path)}#{name}", text.title, plain(heading), plain(html)]
                       for name, heading, html in zip(parts[::3], parts[1::3], parts[2::3])]
+        for file in map(source, self.pages_with):
+            for name in file.anchors:
+                lines = file.plain[slice(*file.excerpt(name))]
+                code = next((line for line in lines if not line.lstrip().startswith(("/", "*", "#"))), "")
+                index.append([f"{page_of(file.path)}#note-{name}", file.path, f"{name}: {code}", " ".join(lines)])
         (self.out / "search.js").write_text(f"window.INDEX = {json.dumps(index)};\n", encoding="utf-8")
 
     def make(self):

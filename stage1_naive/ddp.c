@@ -72,7 +72,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     /* Check before the first all-reduce: the others would wait for a rank that stops between two of them.
-     * NULL: this stage does not listen to events, so the check reads has_gradient. */
+     * NULL: this stage does not listen to events, so the check reads has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

@@ -33,7 +33,8 @@ struct Ddp {
 
 static void gradient_ready(void *self, Parameter *parameter);
 
-/* Makes the buckets in the order given. Each one gets what the codec needs: a buffer for the copy in 16 bits. */
+/* note: stage4-create
+ * Makes the buckets in the order given. Each one gets what the codec needs: a buffer for the copy in 16 bits. */
 static void create_buckets(Ddp *ddp, const int *order)
 {
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
@@ -41,8 +42,7 @@ static void create_buckets(Ddp *ddp, const int *order)
     buckets_add_codec_buffers(&ddp->buckets, ddp->options.codec);
 }
 
-/* note: stage4-create
- * As in stage 3. */
+/* As in stage 3. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);

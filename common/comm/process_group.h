@@ -4,7 +4,7 @@
  * are ELEMENTS, never bytes. `carries` names what is sent ("bucket 2", "fc1.weight") in errors and timelines; it must
  * stay valid until the collective is done. Buffers may be device memory or host memory. A collective begins after all
  * device work that was queued before it; when it is done, every thread can read its result. Errors of MPI are faults.
- * If the group is guarded (train/guard/guard.h), a collective that exceeds the time-out ends all ranks.
+ * If the job is guarded (guard_job() in train/guard/guard.h), a collective that exceeds the time-out ends all ranks.
  */
 #ifndef LOCKSTEP_COMM_PROCESS_GROUP_H
 #define LOCKSTEP_COMM_PROCESS_GROUP_H
@@ -65,7 +65,7 @@ ProcessGroup *job_open(int *argc, char ***argv);
 void job_close(ProcessGroup *world);
 
 /* note: groups
- * Makes a group of those ranks of `parent` that give the same color, which is not negative; their order stays. It has
+ * Makes groups: ranks of `parent` that give the same color, a number from 0 on, share one; their order stays. It has
  * the parent's options and backend, is watched by the parent's observers, and has its own communicator, shared memory,
  * communication thread, queue and counters. So collectives of two groups may be under way at the same time (over NCCL
  * they should not be: gpu/pg_nccl.c). Ranks that are in both groups must call the BLOCKING ones, and the waits, in the

@@ -16,7 +16,7 @@ typedef struct Readiness {
     int32_t *used;     /* by parameter index: some rank has used it; owned */
     bool static_graph; /* what the first pass and the first agreement find holds for the whole run */
     bool recorded;     /* `unused` holds for the whole run */
-    bool agreed;       /* `used` does */
+    bool agreed;       /* `used` holds for the whole run */
 } Readiness;
 
 /* Allocates room for all parameters. Free with readiness_free().

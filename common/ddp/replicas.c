@@ -138,6 +138,6 @@ void replicas_check_gradients(const ParameterList *parameters, const bool *ready
           "backward is over and no gradient-ready event was recorded for any of %d parameters: does ddp_create() "
           "listen to the tape, and does gradient_ready() call readiness_mark()?", trained);
     CHECK(missing == 0, "backward is over and %d parameter(s) got no gradient: %s. The loss does not depend on them; "
-                        "freeze them, or use --find-unused-parameters (stages 3 to 5, not --zero 3), with which "
-                        "ddp_before_backward() marks them as ready in every micro-batch", missing, names);
+                        "freeze them (requires_grad), or use --find-unused-parameters (stages 3 to 5, not --zero 3), "
+                        "with which ddp_before_backward() marks them as ready in every micro-batch", missing, names);
 }

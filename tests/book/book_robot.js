@@ -21,13 +21,14 @@ function leadsBack(button, excerpt) {
     return away && shows(excerpt) && !shows(button);
 }
 
-/* For each link to an anchor: what is shown beside the text after a click, and where the whole file then opens. For the
- * first of a page: whether a button leads back. */
+/* For each link to an anchor: what is shown beside the text after Enter (a click without a pointer), whether the focus
+ * is there, and where the whole file then opens. For the first of a page: whether a button leads back. */
 function followNotes() {
     return [...document.querySelectorAll("main a.note")].map((link, i) => {
         link.click();
         const shown = [...document.querySelectorAll("#code article")].filter(shows);
         if (shown.length !== 1) return { note: link.dataset.note, excerpts: shown.length };
+        const entered = shown[0].contains(document.activeElement);
         const back = document.getElementById("back"), early = i === 0 && shows(back);
         const frames = [...shown[0].querySelectorAll("a")].map(whole => {
             whole.click();
@@ -35,7 +36,7 @@ function followNotes() {
         });
         const returns = i === 0 ? !early && leadsBack(back, shown[0]) : null;
         const code = shown[0].querySelector("pre"), first = Number(code.style.counterReset.split(" ")[1]) + 1;
-        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames, returns };
+        return { note: link.dataset.note, file: link.dataset.file, first, text: textOfLines(code), frames, returns, entered };
     });
 }
 
@@ -87,7 +88,9 @@ async function searchFor(words) {
     while (!window.INDEX) await new Promise(resolve => setTimeout(resolve, 20));
     input.value = words;
     input.dispatchEvent(new Event("input"));
-    return [...found.querySelectorAll("a")].map(link => [link.href, link.textContent]);
+    const links = [...found.querySelectorAll("a")].map(link => [link.href, link.textContent]);
+    input.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+    return { links, left: !found.children.length && document.activeElement !== input };
 }
 
 /* The background before and after the switch between light and dark is pressed. */
@@ -116,10 +119,13 @@ addEventListener("load", async () => {
     if (location.hash === "#search") Object.assign(seen, {
         theme: pressTheme(),
         found: await searchFor("ring all-reduce"),
+        foundCode: await searchFor("gradient_ready"),
     });
     addEventListener("message", () => {
         const covered = innerWidth < 1000 ? coveredLinks() : [], needs = document.documentElement.scrollWidth;
-        parent.postMessage({ pathname, width: innerWidth, needs, covered }, "*");
+        const cut = [...document.querySelectorAll("main :is(.command, .output) pre")]
+            .filter(pre => pre.scrollWidth > pre.clientWidth).map(pre => pre.textContent);
+        parent.postMessage({ pathname, width: innerWidth, needs, covered, cut }, "*");
     });
     parent.postMessage({ ...seen, errors: robotErrors }, "*");
 });

@@ -154,6 +154,7 @@ def check_excerpt(page, seen):
     over = [i for i in range(start, end + 1) if not lines[i] and re.match(r"\S", lines[i + 1])]
     check(over[-1:] == [end], f"{where}: ends with line {end}, where {file} goes on with the same")
     check(over == [end] or (start == 0 and len(shown) <= 60), f"{where}: shows what it is not about: ends {over}")
+    check(seen["entered"], f"{where}: Enter does not move the focus into the excerpt")
     whole, more = seen["frames"]
     check(seen["returns"] is not False, f"{where}: no button leads back from the whole file, or it is there too early")
     check(whole and whole.endswith(f"#note-{name}"), f"{where}: the whole file opens at {whole}")
@@ -212,6 +213,7 @@ def check_shown(pages):
         check(measured == pages[path].widths, f"{path}: measured at {measured} pixels only")
         for size in seen["widths"]:
             check(not size["covered"], f"{path}: at {size['width']} pixels the code covers the link {size['covered']}")
+            check(not size["cut"], f"{path}: at {size['width']} pixels these lines are cut: {size['cut']}")
             check(size["needs"] <= size["width"], f"{path}: needs {size['needs']} pixels of {size['width']}")
         check(not seen.get("missed"), f"{path}: a jump does not show: {seen.get('missed')}")
         for note in seen.get("notes", []):
@@ -241,9 +243,12 @@ def check_shown(pages):
             notes += len(cited)
     before, after, again = seen_of[Path("index.html")]["theme"]
     check(before == again != after, f"the switch between light and dark changes {before} into {after}, and {again}")
-    found = seen_of[Path("index.html")]["found"]
+    found, code = (seen_of[Path("index.html")][kind] for kind in ("found", "foundCode"))
+    check(found["left"], "Escape does not leave the search")
+    found, code = found["links"], code["links"]
     check(len(found) > 3 and "ring" in found[0][1].lower(), f"a search for 'ring all-reduce' finds {found}")
-    for link, _ in found:
+    check(any("stage3_overlap/ddp.c.html#" in link for link, _ in code), f"a search for gradient_ready finds {code}")
+    for link, _ in found + code:
         check_link(pages, Path("index.html"), "a", link.partition(site)[2])
     check(notes > 100, f"only {notes} links to anchors were followed")
     return notes

@@ -69,8 +69,9 @@ static void count_terms(Trainer *trainer, const Batch *batch, bool last)
 
 /* note: train-step
  * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. Returns its summed loss. It is the
- * same for all stages: they differ only inside the three ddp_ calls, and in what they do in the events that
- * replica_backward() raises (from stage 3 on: launch all-reduces). train_step() calls it K times.
+ * same for all stages: they differ only inside the three ddp_ calls, and in what they do in the tape's events (from
+ * stage 3 on: launch collectives, in backward; stage 5: wait for weights, in forward, too). train_step() calls it K
+ * times.
  *
  * note: shadowing
  * A rank that has run out of data (--join) gets micro-batches of 0 samples and treats them as any others: its events
