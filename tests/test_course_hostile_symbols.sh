@@ -2,6 +2,7 @@
 # test_course_hostile_symbols.sh: symbols.sh rejects what no solution needs, and accepts what one may have. In seconds.
 #
 # usage: test_course_hostile_symbols.sh ROOT
+# shellcheck disable=SC2016 # what is quoted is for the compiler
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/lib.sh"
@@ -113,6 +114,7 @@ if "${CC:-cc}" $checked_calls -xc -fsyntax-only - 2>/dev/null <<<'int ddp_x;'; t
         '__attribute__((function_return("keep"))) int ddp_after_update(int i) { return i; }' $checked_calls
 fi
 # A program has no hidden functions: an indirect call may go where endbr64 stands, also in the middle of an instruction.
+# shellcheck disable=SC2086 # a list of words
 if "${CC:-cc}" $checked_calls -xc -fsyntax-only - 2>/dev/null <<<'int ddp_x;'; then
     mkdir "$place/stage1"
     hidden() { # OFFSET: links a program with a store at this offset from a pointer, followed by "syscall; ret"
