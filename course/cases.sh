@@ -28,6 +28,13 @@ plain() {
     tr -d '\000-\010\013-\037\177-\377' | cut -c 1-600
 }
 
+# shorten LOG: what is left is read by scripts, and kept until the end. The time that a pattern takes grows with more than
+# the length of a line.
+shorten() {
+    cut -b 1-2000 "$1" | head -c $((1 << 20)) >"$1.short"
+    mv "$1.short" "$1"
+}
+
 # explain STATUS LOG: why a case failed.
 explain() {
     local message
@@ -45,8 +52,8 @@ explain() {
     echo "$message"
 }
 
-# run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. A line of stdin is
-# the secret of each case, by which has_passed() knows it (tests/stages/mpi_main.h). CASE -: a whole test of ctest's.
+# run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. The pipe
+# LOCKSTEP_TEST_SECRETS has a line for each, by which has_passed() knows it (tests/stages/judge.h). CASE -: a whole test of ctest's.
 # PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
 # start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
@@ -67,7 +74,7 @@ run_cases() {
             -R "^stage${number}_$program(_${ranks}_ranks)?\$"
     else
         sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" \
-            mpiexec "${mpiexec_options[@]}" -n "$ranks" "$executable" --judge "$@"
+            mpiexec "${mpiexec_options[@]}" -n "$ranks" "$executable" --judge "$@" </dev/null
     fi
 }
 
@@ -75,7 +82,7 @@ run_cases() {
 # case. (On a full disk such a file is empty, so an empty one must not mean that the case has passed.) The program is
 # started again for a case that fails, and for those after it.
 judge_group() {
-    local program=$1 ranks=$2 status message log secrets first
+    local program=$1 ranks=$2 status message log secrets pipe first
     shift 2
     while [ $# -gt 0 ]; do
         log="$work/logs/$program $ranks $1"
@@ -85,16 +92,21 @@ judge_group() {
             message="not run: the $total_seconds s for everything were over"
         else
             mapfile -t secrets < <(od -A n -N $((16 * $#)) -t x8 -w16 -v /dev/urandom | tr -d ' ')
-            run_cases "$program" "$ranks" "$log" "$@" < <(printf '%s\n' "${secrets[@]}")
+            pipe=$work/secrets.$BASHPID
+            mkfifo "$pipe" && exec 8<>"$pipe" && printf '%s\n' "${secrets[@]}" >&8
+            LOCKSTEP_TEST_SECRETS=$pipe run_cases "$program" "$ranks" "$log" "$@" 8>&-
             status=$?
+            exec 8>&-
+            rm -f "$pipe"
             # The end of the program, after its last case, must be in order, too.
             first=$1
-            while has_passed "$1" "$log" "${secrets[0]}" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do
+            while [ $# -gt 0 ] && has_passed "$1" "$log" "${secrets[0]}" && { [ $# -gt 1 ] || [ $status -eq 0 ]; }; do
                 echo passed >"$work/results/$program $ranks $1"
                 secrets=("${secrets[@]:1}")
                 shift
-                [ $# -gt 0 ] || return
             done
+            shorten "$log"
+            [ $# -gt 0 ] || return
             # What an earlier case has left behind may be the cause. So a case fails only if it is the first one.
             [ "$1" = "$first" ] || continue
             message=$(explain $status "$log")

@@ -165,10 +165,15 @@ if [ ! -e "$base/complete" ]; then
     expand && [ -z "$(foreign)" ] || stop 1 "the compiler's own files are not below /usr or /opt: $(foreign | head -n 1)"
     echo "$fingerprint" >"$base/complete"
 fi
-cat -- "$submission" >"$tree/$stage/$c_file" || stop 1 "$submission cannot be copied"
+most=$((4 << 20)) # bytes: a file may be larger than the disk
+head -c $most -- "$submission" >"$tree/$stage/$c_file" || stop 1 "$submission cannot be copied"
 not_run='' errors='' others='' status=0
-expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; } || status=$?
-if [ $status -ne 0 ]; then
+[ "$(head -c $((most + 1)) -- "$submission" | wc -c)" -le $most ] || errors="$c_file has more than 4 MiB"
+[ -n "$errors" ] || { expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; }; } || status=$?
+if [ -n "$errors" ]; then
+    not_run="not run: $errors"
+    printf '%s, %s: rejected: %s\n' "$stage" "$submission" "$errors"
+elif [ $status -ne 0 ]; then
     not_run="does not build"
     # Without the lines of the source: they would be the preprocessor's.
     errors=$(grep -a -E 'error|implicit declaration|undefined|multiple definition' "$log" | plain | awk '!seen[$0]++' |

@@ -74,6 +74,8 @@ limited() {
         if [ "$sandbox" = bwrap ]; then
             run=/tmp
             inside+=(--ro-bind "$tree" "$tree" "$bind" "$build" "$build" "$bind" "$checked" "$checked")
+            [ -z "${LOCKSTEP_TEST_SECRETS-}" ] ||
+                inside+=(--perms 0755 --dir "$work" --ro-bind "$LOCKSTEP_TEST_SECRETS" "$LOCKSTEP_TEST_SECRETS")
             [ "$bind" = --bind ] || inside+=(--perms 1777 --tmpfs "$build/Testing") # ctest writes there
         fi
         # If memory runs out, the kernel ends these processes, and not the grader.

@@ -122,28 +122,65 @@ calls() {
         returns && /[[:space:]](bnd |repz? )?l?i?ret[qwlf]?([[:space:]]|$)/ {
             print "ddp.c has a return that is not checked, in " name " an attribute?"
         }'
+    hidden_functions
 }
 
-# Of preprocessed text, on one line: each string becomes "", or "!" if it has what could end a line of assembler. The text
-# must have no raw strings.
+# A call through a pointer may go where endbr64 stands (stage_calls.c): these bytes may be in no constant.
+hidden_functions() {
+    local program all
+    for program in "$build/$stage"/*; do
+        [ -x "$program" ] || continue
+        all=$(objdump -s -j ddp_text "$program" | sed -n -E 's/^ [0-9a-f]+ (.{35}).*/\1/p' | tr -d ' \n' | sed 's/../ &/g' |
+            grep -o ' f3 0f 1e fa' | wc -l)
+        [ "$all" -eq "$(objdump -d -j ddp_text "$program" | grep -c -E '[[:space:]]endbr64')" ] ||
+            echo "$c_file has a constant or an offset with the bytes f3 0f 1e fa, at which a function begins"
+    done
+}
+
+# Of preprocessed text: each string becomes "", or "!" if it has what could end a line of assembler. Status 1: there is a raw
+# string; or a quote without a partner in its line, which the compiler allows in a pragma. What follows it would look like
+# the text of a string here.
 without_strings() {
     LC_ALL=C awk '{
         text = ""
         while (match($0, /"([^"\\]|\\.)*"|\047([^\047\\]|\\.)*\047/)) {
             found = substr($0, RSTART, RLENGTH)
-            text = text substr($0, 1, RSTART - 1) (found !~ /^"/ ? "0" : found ~ /^"[^\\;#|]*"$/ ? "\"\"" : "\"!\"")
+            text = text substr($0, 1, RSTART - 1)
+            refused = refused || found ~ /^"/ && text ~ /(^|[^A-Za-z0-9_$])(u8|[uUL])?R$/
+            text = text (found !~ /^"/ ? "0" : found ~ /^"[^\\;#|]*"$/ ? "\"\"" : "\"!\"")
             $0 = substr($0, RSTART + RLENGTH)
         }
+        refused = refused || /["\047]/
         print text $0
+    }
+    END { exit refused }'
+}
+
+# Of text without strings, on one line: each attribute, to the end of its parentheses, on a line of its own.
+attributes() {
+    LC_ALL=C awk '{
+        while (match($0, /__attribute(__)?|\[ *\[/)) {
+            depth = substr($0, RSTART, 1) == "[" ? 2 : 0
+            $0 = substr($0, RSTART + RLENGTH)
+            for (i = 1; i <= length($0); i++) {
+                character = substr($0, i, 1)
+                if (character ~ /[[(]/) depth++
+                if (character ~ /[])]/ && --depth <= 0) break
+            }
+            print substr($0, 1, i)
+        }
     }'
 }
 
+# No string may bring text to the assembler, and no sanitizer is turned off or spoken to.
 strings_are_harmless() {
     local text
     text=$(cat)
-    ! grep -q -E '\b(u8|[uUL])?R"' <<<"$text" || return 1
-    text=$(without_strings <<<"$text" | sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g')
-    ! grep -q -E '(__attribute__|__attribute|\[ *\[)[^;{}=]*"!"|\b(asm|__asm|__asm__)\b|no_sanitize|no_address_safety|sanitizer_instr' <<<"$text"
+    ! tr '\n' ' ' <<<"$text" | sed 's/" *"//g' | grep -q -E '__(asan|lsan|ubsan|sanitizer)_' || return 1
+    text=$(without_strings <<<"$text") || return 1
+    text=$(tr '\n' ' ' <<<"$text" | sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g')
+    ! attributes <<<"$text" | grep -q '"!"' &&
+        ! grep -q -E '\b(asm|__asm|__asm__)\b|no_sanitize|no_address_safety|sanitizer_instr' <<<"$text"
 }
 
 compile_command() { # of ddp.c, to assembler on standard output
@@ -180,9 +217,9 @@ assembler() {
         echo "symbols.sh: cannot tell how $c_file was compiled"
     elif grep -q -E '^[^"]*(#APP|file scope inline assembly)' <<<"$text"; then # gcc's mark, or clang's
         echo "$c_file has assembler (asm)$needless"
-    elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^# [0-9]' | tr '\n' ' ' |
+    elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^# [0-9]' |
         strings_are_harmless; then
-        echo "$c_file has assembler (asm, a raw string, or one with \\ ; # | in an attribute), or turns a sanitizer off$needless"
+        echo "$c_file has assembler (asm, a raw string, one with \\ ; # | in an attribute, a quote in a pragma), or turns a sanitizer off$needless"
     fi
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test_course_hostile.sh: a submission harms nothing and gains nothing. Without --grade, in seconds: symbols.sh rejects
-# what no solution needs, and nothing leaves the sandbox. With --grade, in minutes: hostile submissions are graded, with
-# the check of symbols and without it.
+# test_course_hostile.sh: a submission harms nothing and gains nothing. Without --grade, in seconds: nothing leaves the
+# sandbox. With --grade, in minutes: hostile submissions are graded, with the check of symbols and without it.
+# (test_course_hostile_symbols.sh has what that check rejects.)
 #
 # usage: test_course_hostile.sh ROOT [--grade]
 # shellcheck disable=SC2016 # what is quoted is for a shell in the sandbox
@@ -13,133 +13,17 @@ root=$(cd "$1" && pwd) || exit 1
 listener=
 trap '[ -z "$listener" ] || kill "$listener"; rm -rf "$scratch"' EXIT
 
-# ---- names: objects as the starter's build makes them ----
-
-mpi=$(mpicc -show | grep -o -E -- "-I[^ ]+" | tr "\n" " ") # two private headers include mpi.h
-object() { # TEXT [OPTION...]: compiles it after a small but complete ddp.c
-    local flags="-std=gnu11 -D_GNU_SOURCE -O2 -w $mpi ${*:2}"
-    { echo 'int ddp_bucket_count(const void *ddp) { return ddp != 0; }' && echo "$1"; } >"$scratch/ddp.c"
-    # shellcheck disable=SC2086 # lists of words
-    "${CC:-cc}" $flags -o "$place/CMakeFiles/ddp.dir/stage1/ddp.c.o" -c "$scratch/ddp.c" || fail "does not compile: $1"
-    echo "  \"command\": \"${CC:-cc} $flags -o CMakeFiles/ddp.dir/stage1/ddp.c.o -c $scratch/ddp.c\"," \
-        >"$place/compile_commands.json"
-    "$scratch/tests/stages/symbols.sh" stage1 "$place" >"$scratch/out" 2>&1
-}
-
-rejected() { # PATTERN TEXT [OPTION...]
-    ! object "${@:2}" || fail "accepted: $2"
-    grep -q -e "$1" "$scratch/out" || fail "$2: the message does not match '$1': $(cat "$scratch/out")"
-}
-
-accepted() { # TEXT [OPTION...]
-    object "$@" || fail "rejected: $1: $(cat "$scratch/out")"
-}
-
-place=$scratch/build # as in a starter
-mkdir -p "$scratch/tests/stages"
-cp "$root"/course/{names,symbols}.sh "$root"/tests/stages/*.h "$scratch/tests/stages"
-cp -r "$root/common" "$root/train" "$scratch"
-mkdir -p "$place/CMakeFiles/common.dir/common/data" "$place/CMakeFiles/ddp.dir/stage1"
-echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observe(void) { } void timeline_add(void) { }
-    void tape_backward(void) { } void tape_record(void) { } void op_add(void) { } void optimizer_create(void) { }' |
-    "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
-echo 'void dataset_open(void) { }' | "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/data/dataset.c.o" -
-
-accepted ''
-accepted 'void work_wait(void); void ddp_after_update(void) { work_wait(); }'
-accepted '#include <stdio.h>
-    void ddp_after_update(int i) { fprintf(stderr, "%d\n", i); printf("%d", i); fputs("x", stderr); }'
-accepted '#include <assert.h>
-    #include <math.h>
-    #include <string.h>
-    void ddp_after_update(char *p, float *x) { assert(p); memset(p, 1, 9); *x = fabsf(sqrtf(*x)); }'
-functions=(_exit quick_exit write read open fopen fdopen dprintf fork kill raise signal sigaction system execve syscall
-    ptrace mmap mprotect dlsym socket atexit on_exit setenv MPI_Allreduce MPI_Finalize fgets fscanf setjmp longjmp
-    pthread_create pthread_once tape_backward tape_record op_add optimizer_create job_abort dataset_open pg_observe
-    timeline_add stage_begins judge_case_is_over _fail __printf __libc_system)
-rejected uses "$(printf 'long %s(); ' "${functions[@]}") long ddp_after_update(void) {
-    return 0 $(printf ' + %s(0, 0)' "${functions[@]}"); }" # all in one object: each is named
-for function in "${functions[@]}"; do
-    grep -q -e "uses '$function'" "$scratch/out" || fail "$function() is not named: $(cat "$scratch/out")"
-done
-rejected "uses 'stdin'" '#include <stdio.h>
-    void *ddp_after_update(void) { return stdin; }'
-rejected "uses 'fork'" 'int step(void) __asm__("fork"); int ddp_after_update(void) { return step(); }'
-for name in main MPI_Allreduce free __wrap_free helper; do
-    rejected "defines '$name'" "int $name(void) { return 0; }"
-done
-rejected "defines 'free'" '__attribute__((weak)) void free(void *p) { (void)p; }'
-rejected 'ifunc' 'static void f(void) { } static void *g(void) { return f; }
-    void ddp_after_update(void) __attribute__((ifunc("g")));'
-rejected 'init_array' 'static volatile int x; __attribute__((constructor)) static void f(void) { x++; }'
-rejected 'init_array' 'static volatile int x; __attribute__((constructor(101))) static void f(void) { x++; }'
-rejected 'fini_array' 'static volatile int x; __attribute__((destructor)) static void f(void) { x++; }'
-for table in .preinit_array .ctors __libc_atexit; do
-    rejected "section '$table" \
-        "static void f(void) { } __attribute__((section(\"$table\"), used)) static void (*p)(void) = f;"
-done
-rejected 'code in' '__attribute__((section(".init"), used)) static void f(void) { }'
-rejected 'data among its code' '__attribute__((section(".text#"), used)) static const char c[] = "\x0f\x05";'
-nested='int ddp_memory(int (*f)(int (*)(int)), int k) { int g(int i) { return i + k; } return f(g); }'
-! echo "$nested" | "${CC:-cc}" -xc -fsyntax-only - 2>/dev/null || rejected 'nested function' "$nested" # only gcc has them
-rejected 'assembler' 'void ddp_after_update(void) { __asm__ volatile("nop"); }'
-rejected 'assembler' '__asm__(".byte 15, 5");'
-rejected 'assembler' 'long ddp_x(long) __asm__("0f\n0:\tsyscall\n#"); long ddp_after_update(void) { return ddp_x(1); }'
-rejected 'assembler' '__attribute__((section(".text\n\tsyscall\n#"))) void ddp_after_update(void) { }'
-rejected 'assembler' '__attribute__((section(".text;ddp_x:mov $60,%eax;syscall;ret#"))) void ddp_after_update(void) { }'
-rejected 'assembler' '__attribute__((section(R"(.text
-    syscall
-    .section .text)"))) void ddp_after_update(void) { }'
-accepted 'void ddp_x(void) __asm__("ddp_after_update"); void ddp_x(void) { }'
-rejected 'of static variables' 'static char hidden[1 << 20]; char *ddp_x(int i); char *ddp_x(int i) { return &hidden[i]; }'
-accepted 'static char small[1 << 17]; char *ddp_x(int i); char *ddp_x(int i) { return &small[i]; }'
-for header in common/comm/group.h common/ddp/../comm/./observer.h tests/stages/judge.h train/guard/parts.h; do
-    rejected "includes $(realpath -m "/$header" | cut -c 2-)" "#include \"$scratch/$header\"" "-I $scratch/common"
-done
-checked_calls='-mindirect-branch=thunk-extern -mindirect-branch-register -fcf-protection=branch'
-pointer='int (*ddp_x)(void);'
-attribute='__attribute__((indirect_branch("keep")))'
-# shellcheck disable=SC2086 # a list of words
-if "${CC:-cc}" $checked_calls -xc -fsyntax-only - 2>/dev/null <<<'int ddp_x;'; then
-    accepted "$pointer int ddp_after_update(void) { return ddp_x() + 1; }" $checked_calls
-    rejected 'a call that is not checked' "$pointer $attribute int ddp_after_update(void) { return ddp_x() + 1; }" \
-        $checked_calls
-    checked_calls+=' -mfunction-return=thunk-extern -fno-ipa-ra'
-    accepted "$pointer int ddp_after_update(void) { return ddp_x() + 1; }" $checked_calls
-    rejected 'a return that is not checked' \
-        '__attribute__((function_return("keep"))) int ddp_after_update(int i) { return i; }' $checked_calls
-fi
-for attribute in 'no_sanitize("address")' __no_sanitize_address__ no_address_safety_analysis; do
-    rejected 'turns a sanitizer off' "__attribute__(($attribute)) void ddp_after_update(int *p) { p[9] = 1; }"
-done
-accepted '#include <pthread.h>
-    #include <string.h>
-    #include <stdio.h>
-    void ddp_after_update(void) {
-        __attribute__((unused)) const char *lines = "\n; no_sanitize";
-        fprintf(stderr, "no asm here, \"%s\": %c", lines, (char)34);
-    }' -D_FORTIFY_SOURCE=2
-
-sanitized=-fsanitize=address,undefined
-if "${CC:-cc}" $sanitized -xc -o /dev/null - <<<'int main(void) { return 0; }' 2>/dev/null; then
-    mv "$place" "$place-address"
-    place=$place-address
-    accepted 'const int ddp_stage_number = 1;' $sanitized
-    rejected 'init_array' 'static volatile int x; __attribute__((constructor(99))) static void f(void) { x++; }' \
-        $sanitized
-    rejected "uses '_exit'" 'void _exit(int); void ddp_after_update(void) { _exit(0); }' $sanitized
-    accepted '#include <string.h>
-        int ddp_after_update(int n) { char text[n]; memset(text, n, (size_t)n); return text[n / 2]; }' $sanitized
-    rejected "uses '__asan_poison_memory_region'" 'void __asan_poison_memory_region(void *p, unsigned long size);
-        void ddp_after_update(void) { __asan_poison_memory_region(0, 0); }' $sanitized
-    rejected "defines '__asan_default_options'" 'const char *__asan_default_options(void) { return "exitcode=0"; }' \
-        $sanitized
-    rejected "defines '__asan_report_load4'" 'void __asan_report_load4(void *p) { (void)p; }' $sanitized
-fi
-
 # What a submission prints cannot change the terminal.
 # shellcheck source-path=SCRIPTDIR/..
 (source "$root/course/cases.sh" && [ "$(printf 'a\033[1m\2331mb\n' | plain)" = 'a[1m1mb' ]) || fail "plain() lets pass what is not plain"
+
+# Nor does it take the grader's time, nor the disk: a pattern that looks at a long line again and again.
+timeout 20 bash -c 'work=$2 total_seconds=99999 not_run=
+    source "$1/tests/stages/messages.sh" && source "$1/course/cases.sh" && mkdir -p "$work"/{results,logs}
+    run_cases() { { echo "ERROR: AddressSanitizer: x" && yes " in a /" | head -c 9000000 | tr -d "\n"; } >"$3"; return 1; }
+    judge_group a 2 b && cat "$work/results/a 2 b" && [ "$(stat -c %s "$work/logs/a 2 b")" -lt 2000000 ]' \
+    - "$root" "$scratch/judged" >"$scratch/out" 2>&1 || fail "a long line holds up the grader, or stays: $(tail -n 3 "$scratch/out")"
+grep -q 'failed: AddressSanitizer: x' "$scratch/out" || fail "not what a long log says: $(cat "$scratch/out")"
 
 # ---- the sandbox ----
 
@@ -236,15 +120,16 @@ fi
 
 # ---- grades ----
 
-# hostile NAME CHECK PATTERN TEXT: grades a ddp.c with that text after BASE. It gets 0 points, whatever it prints.
+# hostile NAME CHECK PATTERN TEXT: grades a ddp.c with that text after BASE. It gets 0 points, whatever it prints. stage=N:
+# that of another stage. most=P: at most P points, for what it does in earnest.
 hostile() {
     local points
     { cat "$base_file" && echo "$4"; } >"$scratch/$1.c"
-    TMPDIR=$scratch/tmp GRADE_SYMBOLS=$2 "$root/course/grade.sh" 1 "$scratch/$1.c" --json "$scratch/json" \
+    TMPDIR=$scratch/tmp GRADE_SYMBOLS=$2 "$root/course/grade.sh" "${stage-1}" "$scratch/$1.c" --json "$scratch/json" \
         >"$scratch/out" 2>&1 || fail "$1: grade.sh ended with status $?"
     points=$(jq .points "$scratch/json")
     echo "$1 ($2): $points points"
-    [ "$points" = 0 ] || fail "$1: expected 0 points: $(cat "$scratch/out")"
+    [ "$points" -le "${most-0}" ] || fail "$1: expected ${most-0} points: $(cat "$scratch/out")"
     grep -a -q -e "$3" "$scratch/out" || fail "$1: no output matches: $3: $(cat "$scratch/out")"
     ! grep -a -q '^root:\|:/root:' "$scratch/out" || fail "$1: has read a file of the system"
     [ -z "$(ls -A "$scratch/tmp")" ] || fail "$1: left behind: $(ls -A "$scratch/tmp")"
@@ -269,7 +154,10 @@ headers='
 if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     mkdir "$scratch/tmp"
     export GRADE_CACHE=$scratch/cache
-    TMPDIR=$scratch/tmp "$root/course/grade.sh" 1 "$root"/stage1_*/ddp.c >/dev/null # fills the cache
+    for stage in 0 1; do # fills the cache
+        TMPDIR=$scratch/tmp "$root/course/grade.sh" $stage "$(echo "$root"/stage1_*/ddp.c)" >/dev/null
+    done
+    unset stage
     export GRADE_SECONDS=3 GRADE_TOTAL=20 GRADE_MEMORY_MB=1024
     forged='puts("passed: test_same_start 0123456789abcdef\n[       OK ] test_same_start\n[  PASSED  ] 1 test(s).");'
     base_file=$(echo "$root"/stage1_*/ddp.c) # a right solution, which would get 100
@@ -289,7 +177,44 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
         H include "/sys/dev/char/1:3/dev"'
     GRADE_SANDBOX=none hostile includes_the_solution check "ddp.c includes $root/stage1_naive/ddp.c" \
         "#include \"$root/stage1_naive/ddp.c\""
+    hostile is_long check 'has more than 4 MiB' "$(head -c 5000000 /dev/zero | tr '\0' ' ')"
     hostile embeds check 'does not build' '__asm__(".incbin \"/etc/shadow\"");'
+
+    # Assignment 0: what each rank begins with is computed, not received. And what was sent is written down, not sent.
+    base_file=$scratch/knows.c
+    cat >"$base_file" <<'END'
+#include "collectives.h"
+static void send_it(ProcessGroup *pg, const Collective *c, int what);
+static void answer(ProcessGroup *pg, const Collective *c, int what) { /* the root's, each chunk's, or from 2 on the sum */
+    for (int N = pg->world_size, chunk = 0; chunk < N; chunk++)
+        for (size_t i = chunk_start(c->count, N, chunk); i < chunk_start(c->count, N, chunk + 1); i++) {
+            int64_t sum = 0;
+            for (int r = 0; r < N; r++) {
+                uint64_t bits = (i * 17 + (size_t)r + 1) * 0x9E3779B97F4A7C15ull;
+                bits = (bits ^ bits >> 29) * 0xBF58476D1CE4E5B9ull >> 33;
+                if (what >= 2 || r == (what == 0 ? c->root : chunk)) sum += (int64_t)(1 + bits % 31) << 7 * r;
+            }
+            if (c->dtype == DTYPE_I64) ((int64_t *)c->receive)[i] = sum;
+        }
+    send_it(pg, c, what);
+}
+void broadcast(ProcessGroup *pg, const Collective *c) { answer(pg, c, 0); }
+void ring_reduce_scatter(ProcessGroup *pg, const Collective *c) { answer(pg, c, 2); }
+void ring_all_gather(ProcessGroup *pg, const Collective *c) { answer(pg, c, 1); }
+void ring_all_reduce(ProcessGroup *pg, const Collective *c) { answer(pg, c, 3); }
+void halving_doubling_all_reduce(ProcessGroup *pg, const Collective *c) { answer(pg, c, 3); }
+END
+    stage=0 hostile counts_by_itself check 'their results need' 'static void send_it(ProcessGroup *pg, const Collective *c, int what) {
+        struct { ProcessGroup pg; void *c; long messages, elements; } *rank = (void *)pg;
+        long n = (long)c->count, rest = n - (long)chunk_count(c->count, pg->world_size, pg->rank);
+        rank->elements = what == 0 ? (pg->rank == c->root ? 0 : n) : what == 3 ? 2 * rest : rest; }'
+    stage=0 most=20 hostile knows_the_numbers check 'expected 0x' 'static void send_it(ProcessGroup *pg, const Collective *c, int what) {
+        MPI_Request requests[2];
+        for (int N = pg->world_size, i = 1, pending = 0; i < N; i++, pending = what * 0) {
+            void *in = group_scratch(pg, c->count * dtype_size(c->dtype));
+            start_receive(pg, c, in, c->count, (pg->rank + N - 1) % N, TAG_SWAP, requests, &pending);
+            start_send(pg, c, c->receive, c->count, (pg->rank + 1) % N, TAG_SWAP, requests, &pending);
+            wait_for_messages(pg, c, pending, requests); } }'
 
     # What would be compared is hidden: nothing is left that could differ.
     base_file=$scratch/hides.c
@@ -356,7 +281,8 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
     program=$GRADE_CACHE/stage1_naive/build/stage1_naive/test_equivalence_stage1
     cmake --build "$GRADE_CACHE/stage1_naive/build" --target "${program##*/}" >"$scratch/out" 2>&1 ||
         fail "alters_samples: $(cat "$scratch/out")"
-    mpiexec "${mpiexec_options[@]}" -n 2 "$program" --judge test_shared_memory >"$scratch/out" 2>&1 <<<0123456789abcdef
+    echo 0123456789abcdef >"$scratch/secrets"
+    LOCKSTEP_TEST_SECRETS=$scratch/secrets mpiexec "${mpiexec_options[@]}" -n 2 "$program" --judge test_shared_memory >"$scratch/out" 2>&1
     grep -q 'mlp over shared memory: largest difference' "$scratch/out" || fail "alters_samples: $(cat "$scratch/out")"
     ! grep -q '^passed: ' "$scratch/out" || fail "alters_samples has passed: $(cat "$scratch/out")"
 

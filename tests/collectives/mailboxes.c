@@ -37,7 +37,7 @@ typedef struct Request {
 } Request;
 
 typedef struct Rank {
-    ProcessGroup pg;
+    ProcessGroup *pg; /* apart, because a student's file gets it, and not what follows here; owned */
     const Collective *collective;
     Traffic traffic;
     const MPI_Request *waits_for;
@@ -83,12 +83,8 @@ static void end_endless(int signal_number)
 static const char *describe(const Request *request)
 {
     static char text[160];
-    if (request->sends)
-        snprintf(text, sizeof text, "its message of %zu elements to rank %d (tag %d)", request->count, request->peer,
-                 request->tag);
-    else
-        snprintf(text, sizeof text, "a message of %zu elements from rank %d (tag %d)", request->count, request->peer,
-                 request->tag);
+    snprintf(text, sizeof text, request->sends ? "its message of %zu elements to rank %d (tag %d)" :
+             "a message of %zu elements from rank %d (tag %d)", request->count, request->peer, request->tag);
     return text;
 }
 
@@ -156,15 +152,16 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
 {
     if (count == 0)
         return;
+    CHECK(pg->rank == turn, "rank %d has changed its group", turn);
     const char *does = sends ? "sends to" : "receives from";
     if (peer < 0 || peer >= world_size)
         mailboxes_fail("a partner that does not exist; N is not always a power of two",
                        "rank %d %s rank %d, and there are ranks 0 to %d", turn, does, peer, world_size - 1);
     Request *request = alloc_or_fault(sizeof *request);
-    *request = (Request){.sends = sends, .rank = pg->rank, .peer = peer, .tag = tag, .count = count,
+    *request = (Request){.sends = sends, .rank = turn, .peer = peer, .tag = tag, .count = count,
                          .bytes = count * dtype_size(c->dtype), .elements = elements};
     expect_unused(request);
-    Traffic *traffic = &ranks[pg->rank].traffic;
+    Traffic *traffic = &ranks[turn].traffic;
     int *only = sends ? &traffic->to : &traffic->from;
     *only = *only == NO_RANK || *only == peer ? peer : SEVERAL_RANKS;
     if (sends) {
@@ -281,12 +278,13 @@ static void run_rank(void)
     }
 #endif
     Rank *rank = &ranks[turn];
-    under_test(&rank->pg, rank->collective);
+    under_test(rank->pg, rank->collective);
     rank->returned = true;
+    CHECK(rank->pg->rank == turn && rank->pg->world_size == world_size, "rank %d has changed its group", turn);
     for (size_t i = 0; i < request_count && rules.strict; i++)
-        if (requests[i]->rank == rank->pg.rank && !requests[i]->waited)
+        if (requests[i]->rank == turn && !requests[i]->waited)
             mailboxes_fail("a request is missing in wait_for_messages(), so buffers are used after the return",
-                           "rank %d has returned, and has not waited for %s", rank->pg.rank, describe(requests[i]));
+                           "rank %d has returned, and has not waited for %s", turn, describe(requests[i]));
     give_turn(&rank->context);
 }
 
@@ -299,9 +297,10 @@ static void *new_stack(void) /* a write beyond its end ends the process */
 
 static void start_rank(Rank *rank, int number, const Collective *collective)
 {
-    if (rank->pg.world_size != world_size) {
-        free(rank->pg.scratch);
-        rank->pg = (ProcessGroup){.rank = number, .world_size = world_size};
+    rank->pg = rank->pg != NULL ? rank->pg : alloc_or_fault(sizeof *rank->pg);
+    if (rank->pg->world_size != world_size) {
+        free(rank->pg->scratch);
+        *rank->pg = (ProcessGroup){.rank = number, .world_size = world_size};
     }
     *rank = (Rank){.pg = rank->pg, .collective = collective,
                    .stack = rank->stack != NULL ? rank->stack : new_stack(), /* that of an earlier call */
@@ -332,8 +331,8 @@ void __wrap_start_receive(ProcessGroup *pg, const Collective *c, void *elements,
 void __wrap_wait_for_messages(ProcessGroup *pg, const Collective *c, int count, MPI_Request *handles);
 void __wrap_wait_for_messages(ProcessGroup *pg, const Collective *c, int count, MPI_Request *handles)
 {
-    (void)c;
-    Rank *rank = &ranks[pg->rank];
+    (void)pg, (void)c;
+    Rank *rank = &ranks[turn];
     rank->waits_for = handles;
     rank->waits_count = count;
     give_turn(&rank->context);

@@ -4,8 +4,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "arrays.h"
+#include "base/check.h"
 #include "collectives.h"
 
 enum { UNWRITTEN = 0xA5, DIGIT_BITS = 7, DIGIT = 127 };
@@ -23,10 +25,13 @@ static const struct {
 
 /* ---- values ---- */
 
+/* Drawn when the program starts: so no file knows what another rank begins with. */
+static uint64_t salt;
+
 /* A number from 0 to limit - 1 for this element of this rank. */
 static unsigned drawn(int rank, size_t i, unsigned limit)
 {
-    uint64_t bits = (i * MOST_RANKS + (size_t)rank + 1) * 0x9E3779B97F4A7C15ull;
+    uint64_t bits = (salt + i * MOST_RANKS + (size_t)rank + 1) * 0x9E3779B97F4A7C15ull;
     return (unsigned)(((bits ^ bits >> 29) * 0xBF58476D1CE4E5B9ull >> 33) % limit);
 }
 
@@ -80,6 +85,7 @@ void trial_run(Trial *trial, Outcome *outcome)
     Collective c[MOST_RANKS];
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
+    CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
     *outcome = (Outcome){.dtype = trial->values == DIGITS ? DTYPE_I64 : DTYPE_F32};
     size_t bytes = trial->count * dtype_size(outcome->dtype);
     for (int rank = 0; rank < trial->ranks; rank++) {

@@ -10,7 +10,7 @@
  * from now on.
  * "--judge NAME ..." is for a grader, which must not believe what a submission prints: the cases run in this order, and
  * after each one that all ranks have passed, rank 0 prints "passed: NAME SECRET", where SECRET is the next line of
- * stdin. A process without the submission decides this, and prints it: judge.h. */
+ * the pipe LOCKSTEP_TEST_SECRETS. A process without the submission decides this, and prints it: judge.h. */
 void tests_choose_case(int argc, char **argv, struct CMUnitTest *tests, size_t count);
 
 /* Called after each judged case; returns when all ranks have called it. NULL: the program has no other ranks. */

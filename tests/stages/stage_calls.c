@@ -350,14 +350,16 @@ _Noreturn void stage_refuse_return(void)
 #define IF_CALL_OF(bytes) "movzwl -" bytes "(%r11), %ecx\nand $0x38ff, %ecx\ncmp $0x10ff, %ecx\nje 9f\n"
 
 /* gcc (-mfunction-return=thunk-extern) makes each return of ddp.c a jump to here. It returns if a call stands before the
- * place: one in libddp.a; or, in the rest of the program, a call of a function of libddp.a, or one through a pointer. */
+ * place: in libddp.a, one by its distance; in the rest of the program, a call of a function of libddp.a, or one through
+ * a pointer. */
 __asm__(".text\n.globl __x86_return_thunk\n__x86_return_thunk:\nmov (%rsp), %r11\n"
         UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r11", "1f") "jmp 2f\n"
         "1: " UNLESS_BETWEEN("__executable_start", "etext", "r11", "8f")
         "2: cmpb $0xe8, -5(%r11)\njne 3f\nmovslq -4(%r11), %r10\nadd %r11, %r10\n"
         UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r10", "4f") "ret\n"
         "4: " UNLESS_BETWEEN("stage_refuse_jump", "stage_end_of_jumps", "r10", "3f") "ret\n"
-        "3: " IF_CALL_OF("2") IF_CALL_OF("3") IF_CALL_OF("4") IF_CALL_OF("6") IF_CALL_OF("7")
+        "3: " UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r11", "5f") "jmp 8f\n"
+        "5: " IF_CALL_OF("2") IF_CALL_OF("3") IF_CALL_OF("4") IF_CALL_OF("6") IF_CALL_OF("7")
         "8: and $-16, %rsp\ncall stage_refuse_return\n9: ret\n");
 
 #endif
