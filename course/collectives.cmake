@@ -18,6 +18,7 @@ add_library(common STATIC ${common})
 target_link_libraries(common PUBLIC MPI::MPI_C Threads::Threads m)
 add_library(collectives STATIC collectives/collectives.c)
 target_link_libraries(collectives PUBLIC common)
+target_compile_options(collectives PRIVATE -fstack-clash-protection) # tests/collectives/arrays.c
 
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/collectives)
 @COMMON@

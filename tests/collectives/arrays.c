@@ -25,6 +25,7 @@ typedef struct Array {
 
 static Array arrays[MOST_RANKS][ARRAY_NAMES];
 static const char *const names[] = {[RECEIVE] = "receive", [SEND] = "send"};
+static unsigned char *stacks[MOST_RANKS]; /* their first page cannot be used */
 static int whose_turn = EVERYBODY;
 
 static bool lies_in(const unsigned char *address, const unsigned char *start, const unsigned char *end)
@@ -53,6 +54,10 @@ static void report_use(int rank, ArrayName name, const unsigned char *address)
 static void on_fault(int signal_number, siginfo_t *fault, void *context)
 {
     (void)context;
+    const unsigned char *stack = whose_turn == EVERYBODY ? NULL : stacks[whose_turn];
+    if (stack != NULL && lies_in(fault->si_addr, stack, stack + PAGE))
+        mailboxes_fail("large local arrays, or an endless recursion: buffers come from group_scratch()",
+                       "rank %d's stack of %zu MiB is full", whose_turn, STACK_BYTES >> 20);
     for (int rank = 0; rank < MOST_RANKS; rank++)
         for (int name = 0; name < ARRAY_NAMES; name++)
             report_use(rank, (ArrayName)name, fault->si_addr);
@@ -85,6 +90,16 @@ void array_expect_guards(int rank, ArrayName name)
     if (!is_guarded(array->end, behind))
         mailboxes_fail("a wrong count or start of a chunk", "rank %d has written beyond the end of %s", rank,
                        names[name]);
+}
+
+/* collectives.c is compiled with -fstack-clash-protection: it cannot leap over the page. */
+void *array_stack(int rank)
+{
+    if (stacks[rank] == NULL) {
+        stacks[rank] = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK((void *)stacks[rank] != MAP_FAILED && mprotect(stacks[rank], PAGE, PROT_NONE) == 0, "no memory for a stack");
+    }
+    return stacks[rank];
 }
 
 /* ---- whose they are ---- */

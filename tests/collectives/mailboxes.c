@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/time.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -20,8 +19,6 @@
 #include <sanitizer/common_interface_defs.h>
 #endif
 
-#define STACK_BYTES ((size_t)4 << 20)
-
 enum { UNWRITTEN = 0xA5, FIRST_REQUEST = 1000, MOST_SECONDS = 30, NOBODY = -1 };
 
 /* A send or a receive. The two of one message are each other's partner. */
@@ -31,7 +28,7 @@ typedef struct Request {
     size_t count, bytes;
     unsigned char *elements; /* the student's; of a send, as they are now */
     unsigned char *copy;     /* of a send: as they were when it was started; owned */
-    int hops;                /* of a send */
+    int hops;                /* 1 more than the rank had when it was started */
     struct Request *partner; /* NULL: the other rank has not started it */
     bool waited;
 } Request;
@@ -44,7 +41,7 @@ typedef struct Rank {
     int waits_count; /* 0: it does not wait */
     bool returned;
     ucontext_t context; /* where it goes on */
-    void *stack;        /* owned */
+    void *stack;        /* owned by arrays.c */
 } Rank;
 
 static Rank ranks[MOST_RANKS];
@@ -53,7 +50,7 @@ static CollectiveFunction *under_test;
 static Rules rules;
 static Rng rng;
 static Request **requests; /* in the order of the calls; owned */
-static size_t request_count;
+static size_t request_count, first_open; /* all before this one have partners */
 static ucontext_t test; /* the context of mailboxes_run() */
 static char call[160];
 
@@ -118,7 +115,9 @@ static bool can_run(const Rank *rank)
 
 static void find_partner(Request *request)
 {
-    for (size_t i = 0; i < request_count && request->partner == NULL; i++) {
+    while (first_open < request_count && requests[first_open]->partner != NULL)
+        first_open++;
+    for (size_t i = first_open; i < request_count && request->partner == NULL; i++) {
         Request *other = requests[i];
         if (other->partner != NULL || other->sends == request->sends || other->rank != request->peer ||
             other->peer != request->rank || other->tag != request->tag)
@@ -159,7 +158,8 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
                        "rank %d %s rank %d, and there are ranks 0 to %d", turn, does, peer, world_size - 1);
     Request *request = alloc_or_fault(sizeof *request);
     *request = (Request){.sends = sends, .rank = turn, .peer = peer, .tag = tag, .count = count,
-                         .bytes = count * dtype_size(c->dtype), .elements = elements};
+                         .bytes = count * dtype_size(c->dtype), .elements = elements,
+                         .hops = ranks[turn].traffic.hops + 1};
     expect_unused(request);
     Traffic *traffic = &ranks[turn].traffic;
     int *only = sends ? &traffic->to : &traffic->from;
@@ -167,7 +167,6 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
     if (sends) {
         request->copy = alloc_or_fault(request->bytes);
         memcpy(request->copy, elements, request->bytes);
-        request->hops = traffic->hops + 1;
         traffic->messages++;
         traffic->elements += (long)count;
     } else
@@ -177,6 +176,12 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
     find_partner(request);
     handles[(*pending)++] = (MPI_Request)(intptr_t)(FIRST_REQUEST + request_count);
     requests[request_count++] = request;
+}
+
+static void note_hops(const Request *request, int hops)
+{
+    Traffic *traffic = &ranks[request->rank].traffic;
+    traffic->hops = hops > traffic->hops ? hops : traffic->hops;
 }
 
 /* It was waited for, and is done. */
@@ -189,11 +194,13 @@ static void finish(Request *request)
                        "rank %d has changed the elements of %s while it was under way", request->rank,
                        describe(request));
     request->waited = true;
-    if (request->sends)
+    if (rules.stored_bytes == 0)
+        note_hops(request, request->hops);
+    if (request->sends && rules.stored_bytes > 0)
         return;
-    memcpy(request->elements, request->partner->copy, request->bytes);
-    Traffic *traffic = &ranks[request->rank].traffic;
-    traffic->hops = request->partner->hops > traffic->hops ? request->partner->hops : traffic->hops;
+    note_hops(request, request->partner->hops);
+    if (!request->sends)
+        memcpy(request->elements, request->partner->copy, request->bytes);
 }
 
 /* ---- turns ---- */
@@ -288,13 +295,6 @@ static void run_rank(void)
     give_turn(&rank->context);
 }
 
-static void *new_stack(void) /* a write beyond its end ends the process */
-{
-    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(stack != MAP_FAILED && mprotect(stack, 4096, PROT_NONE) == 0, "no memory for a stack");
-    return stack;
-}
-
 static void start_rank(Rank *rank, int number, const Collective *collective)
 {
     rank->pg = rank->pg != NULL ? rank->pg : alloc_or_fault(sizeof *rank->pg);
@@ -303,7 +303,7 @@ static void start_rank(Rank *rank, int number, const Collective *collective)
         *rank->pg = (ProcessGroup){.rank = number, .world_size = world_size};
     }
     *rank = (Rank){.pg = rank->pg, .collective = collective,
-                   .stack = rank->stack != NULL ? rank->stack : new_stack(), /* that of an earlier call */
+                   .stack = array_stack(number),
                    .traffic = {.to = NO_RANK, .from = NO_RANK}};
     getcontext(&rank->context);
     rank->context.uc_stack = (stack_t){.ss_sp = rank->stack, .ss_size = STACK_BYTES};
@@ -377,7 +377,7 @@ void mailboxes_run(int count, const Rules *the_rules, const char *what, Collecti
     under_test = function;
     rng_seed(&rng, rules.seed);
     world_size = count;
-    request_count = 0;
+    request_count = first_open = 0;
     turn = NOBODY;
     signal(SIGPROF, end_endless);
     setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = MOST_SECONDS}, NULL); /* of a processor */

@@ -12,7 +12,7 @@
 
 #include "comm/messages.h"
 
-enum { MOST_RANKS = 17 };
+enum { MOST_RANKS = 67 };
 
 typedef struct Rules {
     size_t stored_bytes; /* a longer message is done only when its receiver has started to receive it */
@@ -24,7 +24,8 @@ typedef struct Rules {
 /* What one rank has sent. */
 typedef struct Traffic {
     long messages, elements;
-    int hops;         /* most messages one after the other, up to one that this rank has got */
+    int hops;         /* most messages one after the other, up to one that this rank has got. stored_bytes 0: also of
+                       * those that it has sent, and a message cannot travel before both ranks have started it */
     int to, from;     /* the only rank that it has sent to, or got something from; NO_RANK, SEVERAL_RANKS */
 } Traffic;
 enum { NO_RANK = -1, SEVERAL_RANKS = -2 };

@@ -74,6 +74,8 @@ static void fill(const Trial *trial, int rank, void *array)
     for (size_t i = 0; i < trial->count; i++)
         if (trial->values == DIGITS)
             ((int64_t *)array)[i] = digit(rank, i);
+        else if (trial->values == WHOLE)
+            ((int32_t *)array)[i] = (int32_t)small_number(trial, rank, i);
         else
             ((float *)array)[i] = small_number(trial, rank, i);
 }
@@ -82,11 +84,12 @@ static void fill(const Trial *trial, int rank, void *array)
 
 void trial_run(Trial *trial, Outcome *outcome)
 {
-    Collective c[MOST_RANKS];
+    const DType dtypes[] = {[DIGITS] = DTYPE_I64, [FRACTIONS] = DTYPE_F32, [ONE_NAN] = DTYPE_F32, [WHOLE] = DTYPE_I32};
+    Collective c[MOST_RANKS], before[MOST_RANKS];
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
     CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
-    *outcome = (Outcome){.dtype = trial->values == DIGITS ? DTYPE_I64 : DTYPE_F32};
+    *outcome = (Outcome){.dtype = dtypes[trial->values]};
     size_t bytes = trial->count * dtype_size(outcome->dtype);
     for (int rank = 0; rank < trial->ranks; rank++) {
         outcome->receive[rank] = array_new(rank, RECEIVE, bytes);
@@ -106,7 +109,11 @@ void trial_run(Trial *trial, Outcome *outcome)
         length += snprintf(what + length, sizeof what - (size_t)length, ", in place");
     if (trial->op == REDUCE_MAX)
         snprintf(what + length, sizeof what - (size_t)length, ", maximum");
+    memcpy(before, c, sizeof before);
     mailboxes_run(trial->ranks, &trial->rules, what, collectives[trial->kind].function, c, outcome->traffic);
+    if (memcmp(before, c, (size_t)trial->ranks * sizeof *c) != 0)
+        mailboxes_fail("the Collective is const, and a caller may use it again: change a copy",
+                       "a rank has changed the Collective that it was given");
     for (int rank = 0; rank < trial->ranks; rank++) {
         array_expect_guards(rank, RECEIVE);
         if (!in_place)
@@ -242,7 +249,9 @@ void expect_numbers(const Trial *trial, const Outcome *outcome)
     for (int rank = 0; rank < trial->ranks; rank++)
         for (size_t i = 0; i < trial->count; i++)
             if (trial->kind != REDUCE_SCATTER || chunk_of(trial, i) == rank)
-                expect_number(trial, rank, i, ((const float *)outcome->receive[rank])[i]);
+                expect_number(trial, rank, i, trial->values == WHOLE
+                                                  ? (float)((const int32_t *)outcome->receive[rank])[i]
+                                                  : ((const float *)outcome->receive[rank])[i]);
 }
 
 /* Of each element, N - 1 messages bring what the ranks have to one of them, and N - 1 bring the sum to the others. */

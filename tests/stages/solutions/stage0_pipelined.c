@@ -95,7 +95,7 @@ void ring_all_gather(ProcessGroup *pg, const Collective *c)
 {
     int N = pg->world_size, next = (pg->rank + 1) % N, previous = (pg->rank + N - 1) % N, pending = 0, sent = 0;
     size_t start = chunk_start(c->count, N, pg->rank), count = chunk_count(c->count, N, pg->rank);
-    MPI_Request arriving[64], leaving[64];
+    MPI_Request arriving[N], leaving[N];
     memmove(place(c->receive, c, start), place(c->send, c, start), count * dtype_size(c->dtype));
     for (int step = 0; step < N - 1; step++) {
         int chunk = (pg->rank + 2 * N - 1 - step) % N;
