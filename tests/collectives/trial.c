@@ -176,8 +176,11 @@ static _Noreturn void fail_value(const Trial *trial, int rank, int chunk, size_t
     for (size_t j = 0; j < trial->count; j++)
         if (actual == expected(trial, chunk, j))
             mailboxes_fail("a wrong start of a chunk", "%s is what belongs at element %zu", where, j);
-    mailboxes_fail("a wrong start or count of a chunk", "%s is %#llx, expected %#llx (%d bits for each rank)", where,
-                   (unsigned long long)actual, (unsigned long long)expected(trial, chunk, i), DIGIT_BITS);
+    const int64_t want = expected(trial, chunk, i);
+    const bool near = sum && actual - want < DIGIT && want - actual < DIGIT;
+    mailboxes_fail(near ? "numbers are added in a type that rounds: use combine()" : "a wrong start or count of a chunk",
+                   "%s is %#llx, expected %#llx (%d bits for each rank)", where, (unsigned long long)actual,
+                   (unsigned long long)want, DIGIT_BITS);
 }
 
 void expect_values(const Trial *trial, const Outcome *outcome)

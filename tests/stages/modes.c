@@ -17,12 +17,12 @@ typedef struct Row {
     int value[FACTORS];
 } Row;
 
-/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 24 of large ones. */
+/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 40 of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
 enum { LARGEST_WIDTH = 1040 }; /* 2^20 elements */
 enum { IN_MEMORY = 1 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
-static const int branches_of[] = {8, 14, 1, 32, 64, 129, 23};
+static const int branches_of[] = {8, 14, 1, 32, 64, 129, 39};
 
 /* How many values each factor has for this stage and choice. */
 static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
@@ -118,11 +118,12 @@ static void set_title(Mode *mode, const Row *row)
 {
     const char *const buckets[] =
         {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
-         "33 buckets", "65 buckets", "130 buckets", "24 buckets"};
+         "33 buckets", "65 buckets", "130 buckets", "40 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
-    const char *groups = mode->options.shard_ranks > 0 ? "--shard-ranks 2, " : "";
+    const char *groups = mode->options.shard_ranks == 2 ? "--shard-ranks 2, "
+                         : mode->options.shard_ranks == 1 ? "--shard-ranks 1, " : "";
     snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s%s, %s", level,
              groups, LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
              mode->options.codec->name, mode->micro_batches, mode->unused ? ", unused parameters" : "",
@@ -132,9 +133,11 @@ static void set_title(Mode *mode, const Row *row)
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
 
+/* What the stage has given back is counted in such a mode, and MPI keeps some memory of its own sums. */
 static bool is_large_and_plain(const Row *row)
 {
-    return branches_of[row->value[BUCKETS]] == 1 && row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] == 0;
+    return branches_of[row->value[BUCKETS]] == 1 &&
+           row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] + row->value[ALGORITHM] == 0;
 }
 
 /* width: 0, or that of all weights. */
@@ -172,11 +175,11 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
 }
 
 /* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
-static void add_to_mode(Mode *mode, bool groups, int *modes_with_unused)
+static void add_to_mode(Mode *mode, int group, int *modes_with_unused)
 {
     mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;
-    mode->options.shard_ranks = groups ? 2 : 0;
-    mode->large = mode->large && (!groups || mode->options.codec->dtype == DTYPE_F32);
+    mode->options.shard_ranks = group;
+    mode->large = mode->large && (group == 0 || mode->options.codec->dtype == DTYPE_F32);
 }
 
 /* What is no number would hide what comes after it. */
@@ -209,7 +212,7 @@ static void make_a_large_one_plain(Row *rows, int count)
 {
     for (int i = 0; i < count; i++)
         if (branches_of[rows[i].value[BUCKETS]] == 1) {
-            rows[i].value[TYPE] = rows[i].value[MICRO_BATCHES] = rows[i].value[UNUSED] = 0;
+            rows[i].value[TYPE] = rows[i].value[MICRO_BATCHES] = rows[i].value[UNUSED] = rows[i].value[ALGORITHM] = 0;
             return;
         }
 }
@@ -258,7 +261,10 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             const bool largest = !has_largest && is_large_and_plain(&rows[i]);
             has_largest = has_largest || largest;
             modes[made] = mode_of(&rows[i], largest ? LARGEST_WIDTH : choice.width, rng_bits(&rng));
-            add_to_mode(&modes[made], choice.groups && ranks == 4 && i < total - drawn, &modes_with_unused);
+            /* Ranks that divide the shards. A group of one divides nothing, but there are other groups. */
+            const bool groups = choice.groups && i < total - drawn;
+            add_to_mode(&modes[made], groups && ranks == 4 ? 2 : groups && ranks == 2 && i % 4 == 3 ? 1 : 0,
+                        &modes_with_unused);
             set_title(&modes[made++], &rows[i]);
         }
     if (ranks <= 2)

@@ -37,7 +37,7 @@ typedef struct ModeChoice {
     bool ordered; /* only algorithms that add in rank order */
     bool large_one; /* one or two ranks: a mode of large buckets has 2^20 elements in each; without it, there may be none */
     bool events;  /* fewer later steps */
-    bool groups;  /* stage 5, on 4 ranks: most modes divide the shards among two ranks, not all */
+    bool groups;  /* stage 5: on 4 ranks most modes divide the shards among two ranks, on 2 ranks some among one */
     bool several; /* buckets, always */
     bool accumulates; /* several micro-batches, always */
     int width; /* 0: small */

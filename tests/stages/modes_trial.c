@@ -141,7 +141,8 @@ static void expect_weights_of_its_own(const Trial *trial)
 
 void trial_free(Trial *trial)
 {
-    ddp_destroy(trial->ddp);
+    if (trial->ddp != NULL)
+        ddp_destroy(trial->ddp);
     if (trial->keeps_weights)
         expect_weights_of_its_own(trial);
     for (int i = 0; i < trial->whole.parameters.count; i++)
@@ -223,8 +224,7 @@ static void compute_expected(Trial *trial, int step)
     free(sum);
 }
 
-/* Of a sum of such a size. What 16 bits cannot hold of a number is at most this part of it; fp16's least numbers are 6e-8
- * apart. */
+/* Of a sum of such a size: the part that 16 bits cannot hold. fp16's least numbers are 6e-8 apart. */
 static float tolerance(const Trial *trial, float size, int step)
 {
     const DType dtype = trial->mode->options.codec->dtype;
@@ -240,8 +240,8 @@ static const char *usual_cause(float got, float want, bool rounding)
     if (got == 0)
         return "the bucket was not sent, or was made again after the sum";
     if (rounding)
-        return "each rank's own sum over micro-batches is rounded once, as options.codec says, when it is sent; the "
-               "factor comes after the sum";
+        return "each rank's own sum over micro-batches is rounded once, as options.codec says (ties to even), when it is "
+               "sent; the factor comes after the sum";
     return "a rank's part of the sum is missing, is of an earlier step or another bucket (memory that both are sent "
            "from), was sent before it was complete, or is scaled by another step's factor";
 }

@@ -2,8 +2,9 @@
  * collectives each step has had, and a hash of the weights. Branch 3 is left out by rank 0, branch 4 by all, and branch
  * 1 by all ranks but 0. test_static_graph.sh compares.
  *
- * usage: static_graph find|static MICRO_BATCHES ZERO [more|less]     ZERO: stage 5's level
- *                  more: from step 2 on, rank 0 uses branch 3; less: from step 2 on, it does not use branch 2 */
+ * usage: static_graph find|static MICRO_BATCHES ZERO [more|first|less]     ZERO: stage 5's level
+ *                  more: from step 2 on, rank 0 uses branch 3; first: in the first micro-batch only; less: from step 2 on,
+ *                  it does not use branch 2 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,24 @@
 
 enum { STEPS = 4 };
 
-static void train_step(Ddp *ddp, Branches *branches, const BranchPlan *plan, int rank, long step, int micro_batches)
+static void choose_branches(BranchPlan *plan, int rank, bool less, bool more)
 {
+    plan->left_out[1] = rank != 0;
+    plan->left_out[2] = rank == 0 && less;
+    plan->left_out[3] = rank == 0 && !more;
+    plan->left_out[4] = true;
+}
+
+static void train_step(Ddp *ddp, Branches *branches, const char *change, int rank, long step, int micro_batches)
+{
+    BranchPlan plan = branches_plan(rank);
     for (int k = 0; k < micro_batches; k++) {
+        const bool changed = step >= 2 && (k == 0 || strcmp(change, "first") != 0);
+        const bool less = strcmp(change, "less") == 0;
+        choose_branches(&plan, rank, changed && less, changed && !less && *change != '\0');
         ddp_before_forward(ddp, k + 1 == micro_batches);
         tape_begin(&branches->tape, true);
-        Tensor *loss = branches_loss(branches, plan, rank, step * micro_batches + k);
+        Tensor *loss = branches_loss(branches, &plan, rank, step * micro_batches + k);
         ddp_before_backward(ddp, loss);
         tape_backward(&branches->tape, loss, 1);
         ddp_after_backward(ddp, 0.01f);
@@ -43,7 +56,6 @@ int main(int argc, char **argv)
                                 .find_unused_parameters = true, .static_graph = strcmp(argv[1], "static") == 0,
                                 .rebuild_buckets = true, .zero = atoi(argv[3])};
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
-    BranchPlan plan = branches_plan(rank);
     Branches branches;
     Optimizer optimizer;
     branches_create(&branches, 1);
@@ -53,11 +65,7 @@ int main(int argc, char **argv)
     for (long step = 0; step < STEPS; step++) {
         const long before = pg_counters(pg).collectives;
         job_set_step(step);
-        plan.left_out[1] = rank != 0;
-        plan.left_out[2] = rank == 0 && step >= 2 && strcmp(change, "less") == 0;
-        plan.left_out[3] = rank == 0 && !(step >= 2 && strcmp(change, "more") == 0);
-        plan.left_out[4] = true;
-        train_step(ddp, &branches, &plan, rank, step, micro_batches);
+        train_step(ddp, &branches, change, rank, step, micro_batches);
         optimizer_step(&optimizer, 0.1f);
         parameters_zero_gradients(&branches.parameters);
         ddp_after_update(ddp);

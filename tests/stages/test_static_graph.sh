@@ -56,6 +56,7 @@ for ranks in 2 3; do
         same_as_found
     done
     changed more 'uses branch3\.\(weight\|bias\), which the first one did not use'
+    changed first 'uses branch3\.\(weight\|bias\), which the first one did not use'
     changed less 'does not use branch2\.weight, which the first one used'
 done
 if [[ $program =~ stage5$ ]]; then

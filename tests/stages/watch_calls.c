@@ -14,12 +14,18 @@
 static int started;                       /* sums of buckets, in this backward pass */
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
 static int asked; /* in that event: calls of work_test() that said no */
+static int said_no;                       /* the same, in this backward pass */
 static bool in_before_backward;           /* ddp_before_backward() is running */
 char watch_title[224];
 
 int calls_started(void)
 {
     return started;
+}
+
+int calls_said_no(void)
+{
+    return said_no;
 }
 
 void calls_must_not_wait(const Parameter *in)
@@ -44,7 +50,8 @@ static void check_does_not_wait(const char *call)
     if (must_not_wait_in != NULL)
         fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward waits until every rank has "
                  "sent this bucket: nothing is hidden. Start it in an event, with a function that ends in _async(), and "
-                 "wait for it in ddp_after_backward()%s", job_rank(), call, must_not_wait_in->name, watch_title);
+                 "wait for it %s%s", job_rank(), call, must_not_wait_in->name,
+                 LOCKSTEP_STAGE < 5 ? "in ddp_after_backward()" : "in gradient_needed() or ddp_after_backward()", watch_title);
 }
 
 /* Checks only calls that wait in every case, so that the result does not depend on which rank is faster. */
@@ -91,7 +98,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 
 void calls_forget(void)
 {
-    started = 0;
+    started = said_no = 0;
     memset(early, 0, sizeof early);
 }
 
@@ -213,6 +220,7 @@ bool __wrap_work_test(Work *work)
     const bool done = __real_work_test(work);
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
+    said_no += !done;
     if (must_not_wait_in != NULL && !done && ++asked > 2 * (started + gathers) + 2)
         check_does_not_wait("work_test(), again and again for the same collective,");
     return done;

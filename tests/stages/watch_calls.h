@@ -5,6 +5,7 @@
 #include "watch.h"
 
 int calls_started(void); /* all-reduces, or, in stage 5, reduce-scatters */
+int calls_said_no(void); /* answers of work_test(): not done yet */
 void calls_forget(void); /* before each backward pass */
 
 /* From now on, a call that waits for other ranks fails, and names the parameter in whose event it was made. NULL: no
