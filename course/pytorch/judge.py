@@ -106,7 +106,7 @@ def judge(path, name, stage, only=None):
     begin = time.monotonic()
     context = multiprocessing.get_context("fork")  # PyTorch is imported once, here; the student's file on ranks only
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans of the ranks become the judge's children
-    failed, seen, silent = {}, set(), SILENT
+    lines, failed, seen, silent = stages.table()[stage], {}, set(), SILENT  # read before a class can write there
     for case in stages.cases(stage):
         tried = set(case["checks"])
         if only is not None and not only & tried or tried <= set(failed) or time.monotonic() > begin + TOTAL:
@@ -116,7 +116,7 @@ def judge(path, name, stage, only=None):
             silent = AGAIN if " hangs, " in message else silent
             failed.setdefault(check, message)
     items = []
-    for points, names, idea, read in stages.table()[stage]:
+    for points, names, idea, read in lines:
         messages = [failed.get(n, f"{n} was not tried: no time is left") for n in names if n in failed or n not in seen]
         items.append({"points": 0 if messages else points, "of": points, "idea": idea, "passed": not messages,
                       "message": messages[0] if messages else "", "read": read, "checks": names})
