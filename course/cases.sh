@@ -53,7 +53,8 @@ explain() {
 }
 
 # run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. The pipe
-# LOCKSTEP_TEST_SECRETS has a line for each, by which has_passed() knows it (tests/stages/judge.h). CASE -: a whole test of ctest's.
+# LOCKSTEP_TEST_SECRETS has a line for each, by which has_passed() knows it (tests/stages/judge.h). CASE -: a whole test
+# of ctest's.
 # PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
 # start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {

@@ -156,7 +156,7 @@ without_strings() {
     END { exit refused }'
 }
 
-# Of text without strings, on one line: each attribute, to the end of its parentheses, on a line of its own.
+# Reads one line of text without strings. Prints each attribute, up to its last parenthesis, as a line.
 attributes() {
     LC_ALL=C awk '{
         while (match($0, /__attribute(__)?|\[ *\[/)) {

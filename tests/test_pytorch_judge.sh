@@ -35,7 +35,7 @@ grep -q '"max_score"' "$scratch/out" || fail "results.py does not read the judge
 
 # A class that hangs in one case loses its line, and leaves no process behind: neither a child nor one that has left
 # its session. Another, which ends while its child lives on, is not waited for.
-# Its file imports another of its own, which has the name of a file of the judge.
+# The class's file imports a file of the student's that is named like one of the judge's.
 echo 'from right import Naive' >"$scratch/group.py"
 cat >"$scratch/hangs.py" <<END
 import os, subprocess, sys, time

@@ -245,8 +245,7 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 }
 
 /* note: enqueue
- * Appends the collective to the queue, and wakes the thread unless it is quick. The caller goes on, and leaves its
- * buffers alone. */
+ * Appends the collective to the queue; wakes the thread unless it is quick. The caller leaves its buffers alone. */
 static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)

@@ -133,7 +133,7 @@ static void set_title(Mode *mode, const Row *row)
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
 
-/* What the stage has given back is counted in such a mode, and MPI keeps some memory of its own sums. */
+/* Not with MPI's sums: in such a mode, test_modes.c counts what a stage has not given back, and MPI also keeps memory. */
 static bool is_large_and_plain(const Row *row)
 {
     return branches_of[row->value[BUCKETS]] == 1 &&

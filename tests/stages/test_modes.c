@@ -235,7 +235,8 @@ static void expect_told(void)
                  pg_rank(pg), held - held_before, told.gradients, told.buffers, to_tell->mode->title);
 }
 
-/* Sums may have memory only while they are under way. MPI also has some then, and nobody can tell of that. */
+/* Some stages allocate memory for sums when they launch them, and free it after the wait. MPI does so, too, and a stage
+ * cannot tell of that. */
 static void expect_told_under_way(void)
 {
     if (to_tell != NULL && to_tell->mode->algorithm != ALLREDUCE_MPI)

@@ -120,7 +120,8 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
         print_gradients(replica, resolved, pg_algorithm(pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
-               options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(pg), options->ddp.zero >= 2 ? ", of the gradients" : "",
+               options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(pg),
+               options->ddp.zero >= 2 ? ", of the gradients" : "",
                options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
