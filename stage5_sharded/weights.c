@@ -120,6 +120,7 @@ void weights_after_update(Weights *weights)
 
 void weights_begin_micro_batch(Weights *weights)
 {
+    gathers_forget_reads(weights->shards); /* of an evaluation, too */
     if (weights->everything && weights->shards->zero == 3)
         weights_end_micro_batch(weights, false);
     weights->everything = false;
@@ -134,7 +135,9 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
     if (weights->shards->zero < 3)
         return;
     drop_others(weights, NULL, 0);
-    if (!weights->complete && weights->length > 0) {
+    if (weights->complete)
+        gathers_check_types(weights->shards);
+    else if (weights->length > 0) {
         gathers_choose_types(weights->shards); /* what reads each weight is known by now */
         weights->complete = true;
     }

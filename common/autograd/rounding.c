@@ -34,6 +34,12 @@ DType parameter_read_as(const Parameter *parameter)
     return parameter->reads == parameter->product_reads ? parameter->rounded.dtype : DTYPE_F32;
 }
 
+void parameter_forget_reads(Parameter *parameter)
+{
+    parameter->reads = 0;
+    parameter->product_reads = 0;
+}
+
 static const void *rounded_weight(Parameter *parameter, DType precision)
 {
     RoundedCopy *copy = &parameter->rounded;

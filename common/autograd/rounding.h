@@ -25,8 +25,10 @@ const void *rounded_gradient(Tape *tape, Tensor *out);
 /* Frees the parameter's copy. The next product makes a new one. */
 void parameter_drop_copy(Parameter *parameter);
 
-/* bf16 or f16 if nothing but matrix products has read the parameter, rounded to this type. Else float32. */
+/* bf16 or f16 if nothing but matrix products has read the parameter, rounded to this type. Else float32. Reads count
+ * from the parameter's start, or from the last parameter_forget_reads(). */
 DType parameter_read_as(const Parameter *parameter);
+void parameter_forget_reads(Parameter *parameter);
 
 /* Finds the first parameter whose copy is marked as up to date but differs from the rounded value: some code wrote the
  * value and did not call parameter_changed(). NULL: there is none. Slow: compares all numbers. */

@@ -2,6 +2,7 @@
 #include "ddp/gathers.h"
 
 #include "autograd/rounding.h"
+#include "base/check.h"
 #include "device/device.h"
 
 typedef void (*Convert)(float *weights, void *sent, DType type, int64_t count);
@@ -39,6 +40,13 @@ static size_t convert_shard(const ShardedBucket *bucket, int rank, float *shard,
     return bytes;
 }
 
+void gathers_forget_reads(Shards *shards)
+{
+    for (int b = 0; b < shards->count; b++)
+        for (int i = 0; i < shards->buckets[b].count; i++)
+            parameter_forget_reads(shards->buckets[b].parameters[i]);
+}
+
 /* An all-gather takes equally much of each rank, but the ranks' shards hold different parameters. So all messages are
  * as long as the longest one. */
 void gathers_choose_types(Shards *shards)
@@ -56,6 +64,19 @@ void gathers_choose_types(Shards *shards)
             bucket->message_bytes = bytes > bucket->message_bytes ? bytes : bucket->message_bytes;
         }
     }
+}
+
+void gathers_check_types(const Shards *shards)
+{
+    for (int b = 0; b < shards->count; b++)
+        for (int i = 0; i < shards->buckets[b].count; i++) {
+            const DType sent = shards->buckets[b].types[i];
+            const Parameter *parameter = shards->buckets[b].parameters[i];
+            CHECK(sent == DTYPE_F32 || parameter->reads == 0 || parameter_read_as(parameter) == sent,
+                  "parameter %s was gathered in %s, because only matrix products read it in the first micro-batch; but "
+                  "now another operation has read it, rounded: with --zero 3, every micro-batch must use the weights alike",
+                  parameter->name, dtype_name(sent));
+        }
 }
 
 void gathers_start(Shards *shards, ShardedBucket *bucket, bool every_bit)

@@ -6,15 +6,19 @@
  * round it a second time changes nothing: results have the same bits. Biases, norms and embeddings are read as they
  * are, and so travel as float32. An embedding that is the output layer, too, is one of them. Owners keep float32.
  *
- * Interface: once a micro-batch has shown what reads which weight, and no gather is under way, gathers_choose_types().
- * Before that, everything is sent as float32. For evaluation and checkpoints it always is: every_bit.
+ * Interface: gathers_forget_reads() before each micro-batch. Once one has shown what reads which weight, and no gather is
+ * under way, gathers_choose_types(). Before that, everything is sent as float32. After each later micro-batch,
+ * gathers_check_types(). For evaluation and checkpoints, everything is sent as float32, too: every_bit.
  */
 #ifndef LOCKSTEP_DDP_GATHERS_H
 #define LOCKSTEP_DDP_GATHERS_H
 
 #include "ddp/shards.h"
 
+void gathers_forget_reads(Shards *shards);
 void gathers_choose_types(Shards *shards);
+/* Faults if another operation than a matrix product has read a weight that was sent in 16 bits. */
+void gathers_check_types(const Shards *shards);
 
 /* Places the bucket's weights, and starts their gather. */
 void gathers_start(Shards *shards, ShardedBucket *bucket, bool every_bit);

@@ -1,6 +1,7 @@
 /* test_gathers.c: stage 5, level 3, with products in 16 bits: weights that only products read are gathered in 16 bits,
  * and everything else as it is. (That a run's bits are those of stage 4: test_bits.sh, test_sharded_runs.sh. No grader
- * asks for this, because a stage that gathers float32 is right, too.) On 1 to 4 ranks. */
+ * asks for this, because a stage that gathers float32 is right, too.) On 1 to 4 ranks. With
+ * LOCKSTEP_TEST_OTHER_READER=1, another operation reads such a weight in the second micro-batch: a fault. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,11 +114,15 @@ static void expect_weights_of_operation(Run *run, Parameter *const *parameters, 
                        run->in_backward ? "an operation in backward" : "an operation in forward");
 }
 
+/* An evaluation has all bits of a weight, so any operation may read it there. */
 static void expect_weights_of_evaluation(Run *run)
 {
     ddp_gather_weights(run->ddp);
-    for (int i = 0; i < run->replica->model.parameters.count; i++)
-        expect_weights(run, run->replica->model.parameters.items[i], false, "an evaluation (ddp_gather_weights())");
+    for (int i = 0; i < run->replica->model.parameters.count; i++) {
+        Parameter *parameter = run->replica->model.parameters.items[i];
+        expect_weights(run, parameter, false, "an evaluation (ddp_gather_weights())");
+        tape_needs(&run->replica->tape, &parameter->tensor, NULL, NULL);
+    }
 }
 
 /* ---- a few micro-batches ---- */
@@ -162,8 +167,27 @@ static void check_model(const char *model)
     assert_string_equal(in_16_bits, as_float32);
 }
 
+static void read_by_another_operation(Run *run, Parameter *const *parameters, int count)
+{
+    for (int p = 0; p < count; p++)
+        parameters[p]->reads += only_products_read(parameters[p]);
+}
+
+static void check_other_reader(void)
+{
+    Options options = run_options("mlp", 3);
+    options.precision = DTYPE_BF16;
+    Run *run = run_create(&options);
+    run_micro_batch(run, false);
+    run_intercept(run, read_by_another_operation, NULL);
+    run_micro_batch(run, true);
+    run_free(run);
+}
+
 static void test_gathers_in_16_bits(void **state)
 {
+    if (getenv("LOCKSTEP_TEST_OTHER_READER") != NULL)
+        check_other_reader();
     check_model("mlp");
     check_model("gpt");
 }
