@@ -19,7 +19,8 @@ struct GradientCodec {
     bool keeps_state; /* it has no functions here: each model needs an instance, from power_sgd_create() */
     size_t state_bytes; /* what an instance keeps from step to step */
 
-    /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. */
+    /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. It is memory of its own:
+     * it may not lie over the gradients. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);
 
     /* Starts the all-reduce of the bucket's gradients; carries: its name. */
@@ -30,7 +31,8 @@ struct GradientCodec {
                               size_t elements);
 
     /* Starts the reduce-scatter: of world_size * shard_elements gradients each rank gets the sums of its own part. They
-     * are written to `shard`, which may be that part of `gradients`. */
+     * are written to `shard`, which may be that part of `gradients`. If there is a buffer, it is what travels, and the
+     * gradients are not read any more when this returns. */
     Work *(*start_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                                   float *shard, size_t shard_elements, const char *carries);
     void (*finish_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *shard, void *buffer,

@@ -223,6 +223,31 @@ static void test_gradients_do_not_pile_up(void **state)
     run_free(run);
 }
 
+/* What was launched before the barrier is over after it. */
+static void expect_fc3_dropped(Run *run, Parameter *parameter)
+{
+    const ParameterList *list = &run->replica->model.parameters;
+    const Parameter *last = list->items[list->count - 1]; /* fc3.bias */
+    if (run_bucket(run, parameter) == 2 && last->tensor.grad != NULL)
+        fail_msg("--zero %d: when the gradients of fc1 begin, fc3 still has whole ones, though its reduce-scatter was over "
+                 "before those of fc2 began: what is over (work_test()) must be finished, not only what is too much",
+                 run->options.ddp.zero);
+    pg_barrier(pg);
+}
+
+static void test_what_was_sent_is_dropped(void **state)
+{
+    for (int zero = 2; zero <= 3; zero++) {
+        if (!run_has_level(zero))
+            continue;
+        const Options options = run_options("mlp", zero);
+        Run *run = run_create(&options);
+        run_intercept(run, NULL, expect_fc3_dropped);
+        run_micro_batch(run, true);
+        run_free(run);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct CMUnitTest tests[] = {
@@ -230,6 +255,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_collectives_of_a_step),
         cmocka_unit_test(test_gathers_run_behind_forward),
         cmocka_unit_test(test_gradients_do_not_pile_up),
+        cmocka_unit_test(test_what_was_sent_is_dropped),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     Options options = toy_options("gpt");
