@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "device/device.h"
 
 /* ---- fp32: as they are ---- */
@@ -40,8 +41,17 @@ static size_t elements_sent(const GradientCodec *codec, size_t elements)
     return codec->dtype == DTYPE_INT8_BLOCK ? elements / INT8_BLOCK : elements;
 }
 
+static size_t rounded_bytes(const GradientCodec *codec, size_t elements, int world_size)
+{
+    (void)world_size;
+    return elements_sent(codec, elements) * dtype_size(codec->dtype);
+}
+
 static void encode(const GradientCodec *codec, void *buffer, const float *gradients, size_t elements)
 {
+    const char *sent = buffer, *begin = (const char *)gradients;
+    CHECK(sent + rounded_bytes(codec, elements, 0) <= begin || sent >= begin + elements * sizeof(float),
+          "the buffer for gradients in %s lies over the gradients: it needs memory of its own", codec->name);
     if (codec->dtype == DTYPE_INT8_BLOCK)
         int8_from_floats(buffer, gradients, (int64_t)elements);
     else
@@ -54,12 +64,6 @@ static void decode(const GradientCodec *codec, float *gradients, const void *buf
         int8_to_floats(gradients, buffer, (int64_t)elements);
     else
         device_from_half(gradients, buffer, codec->dtype, (int64_t)elements);
-}
-
-static size_t rounded_bytes(const GradientCodec *codec, size_t elements, int world_size)
-{
-    (void)world_size;
-    return elements_sent(codec, elements) * dtype_size(codec->dtype);
 }
 
 /* note: rounded-codec

@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "expect.h"
 #include "given.h"
 
 /* ---- the table ---- */
@@ -141,48 +140,10 @@ static bool is_large_and_plain(const Row *row)
            row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] + row->value[ALGORITHM] == 0;
 }
 
-/* ---- a codec that looks at what it is given ---- */
-
-static void expect_apart(const float *gradients, size_t elements, const void *buffer, size_t bytes)
-{
-    const char *begin = (const char *)gradients, *end = begin + elements * sizeof(float);
-    if ((const char *)buffer < end && begin < (const char *)buffer + bytes)
-        fail_msg("the buffer for what travels (codec.h) lies over the gradients: it needs memory of its own, because "
-                 "a codec may read gradients in any order");
-}
-
-static Work *start_all_reduce(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
-                              size_t elements, const char *carries)
-{
-    const GradientCodec *real = codec_find(codec->name);
-    expect_apart(gradients, elements, buffer, real->buffer_bytes(real, elements, pg_world_size(pg)));
-    return real->start_all_reduce(real, pg, gradients, buffer, elements, carries);
-}
-
-static Work *start_reduce_scatter(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
-                                  float *shard, size_t shard_elements, const char *carries)
-{
-    const GradientCodec *real = codec_find(codec->name);
-    const size_t elements = (size_t)pg_world_size(pg) * shard_elements;
-    expect_apart(gradients, elements, buffer, real->buffer_bytes(real, elements, pg_world_size(pg)));
-    return real->start_reduce_scatter(real, pg, gradients, buffer, shard, shard_elements, carries);
-}
-
-static const GradientCodec *watched_codec(int type)
-{
-    const char *const names[] = {"fp32", "bf16", "fp16"};
-    static GradientCodec watched[3];
-    if (type == 0)
-        return codec_find(names[0]);
-    watched[type] = *codec_find(names[type]);
-    watched[type].start_all_reduce = start_all_reduce;
-    watched[type].start_reduce_scatter = start_reduce_scatter;
-    return &watched[type];
-}
-
 /* width: 0, or that of all weights. */
 static Mode mode_of(const Row *row, int width, uint64_t seed)
 {
+    const char *const types[] = {"fp32", "bf16", "fp16"};
     const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
@@ -198,7 +159,7 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
-                                .codec = watched_codec(row->value[TYPE]), .zero = level_of(row),
+                                .codec = codec_find(types[row->value[TYPE]]), .zero = level_of(row),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
     mode.not_finite = seed % 2 == 1 && mode.options.codec->dtype != DTYPE_F16;
