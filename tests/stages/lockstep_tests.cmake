@@ -65,12 +65,11 @@ endfunction()
 
 # Tests of all stages, in all combinations of modes. With 5 and 7 ranks, too: sizes that nothing else has.
 function(lockstep_mode_tests number)
-    set(names modes)
+    set(names modes mode_memory)
     if(number GREATER 2)
         list(APPEND names mode_events)
     endif()
     if(number EQUAL 5)
-        list(APPEND names mode_memory)
         set(fours 4) # two groups of ranks that share
     endif()
     foreach(name ${names})
@@ -90,10 +89,8 @@ function(lockstep_mode_tests number)
     if(number GREATER 2)
         lockstep_watch(test_mode_events_stage${number})
     endif()
-    if(number EQUAL 5)
-        target_sources(test_mode_memory_stage5 PRIVATE ${LOCKSTEP_ROOT}/tests/stages/live_bytes.c)
-        lockstep_wrap(test_mode_memory_stage5 PRIVATE mode_memory)
-    endif()
+    target_sources(test_mode_memory_stage${number} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/live_bytes.c)
+    lockstep_wrap(test_mode_memory_stage${number} PRIVATE mode_memory)
 endfunction()
 
 # The tests of stages 3 and 4 only: overlap, event order, unused parameters.

@@ -1,10 +1,14 @@
-/* test_mode_memory.c: in every mode of stage 5 (modes.h), no more memory is held than its level needs. (The other stages
- * may hold copies of everything.) On 1 to 7 ranks. */
+/* test_mode_memory.c: in every mode of a stage (modes.h), ddp_memory() tells what is held, memory does not grow, and
+ * ddp_destroy() gives all back. In stage 5, no more is held than the level needs. (The other stages may hold copies of
+ * everything, and tell of them.) On 1 to 7 ranks. */
+#include "device/device.h"
 #include "live_bytes.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
 
 static ProcessGroup *pg;
+
+/* ---- what the level needs (stage 5) ---- */
 
 enum { SLACK = 64 << 10, IN_FLIGHT = 5 }; /* bytes of names, lists, handles; buckets that are used or sent at a time */
 
@@ -57,8 +61,7 @@ static void backward_begins(bool begins)
     if (begins)
         live_bytes_restart();
 }
-
-static void check_memory(const Mode *mode)
+static void check_level(const Mode *mode)
 {
     Trial *trial = trial_prepare(pg, mode);
     const int64_t before = live_bytes();
@@ -84,12 +87,121 @@ static void check_memory(const Mode *mode)
 
 static void test_no_more_is_kept_in_any_mode(void **state)
 {
-    trial_modes(pg, (ModeChoice){.types = true, .unused = true, .accumulates = true, .width = 96}, check_memory);
+    if (LOCKSTEP_STAGE == 5)
+        trial_modes(pg, (ModeChoice){.types = true, .unused = true, .accumulates = true, .width = 96}, check_level);
+}
+
+/* ---- what is told, and given back ---- */
+
+/* A leak makes most steps a new maximum, also one that ddp_destroy() ends. Memory that doubles when it is full grows
+ * seldom, but beyond what a step needs. */
+static void expect_no_growth(const Trial *trial, int step)
+{
+    enum { KEPT = 2 << 10, MOST_RISES = 16, LAST = 64 };
+    static int64_t first, most;
+    static int rises;
+    const int64_t held = live_bytes();
+    if (step < 4) { /* what is made once is made by then */
+        first = most = held;
+        rises = 0;
+    } else if (held > most && step <= LAST) {
+        most = held;
+        rises++;
+    }
+    const bool leaks = rises > MOST_RISES && held > first + KEPT;
+    if ((leaks || held > first + KEPT + 2 * (int64_t)trial_bytes(trial)) && step <= LAST)
+        fail_msg("rank %d: memory grows: %lld bytes after step 4, %lld after step %d (%s); usual cause: something that is "
+                 "allocated in every step and freed in none, or only by ddp_destroy()", pg_rank(pg), (long long)first,
+                 (long long)held, step + 1, trial->mode->title);
+}
+
+static const Trial *to_tell; /* NULL: none */
+static int64_t held_before;  /* ddp_create() */
+
+/* Some stages allocate memory for sums when they launch them, and free it after the wait. */
+static void expect_told(void)
+{
+    enum { UNTOLD = 16 << 10, OF_A_PARAMETER = 512 }; /* bytes of names, lists, handles */
+    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+        return;
+    const DdpMemory told = ddp_memory(to_tell->ddp);
+    const ParameterList *list = &to_tell->ranks->parameters;
+    const size_t weights = (size_t)parameters_total(list) * sizeof(float), least = trial_bytes(to_tell);
+    const size_t most = least + 256 * (size_t)list->count;
+    const int64_t in_all = (int64_t)(told.gradients + told.buffers + least / 8) + UNTOLD + OF_A_PARAMETER * list->count;
+    if (told.weights != weights || told.gradients < least || told.gradients > most)
+        fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu to "
+                 "%zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
+    if (live_bytes() > held_before + in_all)
+        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu (%s)",
+                 pg_rank(pg), (long long)(live_bytes() - held_before), told.gradients, told.buffers, to_tell->mode->title);
+}
+
+static void expect_told_in_backward(bool begins)
+{
+    if (begins)
+        expect_told();
+}
+
+/* The group keeps memory for sums, which is not the stage's. */
+static void warm_up_group(const Trial *trial)
+{
+    const size_t bytes = trial_bytes(trial);
+    float *numbers = device_alloc(bytes);
+    pg_all_reduce(pg, numbers, numbers, bytes / sizeof *numbers, DTYPE_F32, REDUCE_SUM, "warm-up");
+    device_free(numbers);
+}
+
+/* A static variable that still points to memory hides it from the address sanitizer. */
+static void expect_given_back(Trial *trial)
+{
+    enum { KEPT = 4 << 10 };
+    ddp_destroy(trial->ddp);
+    trial->ddp = NULL;
+    if (live_bytes() > held_before + (int64_t)trial_bytes(trial) / 4 + KEPT)
+        fail_msg("rank %d: ddp_destroy() has not given back %lld bytes of what the stage has made (%s)", pg_rank(pg),
+                 (long long)(live_bytes() - held_before), trial->mode->title);
+}
+
+static void check_told(const Mode *mode)
+{
+    Trial *trial = trial_prepare(pg, mode);
+    warm_up_group(trial);
+    held_before = live_bytes();
+    trial_start(trial);
+    to_tell = trial;
+    trial->before_backward = expect_told_in_backward;
+    trial->after_events = expect_told;
+    trial_set_link(pg, mode, 2e-4);
+    for (int step = 0; step < 2 + mode->later; step++) {
+        if (step == 2) {
+            trial_set_link(pg, mode, 0);
+            to_tell = NULL;
+        }
+        for (int k = 0; k < mode_micro_batches(mode, step); k++)
+            trial_micro_batch(trial, step, k);
+        trial_update(trial);
+        pg_barrier(pg);
+        expect_no_growth(trial, step);
+    }
+    to_tell = NULL;
+    trial_set_link(pg, mode, 0);
+    expect_given_back(trial);
+    trial_free(trial);
+}
+
+static void test_memory_is_told_in_all_modes(void **state)
+{
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .large_one = true},
+                check_told);
 }
 
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[] = {cmocka_unit_test(test_no_more_is_kept_in_any_mode)};
+    struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_more_is_kept_in_any_mode),
+        cmocka_unit_test(test_memory_is_told_in_all_modes),
+    };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);

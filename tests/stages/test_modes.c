@@ -1,7 +1,6 @@
 /* test_modes.c: what must hold in every mode of a stage (modes.h), however modes are combined: right gradients; no more
  * travels than needed, in the type asked for. Each case tries a table of modes and some that are drawn. (When things are
- * sent: test_mode_events.c. What a rank of stage 5 holds: test_mode_memory.c.) On 1 to 7 ranks. */
-#include <malloc.h>
+ * sent: test_mode_events.c. What a rank holds: test_mode_memory.c.) On 1 to 7 ranks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -184,92 +183,6 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
                        (size_t)got->gathers, 0, 0);
 }
 
-/* What the program has from malloc(). (The address sanitizer's malloc() always says 0.) */
-static size_t held_bytes(void)
-{
-    const struct mallinfo2 info = mallinfo2();
-    return info.uordblks + info.hblkhd;
-}
-
-/* Each thread keeps some of what it freed, which counts, too; but a leak makes most
- * steps a new maximum, also one that ddp_destroy() ends. With MPI's sums it also grows in a right stage that sends from
- * new memory in each step (seen with MPICH 4.0.2), so these modes are left out. */
-static void expect_no_growth(const Mode *mode, int step)
-{
-    enum { KEPT = 8 << 10, MOST_RISES = 16, LAST = 32 };
-    static size_t first, most;
-    static int rises;
-    const size_t held = held_bytes();
-    if (step < 4) { /* what is made once is made by then */
-        first = most = held;
-        rises = 0;
-    } else if (held > most && step <= LAST) {
-        most = held;
-        rises++;
-    }
-    if (rises > MOST_RISES && held > first + KEPT && step <= LAST)
-        fail_msg("rank %d: memory grows: %zu bytes after step 4, %zu after step %d (%s); usual cause: something that is "
-                 "allocated in every step and freed in none, or only by ddp_destroy()", pg_rank(pg), first, held,
-                 step + 1, mode->title);
-}
-
-/* In stages 1 and 2 nothing asks students to tell of buffers. Of stage 5: test_sharded.c, test_mode_memory.c. */
-static const Trial *to_tell; /* NULL: none */
-static size_t held_before;   /* ddp_create() */
-
-static void expect_told(void)
-{
-    enum { SLACK = 96 << 10 };
-    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
-        return;
-    const DdpMemory told = ddp_memory(to_tell->ddp);
-    const ParameterList *list = &to_tell->ranks->parameters;
-    const size_t weights = (size_t)parameters_total(list) * sizeof(float), least = trial_bytes(to_tell);
-    const size_t most = least + 256 * (size_t)list->count, held = held_bytes();
-    const size_t in_all = told.gradients + told.buffers + SLACK + least / 8;
-    if (told.weights != weights || told.gradients < least || told.gradients > most)
-        fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu to "
-                 "%zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
-    if (LOCKSTEP_STAGE > 2 && to_tell->mode->branches == 1 && held > held_before + in_all)
-        fail_msg("rank %d: the stage has %zu bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu (%s)",
-                 pg_rank(pg), held - held_before, told.gradients, told.buffers, to_tell->mode->title);
-}
-
-/* Some stages allocate memory for sums when they launch them, and free it after the wait. MPI does so, too, and a stage
- * cannot tell of that. */
-static void expect_told_under_way(void)
-{
-    if (to_tell != NULL && to_tell->mode->algorithm != ALLREDUCE_MPI)
-        expect_told();
-}
-
-static void begin_counted_backward(bool begins)
-{
-    begin_backward(begins);
-    if (begins)
-        expect_told();
-}
-
-/* The group keeps memory for sums, which is not the stage's. */
-static void warm_up_group(const Trial *trial)
-{
-    const size_t bytes = trial_bytes(trial);
-    float *numbers = device_alloc(bytes);
-    pg_all_reduce(pg, numbers, numbers, bytes / sizeof *numbers, DTYPE_F32, REDUCE_SUM, "warm-up");
-    device_free(numbers);
-}
-
-/* After a model of large buckets was trained. A static variable that still points to memory hides it from the address
- * sanitizer. (What MPI keeps is left out.) */
-static void expect_given_back(Trial *trial)
-{
-    ddp_destroy(trial->ddp);
-    trial->ddp = NULL;
-    if (trial->mode->algorithm != ALLREDUCE_MPI && held_bytes() > held_before + trial_bytes(trial) / 4)
-        fail_msg("rank %d: ddp_destroy() has not given back %zu bytes of what the stage has made (%s)", pg_rank(pg),
-                 held_bytes() - held_before, trial->mode->title);
-}
-
 /* Who asks for all that is under way in every event gets fewer answers than that. */
 static void expect_no_polling(const Mode *mode)
 {
@@ -286,21 +199,14 @@ static void expect_no_polling(const Mode *mode)
 
 static void check_traffic(const Mode *mode)
 {
-    Trial *trial = trial_prepare(pg, mode);
-    warm_up_group(trial);
-    held_before = held_bytes();
-    trial_start(trial);
-    to_tell = trial;
-    trial->before_backward = begin_counted_backward;
-    trial->after_events = expect_told_under_way;
+    Trial *trial = trial_create(pg, mode);
+    trial->before_backward = begin_backward;
     take_traffic();
     travels = mode;
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
-        if (step == 2) {
+        if (step == 2)
             trial_set_link(pg, mode, 0);
-            to_tell = NULL;
-        }
         for (int k = 0; k < mode_micro_batches(mode, step); k++) {
             trial_micro_batch(trial, step, k);
             const Traffic got = take_traffic();
@@ -313,14 +219,9 @@ static void check_traffic(const Mode *mode)
         const size_t first = mode->options.zero == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
         expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
         expect_between(mode, "collectives that are no gathers (barriers are some)", "after the update", (size_t)(got.sums + got.others), 0, 0);
-        if (mode->algorithm != ALLREDUCE_MPI)
-            expect_no_growth(mode, step);
     }
     travels = NULL;
-    to_tell = NULL;
     trial_set_link(pg, mode, 0);
-    if (mode->branches == 1)
-        expect_given_back(trial);
     trial_free(trial);
 }
 
