@@ -17,12 +17,12 @@ typedef struct Row {
     int value[FACTORS];
 } Row;
 
-/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 130, 40 of large ones. */
+/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 264, 40 of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
 enum { LARGEST_WIDTH = 1040 }; /* 2^20 elements */
-enum { IN_MEMORY = 1 }; /* ALGORITHM */
+enum { IN_MEMORY = 1, OF_ANY_KIND = 2 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
-static const int branches_of[] = {8, 14, 1, 32, 64, 129, 39};
+static const int branches_of[] = {8, 14, 1, 32, 64, 263, 39};
 
 /* How many values each factor has for this stage and choice. */
 static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
@@ -118,7 +118,7 @@ static void set_title(Mode *mode, const Row *row)
 {
     const char *const buckets[] =
         {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
-         "33 buckets", "65 buckets", "130 buckets", "40 buckets"};
+         "33 buckets", "65 buckets", "264 buckets", "40 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
@@ -133,24 +133,32 @@ static void set_title(Mode *mode, const Row *row)
              mode->shuffled ? ", another order on each rank" : "", all_reduce_name(mode->algorithm));
 }
 
-/* Not with MPI's sums: in such a mode, test_modes.c counts what a stage has not given back, and MPI also keeps memory. */
 static bool is_large_and_plain(const Row *row)
 {
     return branches_of[row->value[BUCKETS]] == 1 &&
            row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] + row->value[ALGORITHM] == 0;
 }
 
+static AllReduceAlgorithm algorithm_of(const Row *row)
+{
+    static const AllReduceAlgorithm others[] = {ALLREDUCE_MPI, ALLREDUCE_ROOT, ALLREDUCE_RING, ALLREDUCE_DOUBLING,
+                                                ALLREDUCE_HIERARCHICAL};
+    static int taken;
+    if (row->value[ALGORITHM] == OF_ANY_KIND)
+        return others[taken++ % 5];
+    return row->value[ALGORITHM] == IN_MEMORY ? ALLREDUCE_SHM : ALLREDUCE_ORDERED;
+}
+
 /* width: 0, or that of all weights. */
 static Mode mode_of(const Row *row, int width, uint64_t seed)
 {
     const char *const types[] = {"fp32", "bf16", "fp16"};
-    const AllReduceAlgorithm algorithms[] = {ALLREDUCE_ORDERED, [IN_MEMORY] = ALLREDUCE_SHM, ALLREDUCE_MPI};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
     Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed,
                  .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
-                 .algorithm = algorithms[row->value[ALGORITHM]]};
+                 .algorithm = algorithm_of(row)};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const size_t all = (size_t)1 << 40; /* no int holds it */
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
@@ -192,14 +200,18 @@ static void give_later_steps(Mode *mode, int steps)
 /* Whether later steps show something, and take little time. */
 static bool suits_later_steps(const Mode *mode, bool unused)
 {
-    return mode->branches >= 8 && mode->branches <= 32 && mode->algorithm != ALLREDUCE_MPI &&
-           (!unused || (mode->unused && !mode->options.static_graph));
+    return mode->branches >= 8 && mode->branches <= 32 && (!unused || (mode->unused && !mode->options.static_graph));
 }
 
-/* To the last mode of several buckets, with unused parameters if some have them. */
-static void choose_later_steps(Mode *modes, int count, int steps)
+/* To all that suit, or to the last mode of several buckets, with unused parameters if some have them. */
+static void choose_later_steps(Mode *modes, int count, bool all, int steps)
 {
     int chosen = -1;
+    for (int i = 0; i < count && all; i++)
+        if (suits_later_steps(&modes[i], false))
+            give_later_steps(&modes[i], steps);
+    if (all)
+        return;
     for (int unused = 1; unused >= 0 && chosen < 0; unused--)
         for (int i = 0; i < count; i++)
             chosen = suits_later_steps(&modes[i], unused) ? i : chosen;
@@ -268,6 +280,6 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
             set_title(&modes[made++], &rows[i]);
         }
     if (ranks <= 2)
-        choose_later_steps(modes, total, choice.events ? 30 : 110);
+        choose_later_steps(modes, total, choice.grows, choice.grows ? 24 : choice.events ? 30 : 110);
     return total;
 }

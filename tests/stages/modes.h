@@ -37,6 +37,7 @@ typedef struct ModeChoice {
     bool ordered; /* only algorithms that add in rank order */
     bool large_one; /* one or two ranks: a mode of large buckets has 2^20 elements in each; without it, there may be none */
     bool events;  /* fewer later steps */
+    bool grows;   /* later steps in all modes of 8 to 32 branches */
     bool groups;  /* stage 5: on 4 ranks most modes divide the shards among two ranks, on 2 ranks some among one */
     bool several; /* buckets, always */
     bool accumulates; /* several micro-batches, always */
@@ -45,7 +46,7 @@ typedef struct ModeChoice {
 
 /* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them, and each
  * triple of values of the factors that meet in the same few lines of a stage; then, if many_buckets, with modes of 33, 65
- * and 130 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of the
+ * and 264 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of the
  * modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores: there it
  * is the beginning of the table, one mode of 33 buckets, and one drawn; elsewhere one of the modes has later steps. With
  * LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */

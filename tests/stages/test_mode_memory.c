@@ -192,7 +192,8 @@ static void check_told(const Mode *mode)
 
 static void test_memory_is_told_in_all_modes(void **state)
 {
-    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .large_one = true},
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .large_one = true,
+                              .grows = true},
                 check_told);
 }
 

@@ -69,7 +69,7 @@ static void test_bits_in_all_modes(void **state)
 
 /* ---- what travels ---- */
 
-enum { MOST_BUCKETS = 160 };
+enum { MOST_BUCKETS = 300 };
 
 typedef struct Traffic {
     int sums, gathers, others; /* collectives */

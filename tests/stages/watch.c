@@ -212,8 +212,10 @@ static void expect_started(const Plan *plan, int got, bool last, const char *whe
                  cause_if_late, watch_title);
 }
 
+/* Stage 3 may send in micro-batches before the last one, too, or leave that out: if it does, then in time. */
 void watch_expect_starts(const Watch *watch, const ParameterList *parameters, const DdpOptions *options, bool last)
 {
+    last = last || calls_started() > 0;
     static const char late[] = "the event that makes a bucket full starts it, and the full ones behind it";
     static const char late_unused[] = "parameters that the loss does not depend on are ready BEFORE backward, and must "
                                       "be marked in ddp_before_backward(), or their bucket and all behind it wait for "
