@@ -187,6 +187,8 @@ static void add_to_mode(Mode *mode, int group, int *modes_with_unused)
 {
     mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;
     mode->options.shard_ranks = group;
+    if (group > 0 && mode->algorithm == ALLREDUCE_HIERARCHICAL)
+        mode->algorithm = ALLREDUCE_RING; /* a group's sums are of two levels anyhow */
     mode->large = mode->large && (group == 0 || mode->options.codec->dtype == DTYPE_F32);
 }
 

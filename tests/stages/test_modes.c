@@ -94,8 +94,11 @@ static bool is_sum(const Collective *c)
            (LOCKSTEP_STAGE == 1 || bucket_of(c) >= 0);
 }
 
+/* self: NULL, or the group that shares the shards: then the sum of copies over groups is a part of it (comm/copies.c). */
 static void look_at(void *self, const Collective *c)
 {
+    if (self != NULL && c->operation == OP_ALL_REDUCE)
+        return;
     const bool of_the_group = c->operation == OP_BARRIER && c->carries[0] != '\0'; /* to make shared memory */
     if (travels == NULL || of_the_group || c->carries == trial_weights)
         return;
@@ -108,7 +111,7 @@ static void look_at(void *self, const Collective *c)
                  c->carries, traffic.sums, dtype_name(c->dtype));
     *(sum ? &traffic.sums : is_gather ? &traffic.gathers : &traffic.others) += 1;
     if (sum && bucket < MOST_BUCKETS)
-        traffic.elements[bucket] += collective_bytes(pg, c) / dtype_size(c->dtype);
+        traffic.elements[bucket] += collective_bytes(self != NULL ? self : pg, c) / dtype_size(c->dtype);
 }
 
 static void look_at_end(void *self, const Collective *c)
@@ -117,13 +120,25 @@ static void look_at_end(void *self, const Collective *c)
         atomic_fetch_add(&sums_done, 1);
 }
 
+static ProcessGroup *sharing; /* the group that shares the shards, if that is not all ranks */
+
+static void look_at_part(void *self, ProcessGroup *part)
+{
+    if (travels == NULL || travels->options.shard_ranks == 0 || sharing != NULL)
+        return;
+    pg_observe(part, &(GroupObserver){.self = part, .called = look_at, .done = look_at_end});
+    sharing = part;
+}
+
 /* What was called since the last call, and how many sums were done when this was called. */
 static Traffic take_traffic(void)
 {
     const int done = atomic_load(&sums_done);
     pg_barrier(pg); /* the communication thread has nothing to do afterwards */
+    if (sharing != NULL)
+        pg_barrier(sharing);
     Traffic taken = traffic;
-    taken.others -= travels != NULL; /* that barrier */
+    taken.others -= (travels != NULL) + (sharing != NULL); /* these barriers */
     taken.sums_done = done;
     traffic = (Traffic){0};
     atomic_store(&sums_done, 0);
@@ -199,10 +214,10 @@ static void expect_no_polling(const Mode *mode)
 
 static void check_traffic(const Mode *mode)
 {
+    travels = mode;
     Trial *trial = trial_create(pg, mode);
     trial->before_backward = begin_backward;
     take_traffic();
-    travels = mode;
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
         if (step == 2)
@@ -221,6 +236,7 @@ static void check_traffic(const Mode *mode)
         expect_between(mode, "collectives that are no gathers (barriers are some)", "after the update", (size_t)(got.sums + got.others), 0, 0);
     }
     travels = NULL;
+    sharing = NULL;
     trial_set_link(pg, mode, 0);
     trial_free(trial);
 }
@@ -228,7 +244,7 @@ static void check_traffic(const Mode *mode)
 static void test_no_more_travels_in_any_mode(void **state)
 {
     trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
-                              .large_one = true},
+                              .large_one = true, .groups = true},
               check_traffic);
 }
 
@@ -242,7 +258,7 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);
-    pg_observe(pg, &(GroupObserver){.called = look_at, .done = look_at_end});
+    pg_observe(pg, &(GroupObserver){.called = look_at, .done = look_at_end, .split = look_at_part});
     int failures = cmocka_run_group_tests_name("modes", tests, NULL, NULL);
     job_close(pg);
     return failures != 0;
