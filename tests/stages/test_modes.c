@@ -12,9 +12,9 @@
 #include "modes_trial.h"
 #include "mpi_main.h"
 
-/* From stage 3 on, as in the header of the watched calls. */
-void calls_forget(void); /* before each backward pass */
-int calls_said_no(void);
+#if LOCKSTEP_STAGE >= 3 /* the starters of stages 1 and 2 have none */
+#include "watch_calls.h"
+#endif
 
 static ProcessGroup *pg;
 
@@ -198,6 +198,27 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
                        (size_t)got->gathers, 0, 0);
 }
 
+static void backward_is_over(void)
+{
+#if LOCKSTEP_STAGE >= 3
+    calls_backward_is_over();
+#endif
+}
+
+/* What a stage asks for until it is done counts as time in which training computes. */
+static void expect_honest_waits(const Mode *mode)
+{
+#if LOCKSTEP_STAGE >= 3
+    const CallsOfWaiting waits = calls_take_waiting();
+    if (waits.without_a_wait > 1 && waits.without_a_wait > waits.by_a_wait)
+        fail_msg("rank %d: after backward, work_test() was asked for %d sums until they were done, and work_wait() waited for "
+                 "%d (%s): so the time in which training waits for them does not count as exposed. Ask once, and then "
+                 "call work_wait()", pg_rank(pg), waits.without_a_wait, waits.by_a_wait, mode->title);
+#else
+    (void)mode;
+#endif
+}
+
 /* Who asks for all that is under way in every event gets fewer answers than that. */
 static void expect_no_polling(const Mode *mode)
 {
@@ -217,6 +238,7 @@ static void check_traffic(const Mode *mode)
     travels = mode;
     Trial *trial = trial_create(pg, mode);
     trial->before_backward = begin_backward;
+    trial->after_events = backward_is_over;
     take_traffic();
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
@@ -235,6 +257,7 @@ static void check_traffic(const Mode *mode)
         expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
         expect_between(mode, "collectives that are no gathers (barriers are some)", "after the update", (size_t)(got.sums + got.others), 0, 0);
     }
+    expect_honest_waits(mode);
     travels = NULL;
     sharing = NULL;
     trial_set_link(pg, mode, 0);

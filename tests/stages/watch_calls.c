@@ -13,8 +13,8 @@
 
 static int started;                       /* sums of buckets, in this backward pass */
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
-static int asked; /* in that event: calls of work_test() that said no */
-static int said_no;                       /* the same, in this backward pass */
+static int started_before_event;          /* when that event began */
+static int said_no;                       /* calls of work_test() that said no, in this backward pass */
 static bool in_before_backward;           /* ddp_before_backward() is running */
 char watch_title[224];
 
@@ -28,10 +28,42 @@ int calls_said_no(void)
     return said_no;
 }
 
+/* Works of which work_test() has said no in this event, or in this ddp_after_backward(). */
+typedef struct Asked {
+    const Work *work;
+    int times;
+} Asked;
+static Asked asked[MAX_EVENTS];
+static bool backward_is_over; /* ddp_after_backward() is running */
+static CallsOfWaiting waiting;
+
 void calls_must_not_wait(const Parameter *in)
 {
     must_not_wait_in = in;
-    asked = 0;
+    started_before_event = started;
+    memset(asked, 0, sizeof asked);
+}
+
+void calls_backward_is_over(void)
+{
+    backward_is_over = true;
+    memset(asked, 0, sizeof asked);
+}
+
+CallsOfWaiting calls_take_waiting(void)
+{
+    const CallsOfWaiting taken = waiting;
+    waiting = (CallsOfWaiting){0, 0};
+    return taken;
+}
+
+static Asked *asked_of(const Work *work)
+{
+    int i = 0;
+    while (i < MAX_EVENTS - 1 && asked[i].work != work && asked[i].work != NULL)
+        i++;
+    asked[i].work = work;
+    return &asked[i];
 }
 
 void watch_set_title(const char *text)
@@ -99,6 +131,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 void calls_forget(void)
 {
     started = said_no = 0;
+    backward_is_over = false;
     memset(early, 0, sizeof early);
 }
 
@@ -221,7 +254,13 @@ bool __wrap_work_test(Work *work)
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
     said_no += !done;
-    if (must_not_wait_in != NULL && !done && ++asked > 2 * (started + gathers) + 2)
+    if (must_not_wait_in == NULL && !backward_is_over)
+        return done;
+    Asked *answers = asked_of(work);
+    waiting.without_a_wait += backward_is_over && done && answers->times > 0;
+    answers->times = done ? 0 : answers->times + 1;
+    const int launches = started - started_before_event; /* what is launched may be a reason to ask for the oldest again */
+    if (answers->times > 1 + (launches > 1 ? launches : 1))
         check_does_not_wait("work_test(), again and again for the same collective,");
     return done;
 }
@@ -230,8 +269,13 @@ void __wrap_work_wait(Work *work)
 {
     work = real_work(work);
     const Work **known = place_of(work);
-    if (work != NULL && !__real_work_test(work))
+    const bool done = work == NULL || __real_work_test(work);
+    if (!done)
         check_does_not_wait("work_wait()");
+    if (backward_is_over && work != NULL) {
+        waiting.by_a_wait += !done || asked_of(work)->times > 0;
+        asked_of(work)->times = 0;
+    }
     if (work != NULL && *known != work && started > 0) /* of this pass; a wait for an earlier pass is allowed */
         check_before_backward_does_not_wait("work_wait()");
     if (*known == work)

@@ -8,6 +8,14 @@ int calls_started(void); /* all-reduces, or, in stage 5, reduce-scatters */
 int calls_said_no(void); /* answers of work_test(): not done yet */
 void calls_forget(void); /* before each backward pass */
 
+/* Between backward and the next calls_forget(): sums that were not done when the stage asked, and done when it asked
+ * again, or waited. */
+typedef struct CallsOfWaiting {
+    int without_a_wait, by_a_wait;
+} CallsOfWaiting;
+void calls_backward_is_over(void);
+CallsOfWaiting calls_take_waiting(void); /* since the last call */
+
 /* From now on, a call that waits for other ranks fails, and names the parameter in whose event it was made. NULL: no
  * more. */
 void calls_must_not_wait(const Parameter *in);
