@@ -2,8 +2,9 @@
  * step one branch is missing, on one rank or on all ranks, in one of some micro-batches; or one rank has a different model
  * from the start. test_missing_gradient.sh checks the error that must follow.
  *
- * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP   RANK leaves branch 3 out (-1: all of them do) in STEP, in
- *                  micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level; CAP: bytes
+ * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP [static]   RANK leaves branch 3 out (-1: all of them do) in STEP, in
+ *                  micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level; CAP: bytes;
+ *                  static: --static-graph, whose promise that breaks
  *        missing_gradient frozen|shape RANK              RANK has frozen the bias of branch 1, or another shape of its
  *                  weight, with as many elements */
 #include <stdio.h>
@@ -50,6 +51,7 @@ static Case read_case(char **argv)
     c.options.codec = codec_find(argv[5]);
     c.options.zero = atoi(argv[6]);
     c.options.bucket_cap_bytes = c.options.first_bucket_cap_bytes = (size_t)atol(argv[7]);
+    c.options.static_graph = c.options.find_unused_parameters = argv[8] != NULL;
     return c;
 }
 

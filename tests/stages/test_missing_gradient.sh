@@ -37,7 +37,8 @@ what_came()
     [[ -n $message && ! $message =~ $1 ]] || echo -n "; usual cause: ${*:2}"
 }
 
-# check RANKS CULPRIT STEP K OF TYPE ZERO CAP: see missing_gradient.c. CULPRIT lacks the gradient; -1: all do
+# check RANKS CULPRIT STEP K OF TYPE ZERO CAP [static]: see missing_gradient.c. CULPRIT lacks the gradient; -1: all do.
+# static: with --static-graph, whose message names the first parameter only.
 check()
 {
     ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all} in step $3" cause=
@@ -45,9 +46,11 @@ check()
         what+=", in micro-batch $4 of $5 (from 0), gradients sent in $6"
         cause="; usual cause: only the last micro-batch is checked, but the check belongs after EVERY backward pass"
     fi
+    [ $# -lt 9 ] || what+=", a static graph"
     run "${@:2}"
     faults=$(grep -a -c '^missing_gradient: fault: ' "$scratch/err")
-    expected="rank ${culprit/-1/[0-9]}, step $3: .*branch3\.weight, branch3\.bias"
+    expected="rank ${culprit/-1/[0-9]}, step $3: .*branch3\.weight${9-, branch3\.bias}"
+    expected=${expected/%static/}
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
         fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -eq 0 ]; then
@@ -101,6 +104,7 @@ if [[ $program =~ stage[345]$ ]]; then # those that have micro-batches, and two 
     types=(fp32 fp32)
     [[ $program =~ stage3$ ]] || types=(bf16 fp16)
     try check 2 1 2 1 3 "${types[0]}" 2 $small
+    try check 2 1 2 1 3 "${types[0]}" 2 $small static
     try check 2 -1 0 0 3 "${types[1]}" 3 $one_bucket # at level 3, a step that differs from the first one is another fault
 fi
 wait

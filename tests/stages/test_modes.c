@@ -12,9 +12,11 @@
 #include "modes_trial.h"
 #include "mpi_main.h"
 
-#if LOCKSTEP_STAGE >= 3 /* the starters of stages 1 and 2 have none */
-#include "watch_calls.h"
-#endif
+/* From stage 3 on, as in the header of the watched calls, which the starters of stages 1 and 2 lack. */
+void calls_forget(void);
+int calls_said_no(void);
+void calls_backward_is_over(void);
+void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 
 static ProcessGroup *pg;
 
@@ -209,11 +211,12 @@ static void backward_is_over(void)
 static void expect_honest_waits(const Mode *mode)
 {
 #if LOCKSTEP_STAGE >= 3
-    const CallsOfWaiting waits = calls_take_waiting();
-    if (waits.without_a_wait > 1 && waits.without_a_wait > waits.by_a_wait)
+    int without_a_wait, by_a_wait;
+    calls_take_waiting(&without_a_wait, &by_a_wait);
+    if (without_a_wait > 1 && without_a_wait > by_a_wait)
         fail_msg("rank %d: after backward, work_test() was asked for %d sums until they were done, and work_wait() waited for "
                  "%d (%s): so the time in which training waits for them does not count as exposed. Ask once, and then "
-                 "call work_wait()", pg_rank(pg), waits.without_a_wait, waits.by_a_wait, mode->title);
+                 "call work_wait()", pg_rank(pg), without_a_wait, by_a_wait, mode->title);
 #else
     (void)mode;
 #endif

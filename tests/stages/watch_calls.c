@@ -35,7 +35,7 @@ typedef struct Asked {
 } Asked;
 static Asked asked[MAX_EVENTS];
 static bool backward_is_over; /* ddp_after_backward() is running */
-static CallsOfWaiting waiting;
+static int waited_by_asking, waited_by_waiting;
 
 void calls_must_not_wait(const Parameter *in)
 {
@@ -50,11 +50,11 @@ void calls_backward_is_over(void)
     memset(asked, 0, sizeof asked);
 }
 
-CallsOfWaiting calls_take_waiting(void)
+void calls_take_waiting(int *without_a_wait, int *by_a_wait)
 {
-    const CallsOfWaiting taken = waiting;
-    waiting = (CallsOfWaiting){0, 0};
-    return taken;
+    *without_a_wait = waited_by_asking;
+    *by_a_wait = waited_by_waiting;
+    waited_by_asking = waited_by_waiting = 0;
 }
 
 static Asked *asked_of(const Work *work)
@@ -257,7 +257,7 @@ bool __wrap_work_test(Work *work)
     if (must_not_wait_in == NULL && !backward_is_over)
         return done;
     Asked *answers = asked_of(work);
-    waiting.without_a_wait += backward_is_over && done && answers->times > 0;
+    waited_by_asking += backward_is_over && done && answers->times > 0;
     answers->times = done ? 0 : answers->times + 1;
     const int launches = started - started_before_event; /* what is launched may be a reason to ask for the oldest again */
     if (answers->times > 1 + (launches > 1 ? launches : 1))
@@ -273,7 +273,7 @@ void __wrap_work_wait(Work *work)
     if (!done)
         check_does_not_wait("work_wait()");
     if (backward_is_over && work != NULL) {
-        waiting.by_a_wait += !done || asked_of(work)->times > 0;
+        waited_by_waiting += !done || asked_of(work)->times > 0;
         asked_of(work)->times = 0;
     }
     if (work != NULL && *known != work && started > 0) /* of this pass; a wait for an earlier pass is allowed */

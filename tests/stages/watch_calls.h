@@ -8,13 +8,10 @@ int calls_started(void); /* all-reduces, or, in stage 5, reduce-scatters */
 int calls_said_no(void); /* answers of work_test(): not done yet */
 void calls_forget(void); /* before each backward pass */
 
-/* Between backward and the next calls_forget(): sums that were not done when the stage asked, and done when it asked
- * again, or waited. */
-typedef struct CallsOfWaiting {
-    int without_a_wait, by_a_wait;
-} CallsOfWaiting;
+/* Of the time between calls_backward_is_over() and the next calls_forget(), since the last call: how many sums were not
+ * done when the stage asked and done when it asked again, and for how many it has waited. */
 void calls_backward_is_over(void);
-CallsOfWaiting calls_take_waiting(void); /* since the last call */
+void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 
 /* From now on, a call that waits for other ranks fails, and names the parameter in whose event it was made. NULL: no
  * more. */
