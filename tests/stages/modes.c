@@ -145,7 +145,7 @@ static AllReduceAlgorithm algorithm_of(const Row *row)
                                                 ALLREDUCE_HIERARCHICAL};
     static int taken;
     if (row->value[ALGORITHM] == OF_ANY_KIND)
-        return others[taken++ % 5];
+        return others[LOCKSTEP_STAGE > 1 ? taken++ % 5 : 0]; /* stage 1's starter has no more */
     return row->value[ALGORITHM] == IN_MEMORY ? ALLREDUCE_SHM : ALLREDUCE_ORDERED;
 }
 

@@ -15,7 +15,7 @@
 /* From stage 3 on, as in the header of the watched calls, which the starters of stages 1 and 2 lack. */
 void calls_forget(void);
 int calls_said_no(void);
-void calls_backward_is_over(void);
+void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 
 static ProcessGroup *pg;
@@ -200,11 +200,40 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
                        (size_t)got->gathers, 0, 0);
 }
 
-static void backward_is_over(void)
+static void backward_is_over(void) /* ddp_after_backward() comes next */
 {
 #if LOCKSTEP_STAGE >= 3
-    calls_backward_is_over();
+    calls_may_wait(true);
 #endif
+}
+
+static TapeListener stage; /* its own: stage 5 may wait in one of its events, too */
+
+static void pass_gradient_needed(void *self, Parameter *parameter)
+{
+    backward_is_over();
+    stage.gradient_needed(stage.self, parameter);
+#if LOCKSTEP_STAGE >= 3
+    calls_may_wait(false);
+#endif
+}
+
+static void look_at_waits(Trial *trial)
+{
+    trial->after_events = backward_is_over;
+    stage = trial->ranks->tape.listener;
+    TapeListener with_a_look = stage;
+    if (stage.gradient_needed != NULL)
+        with_a_look.gradient_needed = pass_gradient_needed;
+    if (LOCKSTEP_STAGE == 5)
+        tape_listen(&trial->ranks->tape, with_a_look);
+}
+
+static void look_away(Trial *trial)
+{
+    trial->after_events = NULL;
+    if (LOCKSTEP_STAGE == 5)
+        tape_listen(&trial->ranks->tape, stage);
 }
 
 /* What a stage asks for until it is done counts as time in which training computes. */
@@ -214,7 +243,7 @@ static void expect_honest_waits(const Mode *mode)
     int without_a_wait, by_a_wait;
     calls_take_waiting(&without_a_wait, &by_a_wait);
     if (without_a_wait > 1 && without_a_wait > by_a_wait)
-        fail_msg("rank %d: after backward, work_test() was asked for %d sums until they were done, and work_wait() waited for "
+        fail_msg("rank %d: work_test() was asked for %d sums until they were done, and work_wait() waited for "
                  "%d (%s): so the time in which training waits for them does not count as exposed. Ask once, and then "
                  "call work_wait()", pg_rank(pg), without_a_wait, by_a_wait, mode->title);
 #else
@@ -241,12 +270,14 @@ static void check_traffic(const Mode *mode)
     travels = mode;
     Trial *trial = trial_create(pg, mode);
     trial->before_backward = begin_backward;
-    trial->after_events = backward_is_over;
+    look_at_waits(trial);
     take_traffic();
     trial_set_link(pg, mode, mode->branches > 32 ? 0 : 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
-        if (step == 2)
+        if (step == 2) {
             trial_set_link(pg, mode, 0);
+            look_away(trial);
+        }
         for (int k = 0; k < mode_micro_batches(mode, step); k++) {
             trial_micro_batch(trial, step, k);
             const Traffic got = take_traffic();
@@ -261,6 +292,7 @@ static void check_traffic(const Mode *mode)
         expect_between(mode, "collectives that are no gathers (barriers are some)", "after the update", (size_t)(got.sums + got.others), 0, 0);
     }
     expect_honest_waits(mode);
+    look_away(trial);
     travels = NULL;
     sharing = NULL;
     trial_set_link(pg, mode, 0);

@@ -34,7 +34,7 @@ typedef struct Asked {
     int times;
 } Asked;
 static Asked asked[MAX_EVENTS];
-static bool backward_is_over; /* ddp_after_backward() is running */
+static bool may_wait; /* calls_may_wait() */
 static int waited_by_asking, waited_by_waiting;
 
 void calls_must_not_wait(const Parameter *in)
@@ -44,9 +44,9 @@ void calls_must_not_wait(const Parameter *in)
     memset(asked, 0, sizeof asked);
 }
 
-void calls_backward_is_over(void)
+void calls_may_wait(bool begins)
 {
-    backward_is_over = true;
+    may_wait = begins;
     memset(asked, 0, sizeof asked);
 }
 
@@ -131,7 +131,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 void calls_forget(void)
 {
     started = said_no = 0;
-    backward_is_over = false;
+    may_wait = false;
     memset(early, 0, sizeof early);
 }
 
@@ -254,10 +254,10 @@ bool __wrap_work_test(Work *work)
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
     said_no += !done;
-    if (must_not_wait_in == NULL && !backward_is_over)
+    if (must_not_wait_in == NULL && !may_wait)
         return done;
     Asked *answers = asked_of(work);
-    waited_by_asking += backward_is_over && done && answers->times > 0;
+    waited_by_asking += may_wait && done && answers->times > 0;
     answers->times = done ? 0 : answers->times + 1;
     const int launches = started - started_before_event; /* what is launched may be a reason to ask for the oldest again */
     if (answers->times > 1 + (launches > 1 ? launches : 1))
@@ -272,7 +272,7 @@ void __wrap_work_wait(Work *work)
     const bool done = work == NULL || __real_work_test(work);
     if (!done)
         check_does_not_wait("work_wait()");
-    if (backward_is_over && work != NULL) {
+    if (may_wait && work != NULL) {
         waited_by_waiting += !done || asked_of(work)->times > 0;
         asked_of(work)->times = 0;
     }
