@@ -28,14 +28,14 @@ declared() {
 }
 
 # Of these: functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the
-# group, start the program anew, write what tests look at (counters, observers, the timeline), call any function they are
-# given (a tape of one's own), or draw the weights that rank 0 sends.
+# group, start the program anew, write what tests look at (counters, observers, the timeline), call any function they
+# are given (a tape of one's own), or draw the weights that rank 0 sends.
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/$target.dir" -name '*.o' ! -path '*/data/*' ! -name "$c_file.o" \
         ! -name 'ddp_undivided*' -exec nm -P -g --defined-only {} + | awk '
         NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective|optimizer|op|tape|model|mlp|gpt|init)_/ &&
-            $1 !~ /^pg_(set_|reset_|observe|run_|wrap_|split|destroy|mpi_|options|name|of_group|job_rank|communicator)/ &&
-            $1 != "device_choose_kernels" {
+            $1 !~ /^pg_(set_|reset_|observe|run_|wrap_|split|destroy|mpi_|options|name|of_group)/ &&
+            $1 !~ /^pg_(job_rank|communicator)/ && $1 != "device_choose_kernels" {
             print $1
         }' | sort -u | comm -12 - <(declared)
     echo job_rank job_world_size tape_listen tape_mark_used

@@ -117,7 +117,8 @@ done
 for register in 'register char *sp __asm__("rsp");' 'register struct { int i; } *sp asm("rsp");' \
     'register
 #pragma x ;
-    char *sp __asm__("rsp");' 'register struct <% int i; %> *sp __asm("r12");' 'void ddp_x(void) { { } register long i __asm__("rbx"); i++; }'; do
+    char *sp __asm__("rsp");' 'register struct <% int i; %> *sp __asm("r12");' \
+    'void ddp_x(void) { { } register long i __asm__("rbx"); i++; }'; do
     rejected 'assembler' "$register"
 done
 accepted '#include <stdio.h>
