@@ -16,9 +16,14 @@ include_directories(${CMAKE_SOURCE_DIR} common collectives tests/stages tests/co
 file(GLOB common CONFIGURE_DEPENDS common/*/*.c)
 add_library(common STATIC ${common})
 target_link_libraries(common PUBLIC MPI::MPI_C Threads::Threads m)
+add_library(calls STATIC tests/stages/stage_jumps.c)
+target_link_libraries(calls PUBLIC common)
+target_compile_definitions(calls PRIVATE LOCKSTEP_STAGE=0)
 add_library(collectives STATIC collectives/collectives.c)
-target_link_libraries(collectives PUBLIC common)
+target_link_libraries(collectives PUBLIC calls)
 target_compile_options(collectives PRIVATE -fstack-clash-protection) # tests/collectives/arrays.c
+set(written collectives)
+@CHECKED@
 
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/collectives)
 @COMMON@

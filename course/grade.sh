@@ -154,6 +154,18 @@ foreign() {
     grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/$c_file" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
+# Reads what foreign() prints, and says what is wrong. What is included has a 1 after its name; a #line has none.
+say_foreign() {
+    local name
+    while IFS= read -r name; do
+        if [[ $name != *[#%]* ]] && ! grep -a -q -F "\"$name\" 1" "$tree/$stage/$c_file"; then
+            echo "$c_file has a #line (or # and a number) with the name of another file, $name: leave such lines out"
+        else
+            echo "$c_file includes $name, which is neither of the starter nor of the system"
+        fi
+    done
+}
+
 if [ ! -e "$base/complete" ]; then
     if ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$build" -DCMAKE_BUILD_TYPE=Release ||
         ! may_write=yes limited "$log" 900 cmake -S "$tree" -B "$checked" -DLOCKSTEP_SANITIZE=address ||
@@ -185,7 +197,7 @@ elif [ $status -ne 0 ]; then
     [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
-    errors=$(sed "s/.*/$c_file includes &, which is neither of the starter nor of the system/" <<<"$others" | plain | head -n 40)
+    errors=$(head -n 40 <<<"$others" | say_foreign | plain)
     not_run="not run: $(head -n 1 <<<"$errors")"
     printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then

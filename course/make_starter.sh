@@ -58,7 +58,7 @@ is_wanted_for_collectives() {
     common/base/* | common/comm/messages.? | common/comm/combine.c | common/comm/allreduce.h | common/comm/group.h | \
         common/comm/process_group.h | common/comm/collective.h | common/comm/backend.h | common/comm/observer.h) ;;
     "$home"/*.[ch] | tests/collectives/*.[ch] | tests/stages/choose_case.? | tests/stages/expect.? | \
-        tests/stages/judge.? | tests/stages/judge_parts.h | tests/stages/messages.sh) ;;
+        tests/stages/judge.? | tests/stages/judge_parts.h | tests/stages/messages.sh | tests/stages/stage_jumps.c) ;;
     scripts/setup.sh | scripts/mpi.sh | LICENSE | notes/allreduce.md | notes/ring.svg | notes/two_levels.svg) ;;
     *) return 1 ;;
     esac
@@ -121,6 +121,7 @@ patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.
 fill_in() {
     sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@FILE@/$c_file/g; s/@GRADED@/${graded//$'\n'/ }/" \
         -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' \
+        -e "/^@CHECKED@\$/{r $here/checked_calls.cmake" -e 'd}' \
         -e "/^@FLAGS@\$/{r $here/flags.cmake" -e 'd}' "$here/$1"
 }
 [ "$number" -ne 1 ] || cp "$here/left_out.c" "$starter/common" || stop 1 "could not copy left_out.c"

@@ -20,7 +20,7 @@ list(FILTER common EXCLUDE REGEX "/common/ddp/")
 add_library(common STATIC ${common})
 target_link_libraries(common PUBLIC MPI::MPI_C PkgConfig::openblas PkgConfig::zlib Threads::Threads m)
 
-add_library(calls STATIC tests/stages/stage_calls.c tests/stages/stage_prints.c)
+add_library(calls STATIC tests/stages/stage_calls.c tests/stages/stage_jumps.c tests/stages/stage_prints.c)
 target_link_libraries(calls PUBLIC common)
 target_compile_definitions(calls PUBLIC LOCKSTEP_STAGE=@NUMBER@ LOCKSTEP_STAGE_IS_APART)
 
@@ -28,29 +28,9 @@ target_compile_definitions(calls PUBLIC LOCKSTEP_STAGE=@NUMBER@ LOCKSTEP_STAGE_I
 file(GLOB stage CONFIGURE_DEPENDS @STAGE@/*.c common/ddp/*.c)
 add_library(ddp STATIC ${stage})
 target_link_libraries(ddp PUBLIC calls)
-include(CheckCCompilerFlag)
-set(checked_calls -mindirect-branch=thunk-extern -mindirect-branch-register -fcf-protection=branch -fno-jump-tables
-                  -mno-red-zone)
-if(NOT LOCKSTEP_SANITIZE) # the C library calls functions that sanitizers add, and these return there
-    list(APPEND checked_calls -mfunction-return=thunk-extern -fno-ipa-ra)
-endif()
-set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY) # it cannot be linked without stage_calls.c
-check_c_compiler_flag("${checked_calls}" LOCKSTEP_CHECKED_CALLS) # gcc on x86-64
-unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
-if(LOCKSTEP_CHECKED_CALLS)
-    target_compile_options(ddp PRIVATE ${checked_calls})
-    target_compile_definitions(calls PRIVATE LOCKSTEP_CALLS_ARE_CHECKED)
-    set(around_checked_calls -fno-optimize-sibling-calls) # so that functions of ddp return to where they were called
-    add_compile_options(${around_checked_calls}) # for the targets below
-    target_compile_options(common PRIVATE ${around_checked_calls})
-    target_compile_options(calls PRIVATE ${around_checked_calls})
-endif()
-foreach(part "" .unlikely .hot .startup .exit)
-    list(APPEND one_section --rename-section .text${part}=ddp_text)
-endforeach()
-add_custom_command(TARGET ddp POST_BUILD VERBATIM
-    COMMAND ${CMAKE_OBJCOPY} --redefine-syms=${CMAKE_SOURCE_DIR}/tests/stages/stage_calls.syms ${one_section}
-            $<TARGET_FILE:ddp>)
+set(written ddp)
+set(other_names --redefine-syms=${CMAKE_SOURCE_DIR}/tests/stages/stage_calls.syms)
+@CHECKED@
 
 file(GLOB_RECURSE train CONFIGURE_DEPENDS train/*.c)
 list(REMOVE_ITEM train ${CMAKE_SOURCE_DIR}/train/main.c)

@@ -15,18 +15,29 @@ if [ "$stage" = collectives ]; then
     most_static=0 # in the tests, ranks share them
 fi
 object=$build/CMakeFiles/$target.dir/$stage/$c_file.o
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P) # of the starter
 address='' needless=", which a solution has no need for"
 [[ $build != *-address ]] || address=yes # the build with the address sanitizer
 
-# Functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the group, write
-# what tests look at (counters, observers, the timeline), or call any function they are given (a tape of one's own).
+# What the headers declare that a solution may include (private_headers). In a comment nothing is declared.
+declared() {
+    local headers=(! -path '*/comm/*' -o -name process_group.h)
+    [ "$stage" != collectives ] || headers=(-true)
+    find "$top/common" "$top/$stage" -name '*.h' \( "${headers[@]}" \) -exec cat {} + | tr '\n' ' ' |
+        sed -E 's,/\*([^*]|\*+[^*/])*\*+/, ,g' | grep -o -E '[A-Za-z_][A-Za-z0-9_]*' | sort -u
+}
+
+# Of these: functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the
+# group, start the program anew, write what tests look at (counters, observers, the timeline), call any function they
+# are given (a tape of one's own), or draw the weights that rank 0 sends.
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/$target.dir" -name '*.o' ! -path '*/data/*' ! -name "$c_file.o" \
-        -exec nm -P -g --defined-only {} + | awk '
-        NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective|optimizer|op|tape)_|^pg_(set_|reset_|observe|run_|wrap_)/ &&
-            $1 !~ /^pg_(split|destroy|mpi_|options|name|of_group|job_rank|communicator)/ {
+        ! -name 'ddp_undivided*' -exec nm -P -g --defined-only {} + | awk '
+        NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective|optimizer|op|tape|model|mlp|gpt|init)_/ &&
+            $1 !~ /^pg_(set_|reset_|observe|run_|wrap_|split|destroy|mpi_|options|name|of_group)/ &&
+            $1 !~ /^pg_(job_rank|communicator)/ && $1 != "device_choose_kernels" {
             print $1
-        }'
+        }' | sort -u | comm -12 - <(declared)
     echo job_rank job_world_size tape_listen tape_mark_used
     [ "$stage" != collectives ] || echo group_scratch
     harmless
@@ -37,7 +48,8 @@ allowed() {
 # itself, exit() is a fault, and qsort() calls only functions of ddp.c. No FILE but stdout and stderr.
 harmless() {
     echo malloc calloc realloc reallocarray free aligned_alloc posix_memalign malloc_usable_size
-    echo qsort qsort_r bsearch {,l,ll}abs {,l,ll}div {s,}rand rand_r {s,}random {s,d,l,m}rand48 getrandom getenv
+    [ "$stage" = collectives ] || echo qsort qsort_r bsearch # nothing takes their place there
+    echo {,l,ll}abs {,l,ll}div {s,}rand rand_r {s,}random {s,d,l,m}rand48 getrandom getenv
     echo ato{i,l,ll,f} strto{l,ul,ll,ull,d,f,ld,imax,umax} abort exit __assert_fail __assert_perror_fail
     echo mem{cpy,pcpy,move,set,cmp,chr,rchr,mem} rawmemchr explicit_bzero bzero bcmp bcopy {,r}index ffs{,l,ll}
     echo str{len,nlen,cmp,ncmp,casecmp,ncasecmp,cpy,ncpy,lcpy,cat,ncat,lcat,chr,chrnul,rchr,str,casestr} stp{,n}cpy
@@ -63,7 +75,8 @@ harmless() {
 # The compiler brings in names that no student has written: those of the sanitizers, but for what their headers declare;
 # and arithmetic of wide numbers, with the types in its name.
 names() {
-    nm -P "$object" | awk -v address="$address" -v name="$c_file" -v defined="$defined" -v uses="$c_file uses " -v needless="$needless" '
+    nm -P "$object" | awk -v address="$address" -v name="$c_file" -v defined="$defined" -v uses="$c_file uses " -v needless="$needless" \
+        -v given="$([[ $stage != stage[1-4]* ]] || echo given)" '
         FNR == NR { for (i = 1; i <= NF; i++) allowed[$i]; next }
         address && $2 == "U" && $1 ~ /^__(ubsan_handle|asan)_/ && $1 !~ "^__asan_(set_(death|error)|(un)?poison_memory|" \
             "describe|report_error|default|on_error|get_|locate|print|address_is|region|update)" { next }
@@ -78,6 +91,9 @@ names() {
             if (!($1 in allowed) && !(plain in allowed)) print uses "\x27" $1 "\x27" needless
         }
         $2 == "i" { print uses "\x27" $1 "\x27, chosen when it is loaded (ifunc)" needless; next }
+        given && $2 ~ /^[A-Z]$/ && $2 != "U" && $1 ~ /^ddp_(partition|after_update|gather_weights)$/ {
+            print name " defines \x27" $1 "\x27, which is given: stages 1 to 4 divide nothing"
+        }
         $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ (address ? "^(__odr_asan(\\.|_gen_))?" : "^") defined "$" {
             print name " defines \x27" $1 "\x27 for the whole program: write static before it"
         }' <(allowed) -
@@ -108,24 +124,25 @@ sections() {
     objdump -t "$object" | awk -v name="$c_file" '/^[0-9a-f]+ ......O \.text/ { print name " has data among its code: \x27" $NF "\x27" }'
 }
 
-# Where a call through a pointer or a return is checked at run time (starter.cmake), no function may turn this off by an
+# Where a call through a pointer or a return is checked at run time (stage_jumps.c), no function may turn this off by an
 # attribute.
 calls() {
-    local command
+    local command returns=
     command=$(compile_command)
     [[ $command = *-mindirect-branch=thunk-extern* ]] || return 0
-    objdump -d --no-show-raw-insn "$object" | awk -v returns="$([[ $command != *-mfunction-return=* ]] || echo checked)" '
+    [[ $command != *-mfunction-return=* ]] || returns=checked
+    objdump -d --no-show-raw-insn "$object" | awk -v file="$c_file" -v returns="$returns" '
         /^[0-9a-f]+ <.*>:$/ { name = $2 }
         /[[:space:]](notrack |bnd )?l?(call|jmp)q? +\*/ {
-            print "ddp.c has a call that is not checked, in " name " an attribute?"
+            print file " has a call that is not checked, in " name " an attribute?"
         }
         returns && /[[:space:]](bnd |repz? )?l?i?ret[qwlf]?([[:space:]]|$)/ {
-            print "ddp.c has a return that is not checked, in " name " an attribute?"
+            print file " has a return that is not checked, in " name " an attribute?"
         }'
     hidden_functions
 }
 
-# A call through a pointer may go where endbr64 stands (stage_calls.c): these bytes may be in no constant.
+# A call through a pointer may go where endbr64 stands (stage_jumps.c): these bytes may be in no constant.
 hidden_functions() {
     local program all
     for program in "$build/$stage"/*; do
@@ -137,9 +154,9 @@ hidden_functions() {
     done
 }
 
-# Of preprocessed text: each string becomes "", or "!" if it has what could end a line of assembler. Status 1: there is a raw
-# string; or a quote without a partner in its line, which the compiler allows in a pragma. What follows it would look like
-# the text of a string here.
+# Of preprocessed text: each string becomes "" if it is an identifier or empty, "!" if it has what could end a line of
+# assembler, and else "?". Status 1: there is a raw string; or a quote without a partner in its line, which the compiler
+# allows in a pragma. What follows it would look like the text of a string here.
 without_strings() {
     LC_ALL=C awk '{
         text = ""
@@ -147,7 +164,8 @@ without_strings() {
             found = substr($0, RSTART, RLENGTH)
             text = text substr($0, 1, RSTART - 1)
             refused = refused || found ~ /^"/ && text ~ /(^|[^A-Za-z0-9_$])(u8|[uUL])?R$/
-            text = text (found !~ /^"/ ? "0" : found ~ /^"[^\\;#|]*"$/ ? "\"\"" : "\"!\"")
+            text = text (found !~ /^"/ ? "0" : found ~ /^"([A-Za-z_][A-Za-z0-9_]*)?"$/ ? "\"\"" : \
+                found ~ /^"[^\\;#|]*"$/ ? "\"?\"" : "\"!\"")
             $0 = substr($0, RSTART + RLENGTH)
         }
         refused = refused || /["\047]/
@@ -172,13 +190,36 @@ attributes() {
     }'
 }
 
-# No string may bring text to the assembler, and no sanitizer is turned off or spoken to.
+# Of text without strings, in one line: pragmas go to its end, because the compiler takes them out of what they stand in
+# (their brackets count for nothing); and brackets are spelled in one way.
+in_order() {
+    awk '/^[[:space:]]*#/ { pragmas = pragmas " " $0; next } { printf "%s ", $0 } END { print pragmas }' |
+        sed -E 's/<:/[/g; s/:>/]/g; s/<%/{/g; s/%>/}/g'
+}
+
+# True if a declaration with "register" names one.
+takes_registers() {
+    grep -o -E '\b(register|asm|__asm|__asm__)\b|[][(){};]' | awk '
+        /^[[({]$/ { depth++ }
+        /^[[({;]$/ { declares[depth] = 0 }
+        /^[])}]$/ { depth-- }
+        /^register$/ { declares[depth] = 1 }
+        /asm/ && declares[depth] { found = 1 }
+        END { exit !found }'
+}
+
+# No string may bring text to the assembler: what follows asm is a name, without a sum that leads into the middle of a
+# function. No register and no stack is taken over, and no sanitizer is turned off or spoken to.
 strings_are_harmless() {
-    local text
+    local text over_the_stack
     text=$(cat)
     ! tr '\n' ' ' <<<"$text" | sed 's/" *"//g' | grep -q -E '__(asan|lsan|ubsan|sanitizer)_' || return 1
     text=$(without_strings <<<"$text") || return 1
-    text=$(tr '\n' ' ' <<<"$text" | sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g')
+    text=$(in_order <<<"$text")
+    ! takes_registers <<<"$text" || return 1
+    over_the_stack='setjmp|longjmp|eh_|unwind_|dwarf_|init_dwarf|frame_|return|extract_return|frob_return|apply'
+    text=$(sed -E 's/\b(asm|__asm|__asm__) *\( *("" *)+\)//g' <<<"$text")
+    ! grep -q -E "\b__builtin_($over_the_stack)" <<<"$text" || return 1
     ! attributes <<<"$text" | grep -q '"!"' &&
         ! grep -q -E '\b(asm|__asm|__asm__)\b|no_sanitize|no_address_safety|sanitizer_instr' <<<"$text"
 }
@@ -191,9 +232,8 @@ compile_command() { # of ddp.c, to assembler on standard output
 # A stage gets a handle (tests/stages/stage_calls.c), and what is behind it is not its matter. Nor are the tests, nor
 # what stands beside ddp.c and is not handed in.
 private_headers() {
-    local command name top
+    local command name
     command=$(compile_command)
-    top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P) # of the starter
     (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' | sort -u |
         (cd "$build" && xargs -d '\n' realpath -m --) | sort -u | while IFS= read -r name; do
         case ${name#"$top"/*/} in
@@ -219,7 +259,8 @@ assembler() {
         echo "$c_file has assembler (asm)$needless"
     elif ! (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | tr -d '\000' | grep -a -v '^# [0-9]' |
         strings_are_harmless; then
-        echo "$c_file has assembler (asm, a raw string, one with \\ ; # | in an attribute, a quote in a pragma), or turns a sanitizer off$needless"
+        echo "$c_file has assembler (asm, a raw string, one with \\ ; # | in an attribute, a quote in a pragma), a builtin" \
+            "that takes over the stack, or turns a sanitizer off$needless"
     fi
 }
 

@@ -175,6 +175,7 @@ if [ "${2-}" = --grade ] && [ "$sandbox" = bwrap ]; then
         ; } int (*volatile ddp_y)(int) = ddp_x;'
     hostile includes_by_a_macro check '# *include "/sys/dev/char/1:3/dev"' '#define H #
         H include "/sys/dev/char/1:3/dev"'
+    hostile names_another_file check 'ddp.c has a #line .* with the name of another file, ddp.c:' '#line 1 "ddp.c"'
     GRADE_SANDBOX=none hostile includes_the_solution check "ddp.c includes $root/stage1_naive/ddp.c" \
         "#include \"$root/stage1_naive/ddp.c\""
     hostile is_long check 'has more than 4 MiB' "$(head -c 5000000 /dev/zero | tr '\0' ' ')"
@@ -256,13 +257,31 @@ END
         while (more(in) >= 0) { fwrite(in->_IO_read_ptr, 1, (size_t)(in->_IO_read_end - in->_IO_read_ptr), stdout);
             in->_IO_read_ptr = in->_IO_read_end; }
         die(\"read\"); }"
+    hostile sends_by_itself check "uses 'start_send'" "#include <mpi.h>
+        void start_send(void *, const void *, const void *, size_t, int, int, MPI_Request *, int *);
+        $x static long own[999], c[99]; MPI_Request r; int n = 0; start_send(own, c, own, 1, 0, 7, &r, &n); }"
     hostile makes_a_group check 'uses a process group that it did not get' \
         "$x static long own[999]; pg_barrier((ProcessGroup *)own); }"
     if [[ $(uname -m) = x86_64 && $("${CC:-cc}" --version) != *clang* ]]; then
         hostile returns_elsewhere check 'returns to where it was not called' "#include <sched.h>
             __attribute__((noipa)) static void ddp_y(void) {
-                ((void *volatile *)__builtin_frame_address(0))[1] = (void *)sched_yield; }
+                volatile long here[1] = {0}; /* above it on the stack is the address of a place in ddp_create() */
+                for (int i = 1; i < 9; i++)
+                    if (labs(here[i] - (long)ddp_create) < 4096) here[i] = (long)sched_yield; }
             $x ddp_y(); }"
+        # A system call stands in a constant, and a pointer or a name leads there.
+        gadget="__attribute__((noipa)) long ddp_g(void) { return (long)0x909090c3050fc889ul; }"
+        hostile names_a_constant check 'has assembler' "$gadget
+            long ddp_h(long fd, const void *text, long bytes, long call) __asm__(\"ddp_g+6\");
+            $x ddp_h(1, \"forged\", 6, 1); die(\"forged\"); }"
+        base_file=$scratch/starter0.c
+        status 0 "$root/course/make_starter.sh" 0 "$scratch/starter0"
+        sed 's/die("broadcast() is not written yet");/x(pg);/; s/^void broadcast/static void x(ProcessGroup *pg);\n&/' \
+            "$scratch"/starter0/collectives/collectives.c >"$base_file"
+        stage=0 hostile calls_a_constant check 'calls through a pointer that leads to no function of its own' \
+            "static __attribute__((used)) ${gadget/ddp_g/g} static void x(ProcessGroup *pg) {
+            ((void (*)(long, long, long, long))((char *)g + 10))(0, 0, 0, 231); die(\"%d\", pg->rank); }"
+        base_file=$scratch/sends_nothing.c
         hostile calls_an_address check 'calls through a pointer that leads to no function of its own' \
             "$x void (*volatile other)(void *) = free; other(NULL); }"
     fi
