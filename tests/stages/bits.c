@@ -109,8 +109,8 @@ static void expect_moved(const Case *c, const ParameterList *got, const Paramete
         if (!tensor->requires_grad || memcmp(tensor->data, before->data, bytes) != 0)
             continue;
         failures++;
-        fprintf(stderr, "FAIL: stage %d, %s: %s has not moved in %d steps; usual cause: its gradient is not in tensor.grad "
-                "when the optimizer runs, or is scaled by 0\n", ddp_stage_number, c->title, got->items[i]->name, STEPS);
+        fprintf(stderr, "FAIL: stage %d, %s: %s has not moved in %d steps; usual cause: ddp.c writes weights after the "
+                "first step, or its gradient is not in tensor.grad when the optimizer runs\n", ddp_stage_number, c->title, got->items[i]->name, STEPS);
         return;
     }
 }
