@@ -28,7 +28,7 @@ typedef struct Request {
     size_t count, bytes;
     unsigned char *elements; /* the student's; of a send, as they are now */
     unsigned char *copy;     /* of a send: as they were when it was started; owned */
-    int hops;                /* 1 more than the rank had when it was started */
+    int hops, path;          /* what the rank had when it was started, and this message */
     struct Request *partner; /* NULL: the other rank has not started it */
     bool waited;
 } Request;
@@ -159,7 +159,7 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
     Request *request = alloc_or_fault(sizeof *request);
     *request = (Request){.sends = sends, .rank = turn, .peer = peer, .tag = tag, .count = count,
                          .bytes = count * dtype_size(c->dtype), .elements = elements,
-                         .hops = ranks[turn].traffic.hops + 1};
+                         .hops = ranks[turn].traffic.hops + 1, .path = ranks[turn].traffic.path + (int)count};
     expect_unused(request);
     Traffic *traffic = &ranks[turn].traffic;
     int *only = sends ? &traffic->to : &traffic->from;
@@ -178,10 +178,11 @@ static void start(bool sends, ProcessGroup *pg, const Collective *c, void *eleme
     requests[request_count++] = request;
 }
 
-static void note_hops(const Request *request, int hops)
+static void note_path(const Request *request, const Request *last)
 {
     Traffic *traffic = &ranks[request->rank].traffic;
-    traffic->hops = hops > traffic->hops ? hops : traffic->hops;
+    traffic->hops = last->hops > traffic->hops ? last->hops : traffic->hops;
+    traffic->path = last->path > traffic->path ? last->path : traffic->path;
 }
 
 /* It was waited for, and is done. */
@@ -195,10 +196,10 @@ static void finish(Request *request)
                        describe(request));
     request->waited = true;
     if (rules.stored_bytes == 0)
-        note_hops(request, request->hops);
+        note_path(request, request);
     if (request->sends && rules.stored_bytes > 0)
         return;
-    note_hops(request, request->partner->hops);
+    note_path(request, request->partner);
     if (!request->sends)
         memcpy(request->elements, request->partner->copy, request->bytes);
 }

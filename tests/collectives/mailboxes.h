@@ -26,6 +26,7 @@ typedef struct Traffic {
     long messages, elements;
     int hops;         /* most messages one after the other, up to one that this rank has got. stored_bytes 0: also of
                        * those that it has sent, and a message cannot travel before both ranks have started it */
+    int path;         /* the same, in elements of these messages: it does not grow if a message is cut into pieces */
     int to, from;     /* the only rank that it has sent to, or got something from; NO_RANK, SEVERAL_RANKS */
 } Traffic;
 enum { NO_RANK = -1, SEVERAL_RANKS = -2 };

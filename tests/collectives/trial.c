@@ -59,14 +59,43 @@ static int chunk_of(const Trial *trial, size_t i)
 
 static bool has_nan(const Trial *trial, int rank, size_t i)
 {
-    return trial->values == ONE_NAN && rank == trial->root && i == trial->count / 2;
+    const bool can_be = trial->dtype == DTYPE_F32 || trial->dtype == DTYPE_F64;
+    return can_be && rank == trial->root && i == trial->count / 2;
 }
 
-static float small_number(const Trial *trial, int rank, size_t i)
+static float fraction(int rank, size_t i)
 {
-    if (trial->values == FRACTIONS)
-        return ldexpf((float)drawn(rank, i, 1 << 20) + 1, (int)drawn(rank, i + 77, 20) - 20);
-    return has_nan(trial, rank, i) ? NAN : (float)drawn(rank, i, 1000) - 500;
+    return ldexpf((float)drawn(rank, i, 1 << 20) + 1, (int)drawn(rank, i + 77, 20) - 20);
+}
+
+/* Sums of NUMBERS are exact in their own type, and in no other. */
+static long double number(const Trial *trial, int rank, size_t i)
+{
+    static const long double units[] = {[DTYPE_F32] = 1, [DTYPE_F64] = 1 + 0x1p-30L, [DTYPE_I32] = 0x1p12L + 1,
+                                        [DTYPE_I64] = 0x1p45L + 1};
+    return has_nan(trial, rank, i) ? NAN : ((long double)drawn(rank, i, 1000) - 500) * units[trial->dtype];
+}
+
+static void put(void *array, size_t i, DType dtype, long double value)
+{
+    if (dtype == DTYPE_F32)
+        ((float *)array)[i] = (float)value;
+    else if (dtype == DTYPE_F64)
+        ((double *)array)[i] = (double)value;
+    else if (dtype == DTYPE_I32)
+        ((int32_t *)array)[i] = (int32_t)value;
+    else
+        ((int64_t *)array)[i] = (int64_t)value;
+}
+
+static long double get(const void *array, size_t i, DType dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32: return (long double)((const float *)array)[i];
+    case DTYPE_F64: return (long double)((const double *)array)[i];
+    case DTYPE_I32: return (long double)((const int32_t *)array)[i];
+    default: return (long double)((const int64_t *)array)[i];
+    }
 }
 
 static void fill(const Trial *trial, int rank, void *array)
@@ -74,17 +103,17 @@ static void fill(const Trial *trial, int rank, void *array)
     for (size_t i = 0; i < trial->count; i++)
         if (trial->values == DIGITS)
             ((int64_t *)array)[i] = digit(rank, i);
-        else if (trial->values == WHOLE)
-            ((int32_t *)array)[i] = (int32_t)small_number(trial, rank, i);
+        else if (trial->values == FRACTIONS)
+            ((float *)array)[i] = fraction(rank, i);
         else
-            ((float *)array)[i] = small_number(trial, rank, i);
+            put(array, i, trial->dtype, number(trial, rank, i));
 }
 
 /* ---- arrays ---- */
 
 void trial_run(Trial *trial, Outcome *outcome)
 {
-    const DType dtypes[] = {[DIGITS] = DTYPE_I64, [FRACTIONS] = DTYPE_F32, [ONE_NAN] = DTYPE_F32, [WHOLE] = DTYPE_I32};
+    const DType dtypes[] = {[DIGITS] = DTYPE_I64, [FRACTIONS] = DTYPE_F32, [NUMBERS] = trial->dtype};
     Collective c[MOST_RANKS], before[MOST_RANKS];
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
@@ -101,8 +130,9 @@ void trial_run(Trial *trial, Outcome *outcome)
                                .stride = trial->count, .dtype = outcome->dtype, .op = trial->op, .root = trial->root,
                                .carries = "numbers"};
     }
-    int length = snprintf(what, sizeof what, "%s on %d ranks, %zu elements", collectives[trial->kind].name,
-                          trial->ranks, trial->count);
+    int length = snprintf(what, sizeof what, "%s on %d ranks, %zu elements%s%s", collectives[trial->kind].name,
+                          trial->ranks, trial->count, trial->values == NUMBERS ? " of " : "",
+                          trial->values == NUMBERS ? dtype_name(trial->dtype) : "");
     if (trial->kind == BROADCAST)
         length += snprintf(what + length, sizeof what - (size_t)length, ", root %d", trial->root);
     else if (in_place)
@@ -202,7 +232,7 @@ void expect_same_bits(const Trial *trial, const Outcome *outcome)
     for (size_t i = 0; i < trial->count; i++) {
         double sum = 0;
         for (int rank = 0; rank < trial->ranks; rank++)
-            sum += (double)small_number(trial, rank, i);
+            sum += (double)fraction(rank, i);
         if (!(fabs((double)first[i] - sum) <= 1e-5 * sum))
             mailboxes_fail(NULL, "rank 0, element %zu is %.9g, expected %.9g", i, (double)first[i], sum);
         for (int rank = 1; rank < trial->ranks; rank++) {
@@ -221,14 +251,14 @@ static int origin(const Trial *trial, size_t i)
     return trial->kind == BROADCAST ? trial->root : trial->kind == ALL_GATHER ? chunk_of(trial, i) : NO_RANK;
 }
 
-static void expect_number(const Trial *trial, int rank, size_t i, float actual)
+static void expect_number(const Trial *trial, int rank, size_t i, long double actual)
 {
     const char *op = trial->op == REDUCE_MAX ? "maximum" : "sum";
     const int from = origin(trial, i);
-    float sum = 0, largest = -INFINITY;
+    long double sum = 0, largest = -INFINITY;
     bool nan_is_due = false;
     for (int other = 0; other < trial->ranks; other++) {
-        float part = small_number(trial, other, i);
+        const long double part = number(trial, other, i);
         if (from != NO_RANK && other != from)
             continue;
         sum += part;
@@ -237,14 +267,15 @@ static void expect_number(const Trial *trial, int rank, size_t i, float actual)
     }
     if (nan_is_due && !isnan(actual))
         mailboxes_fail("a comparison with NaN is false, and fmaxf() drops a NaN: use combine()",
-                       "rank %d's element %zu is a NaN, and on rank %d the %s is %g", trial->root, i, rank, op,
-                       (double)actual);
-    const float want = trial->op == REDUCE_MAX ? largest : sum;
+                       "rank %d's element %zu is a NaN, and on rank %d the %s is %Lg", trial->root, i, rank, op,
+                       actual);
+    const long double want = trial->op == REDUCE_MAX ? largest : sum;
     if (!nan_is_due && !(actual == want))
         mailboxes_fail(trial->op == REDUCE_MAX && actual == sum ? "the parts are added, whatever c->op says" :
-                       from != NO_RANK ? "elements of 4 bytes are copied as others: dtype_size() says how many" : NULL,
-                       "rank %d, element %zu is %g, expected the %s %g", rank, i, (double)actual,
-                       from != NO_RANK ? "number" : op, (double)want);
+                       from != NO_RANK ? "elements are copied as if they had other sizes: dtype_size() says how many" :
+                       "elements are added or compared as if they were of another type: combine() looks at c->dtype",
+                       "rank %d, element %zu is %.20Lg, expected the %s %.20Lg", rank, i, actual,
+                       from != NO_RANK ? "number" : op, want);
 }
 
 void expect_numbers(const Trial *trial, const Outcome *outcome)
@@ -252,9 +283,7 @@ void expect_numbers(const Trial *trial, const Outcome *outcome)
     for (int rank = 0; rank < trial->ranks; rank++)
         for (size_t i = 0; i < trial->count; i++)
             if (trial->kind != REDUCE_SCATTER || chunk_of(trial, i) == rank)
-                expect_number(trial, rank, i, trial->values == WHOLE
-                                                  ? (float)((const int32_t *)outcome->receive[rank])[i]
-                                                  : ((const float *)outcome->receive[rank])[i]);
+                expect_number(trial, rank, i, get(outcome->receive[rank], i, trial->dtype));
 }
 
 /* Of each element, N - 1 messages bring what the ranks have to one of them, and N - 1 bring the sum to the others. */

@@ -9,14 +9,16 @@ enum { MOST_DIGITS = 9 }; /* ranks of DIGITS */
 typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
 
 /* What the ranks begin with. DIGITS: each rank's part is one digit of a 64-bit integer, so that a sum shows which parts
- * are in it. FRACTIONS: float32 whose sum depends on the order. ONE_NAN: small whole float32, and one NaN. WHOLE: small int32. */
-typedef enum Values { DIGITS, FRACTIONS, ONE_NAN, WHOLE } Values;
+ * are in it. FRACTIONS: float32 whose sum depends on the order. NUMBERS: of the trial's dtype, one of those that
+ * combine() knows; of float32 and float64 one is NaN. */
+typedef enum Values { DIGITS, FRACTIONS, NUMBERS } Values;
 
 typedef struct Trial {
     Kind kind;
     int ranks, root;
     size_t count;
     Values values;
+    DType dtype; /* of NUMBERS */
     ReduceOp op;
     bool in_place; /* of a broadcast: always */
     Rules rules;
@@ -34,7 +36,7 @@ void trial_run(Trial *trial, Outcome *outcome);
 /* These fail with a message. Each needs the Values that it names. */
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
-void expect_numbers(const Trial *trial, const Outcome *outcome);   /* ONE_NAN, WHOLE */
+void expect_numbers(const Trial *trial, const Outcome *outcome);   /* NUMBERS */
 void expect_sent(const Trial *trial, const Outcome *outcome);      /* any; as much as the results need at least */
 
 #endif

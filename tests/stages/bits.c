@@ -16,6 +16,7 @@
 #include "data/loader.h"
 #include "ddp/replicas.h"
 #include "comm/group.h" /* to change the algorithm */
+#include "given.h"
 #include "judge.h"
 #include "mpi_main.h"
 #include "toy_models.h"
@@ -85,6 +86,35 @@ static void train_steps(const Options *options, Replica *replica, Ddp *ddp, cons
     ddp_gather_weights(ddp);
 }
 
+/* Weights that a stage may choose could be such that no gradient changes them: the same bits, and nothing was sent. */
+static void expect_first_weights(const Case *c, const ParameterList *got, const ParameterList *first)
+{
+    for (int i = 0; i < got->count; i++) {
+        const Tensor *tensor = &got->items[i]->tensor, *want = &first->items[i]->tensor;
+        if (memcmp(tensor->data, want->data, (size_t)tensor_count(tensor) * sizeof(float)) == 0)
+            continue;
+        failures++;
+        fprintf(stderr, "FAIL: stage %d, %s: before the first step %s is not rank 0's; usual cause: ddp_create() must "
+                "broadcast every parameter from rank 0, and change no weight\n", ddp_stage_number, c->title,
+                got->items[i]->name);
+        return;
+    }
+}
+
+static void expect_moved(const Case *c, const ParameterList *got, const ParameterList *first)
+{
+    for (int i = 0; i < got->count; i++) {
+        const Tensor *tensor = &got->items[i]->tensor, *before = &first->items[i]->tensor;
+        const size_t bytes = (size_t)tensor_count(tensor) * sizeof(float);
+        if (!tensor->requires_grad || memcmp(tensor->data, before->data, bytes) != 0)
+            continue;
+        failures++;
+        fprintf(stderr, "FAIL: stage %d, %s: %s has not moved in %d steps; usual cause: ddp.c writes weights after the "
+                "first step, or its gradient is not in tensor.grad when the optimizer runs\n", ddp_stage_number, c->title, got->items[i]->name, STEPS);
+        return;
+    }
+}
+
 /* One training run; returns the hash of the weights. verify: also compares them with the run of one process by shares. */
 static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
 {
@@ -93,15 +123,20 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     Dataset dataset = toy_dataset(&options, SAMPLES);
     Replica replica;
     Sampler sampler;
-    replica_create(&replica, &options, options.seed + (uint64_t)pg_rank(pg), STEPS);
+    Model first; /* rank 0's, as it was drawn */
+    replica_create(&replica, &options, judge_grades() ? toy_seed(pg) : options.seed + (uint64_t)pg_rank(pg), STEPS);
     Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
+    model_create(&first, &options.model, judge_grades() ? toy_seed_of_rank_0(pg) : options.seed);
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), options.batch_size, options.seed, true, false);
     Loader *loader = loader_start(&dataset, &sampler, pg_rank(pg), options.accumulate, 0);
-    float *initial = alloc_or_fault((size_t)parameters_total(&replica.model.parameters) * sizeof *initial);
+    float *initial = alloc_or_fault((size_t)parameters_total(&first.parameters) * sizeof *initial);
+    parameters_to_host(&first.parameters, initial);
     optimizer_set_partition(&replica.optimizer, ddp_partition(ddp));
     ddp_gather_weights(ddp);
-    parameters_to_host(&replica.model.parameters, initial);
+    give_start(&replica.model.parameters, &first.parameters, ddp_partition(ddp));
+    expect_first_weights(c, &replica.model.parameters, &first.parameters);
     train_steps(&options, &replica, ddp, &dataset, loader);
+    expect_moved(c, &replica.model.parameters, &first.parameters);
     replicas_check_equal(pg, &replica.model.parameters);
     if (verify && !verify_training(&options, pg, &dataset, &replica, initial, 0).passed) {
         failures++;
@@ -116,6 +151,7 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     ddp_destroy(ddp);
     sampler_free(&sampler);
     replica_free(&replica);
+    model_free(&first);
     dataset_close(&dataset);
     free(initial);
     runs++;

@@ -66,15 +66,16 @@ BranchPair *branch_pair_create(ProcessGroup *pg, const DdpOptions *options, int 
     pair->pg = pg;
     pair->options = *options;
     pair->ranks = lend(sizeof *pair->ranks);
-    branches_create(pair->ranks, 1 + (uint64_t)pg_rank(pg));
-    branches_create(&pair->whole, 1);
+    branches_create(pair->ranks, toy_seed(pg));
     if (frozen >= 0)
-        pair->ranks->parameters.items[frozen]->tensor.requires_grad =
-            pair->whole.parameters.items[frozen]->tensor.requires_grad = false;
+        pair->ranks->parameters.items[frozen]->tensor.requires_grad = false;
     optimizer_create(&pair->ranks_optimizer, &sgd, &pair->ranks->parameters);
-    optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
     pair->ddp = ddp_create(pg, &pair->ranks->parameters, &pair->ranks->tape, options);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
+    branches_create(&pair->whole, toy_seed_of_rank_0(pg));
+    if (frozen >= 0)
+        pair->whole.parameters.items[frozen]->tensor.requires_grad = false;
+    optimizer_create(&pair->whole_optimizer, &sgd, &pair->whole.parameters);
     give_start(&pair->ranks->parameters, &pair->whole.parameters, NULL);
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.parameters);
     watch_start(&pair->watch, pg, &pair->ranks->tape);

@@ -22,11 +22,23 @@ static int channel = -1; /* to the other process; -1: there is none */
 static pid_t child;      /* in the judge: the process with the submission; else 0 */
 static int secrets_to;   /* in the judge: where it prints */
 static char *secrets;    /* in the judge: those of the cases to come, a line each */
+static bool grades;      /* judge_start() was called, on any rank */
+static uint64_t drawn;   /* by the judge, for this case */
 static int complaint;    /* in the judge: a file in memory, what its own comparisons have printed */
 
 bool in_judge(void)
 {
     return child > 0;
+}
+
+bool judge_grades(void)
+{
+    return grades;
+}
+
+uint64_t judge_number(void)
+{
+    return drawn;
 }
 
 /* ---- the judge's end ---- */
@@ -102,26 +114,34 @@ void judge_pass(uint64_t kind, void *bytes, size_t count)
     }
 }
 
+void judge_draw(void)
+{
+    if (channel < 0)
+        return;
+    const bool there = !in_judge() || getrandom(&drawn, sizeof drawn, 0) == (ssize_t)sizeof drawn;
+    if (there && transfer(&drawn, sizeof drawn, in_judge()))
+        return;
+    if (in_judge())
+        judge_end(false);
+    close(channel);
+    channel = -1;
+}
+
 /* The child must repeat a number that it gets only now: so nothing that was written to the channel before, in any way,
  * ends a case. */
 void judge_case_is_over(const char *name)
 {
-    uint64_t number = 0, repeated = 0;
+    uint64_t repeated;
     char what[128] = "";
     snprintf(what, sizeof what, "%s", name);
     judge_left_out = false;
     judge_pass(SAYS_OVER, what, sizeof what);
-    if (channel < 0)
-        return;
-    if (!in_judge()) {
-        if (transfer(&number, sizeof number, false))
-            judge_pass(ASKS_BACK, &number, sizeof number);
-        return;
-    }
-    if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number || !transfer(&number, sizeof number, true))
-        judge_end(false);
+    judge_draw();
+    repeated = drawn;
     judge_pass(ASKS_BACK, &repeated, sizeof repeated);
-    if (repeated != number || strncmp(what, name, sizeof what) != 0) {
+    if (!in_judge())
+        return;
+    if (repeated != drawn || strncmp(what, name, sizeof what) != 0) {
         dprintf(complaint, "ERROR: the test has not reported the end of %s\n", name);
         judge_end(true);
     }
@@ -172,6 +192,7 @@ void judge_start(void)
 {
     int ends[2];
     const pid_t parent = getpid();
+    grades = true;
     if (!is_rank_0())
         return;
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0, "no socket: %s", strerror(errno));

@@ -12,6 +12,7 @@
 #define LOCKSTEP_TESTS_JUDGE_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "comm/process_group.h"
 
@@ -26,6 +27,11 @@ bool judge_leaves_case_out(void);
 
 void judge_start(void);
 bool in_judge(void); /* false in a process that was not judge_start()ed, too */
+bool judge_grades(void); /* judge_start() was called: a grader runs */
+
+/* What the judge has drawn for this case, in the judge and on rank 0: the submission on other ranks cannot know it. 0
+ * where there is no judge. */
+uint64_t judge_number(void);
 
 /* In the judge, after the last case: ends it as the child has ended. found_wrong: if the child has found nothing, what
  * the judge's comparisons have printed is shown. Async-signal-safe. */

@@ -13,4 +13,7 @@ enum { SAYS_SIZE = 1, SAYS_VALUES, SAYS_OVER, ASKS_BACK };
 /* Both processes call it in the same order. What the child has not sent in this place, the judge does not accept. */
 void judge_pass(uint64_t kind, void *bytes, size_t count);
 
+/* In both processes: a new judge_number(), which the judge draws, and the child gets. */
+void judge_draw(void);
+
 #endif

@@ -58,6 +58,7 @@ ProcessGroup *judge_group(ProcessGroup *pg)
     static Backend nothing = {.name = "judge", .run = run, .close = close_group};
     int32_t size = pg != NULL ? pg_world_size(pg) : 0;
     judge_pass(SAYS_SIZE, &size, sizeof size);
+    judge_draw();
     if (!in_judge())
         return pg;
     pg = alloc_or_fault(sizeof *pg);

@@ -90,7 +90,7 @@ static int rank_of_weights(const Pair *pair)
     int found = -1;
     for (int rank = 0; rank < pg_world_size(pg) && found < 0; rank++) {
         Model model;
-        model_create(&model, &pair->options.model, pair->options.seed + (uint64_t)rank);
+        model_create(&model, &pair->options.model, pair->seeds[rank]);
         if (parameters_hash(&model.parameters) == mine)
             found = rank;
         model_free(&model);

@@ -229,14 +229,15 @@ static Ddp *create_marked(const ToyKind *kind, Toy *ranks)
 static void train_toy(const ToyKind *kind)
 {
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD};
-    Toy *ranks = toy_create(kind, 1 + (uint64_t)pg_rank(pg)), *whole = toy_create(kind, 1);
-    float *initial = alloc_or_fault((size_t)parameters_total(&whole->parameters) * sizeof *initial);
-    parameters_to_host(&whole->parameters, initial);
+    Toy *ranks = toy_create(kind, toy_seed(pg));
     Optimizer optimizer;
     optimizer_create(&optimizer, &sgd, &ranks->parameters);
     Ddp *ddp = create_marked(kind, ranks);
     optimizer_set_partition(&optimizer, ddp_partition(ddp));
     ddp_gather_weights(ddp);
+    Toy *whole = toy_create(kind, toy_seed_of_rank_0(pg)); /* now that all ranks have rank 0's weights */
+    float *initial = alloc_or_fault((size_t)parameters_total(&whole->parameters) * sizeof *initial);
+    parameters_to_host(&whole->parameters, initial);
     judged_weights(&ranks->parameters);
     give_start(&ranks->parameters, &whole->parameters, ddp_partition(ddp));
     void *gradients = parameters_allocate_gradients(&whole->parameters);

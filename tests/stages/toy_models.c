@@ -3,11 +3,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/random.h>
 
 #include "autograd/ops.h"
 #include "base/check.h"
 #include "base/rng.h"
 #include "given.h"
+#include "judge.h"
 #include "mpi_main.h"
 
 Options toy_options(const char *model_name)
@@ -77,6 +79,39 @@ Dataset toy_dataset(const Options *options, int64_t samples)
         return toy_text(options->model.gpt.context, samples);
     dataset_open_random(&dataset, samples, options->model.mlp.inputs, options->model.mlp.outputs, 7);
     return dataset;
+}
+
+/* ---- first weights ---- */
+
+uint64_t toy_seed(ProcessGroup *pg)
+{
+    static uint64_t own;
+    if (judge_number() != 0) /* in the judge and on rank 0 */
+        return judge_number();
+    if (seed_is_given() && !judge_grades())
+        return given_seed() + (uint64_t)pg_rank(pg);
+    if (own == 0) {
+        CHECK(getrandom(&own, sizeof own, 0) == (ssize_t)sizeof own, "getrandom() failed");
+        own &= UINT32_MAX; /* to be typed */
+    }
+    return own;
+}
+
+void toy_seeds_of_all(ProcessGroup *pg, uint64_t *seeds)
+{
+    const uint64_t mine = toy_seed(pg);
+    pg_all_gather(pg, &mine, seeds, 1, DTYPE_I64, "seeds of the first weights");
+    if (!judge_grades())
+        tests_name_seed(seeds[0]);
+}
+
+uint64_t toy_seed_of_rank_0(ProcessGroup *pg)
+{
+    uint64_t *seeds = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *seeds), seed;
+    toy_seeds_of_all(pg, seeds);
+    seed = seeds[0];
+    free(seeds);
+    return seed;
 }
 
 /* ---- a model with branches ---- */

@@ -14,6 +14,17 @@ Options toy_options(const char *model_name);
 /* Makes `samples` samples for these options, the same on every rank. Free with dataset_close(). */
 Dataset toy_dataset(const Options *options, int64_t samples);
 
+/* ---- first weights ----
+ *
+ * Other ones in each run: a stage that knows the seed could draw rank 0's weights on each rank, and broadcast nothing.
+ * Rank 0's seed is LOCKSTEP_TEST_SEED, if it is set and no grader runs. A test that fails names it. */
+
+/* This rank's seed. */
+uint64_t toy_seed(ProcessGroup *pg);
+/* All ranks' seeds. Call it after ddp_create(). Collective. */
+void toy_seeds_of_all(ProcessGroup *pg, uint64_t *seeds);
+uint64_t toy_seed_of_rank_0(ProcessGroup *pg); /* the same, of one rank */
+
 /* ---- a model with branches ----
  *
  * Built directly on the tape, for cases that the real models never have: branches that each rank records in a different

@@ -30,25 +30,28 @@ static void freeze(Parameter *parameter)
         parameter_make_buffer(parameter);
 }
 
-/* Every rank seeds its weights differently, so that only the broadcast makes them equal. */
+/* Every rank seeds its weights differently, so that only the broadcast makes them equal. The other model gets rank 0's
+ * seed when this has happened. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
 {
     Pair *pair = alloc_or_fault(sizeof *pair);
     pair->pg = pg;
     pair->options = *options;
     pair->dataset = toy_dataset(&pair->options, samples);
-    pair->ranks = replica_lend(&pair->options, options->seed + (uint64_t)pg_rank(pg), options->steps);
-    replica_create(&pair->whole, &pair->options, options->seed, options->steps); /* as rank 0 */
-    if (frozen != NULL) {
+    pair->ranks = replica_lend(&pair->options, toy_seed(pg), options->steps);
+    pair->seeds = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *pair->seeds);
+    if (frozen != NULL)
         freeze(parameter_named(&pair->ranks->model.parameters, frozen));
-        freeze(parameter_named(&pair->whole.model.parameters, frozen));
-    }
     pair->ddp = ddp_create(pg, &pair->ranks->model.parameters, &pair->ranks->tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
     CHECK(LOCKSTEP_STAGE != 5 || in_judge() || ddp_partition(pair->ddp) != NULL,
           "ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");
     optimizer_set_partition(&pair->ranks->optimizer, ddp_partition(pair->ddp));
     ddp_gather_weights(pair->ddp);
+    toy_seeds_of_all(pg, pair->seeds);
+    replica_create(&pair->whole, &pair->options, pair->seeds[0], options->steps);
+    if (frozen != NULL)
+        freeze(parameter_named(&pair->whole.model.parameters, frozen));
     judged_weights(&pair->ranks->model.parameters);
     give_start(&pair->ranks->model.parameters, &pair->whole.model.parameters, ddp_partition(pair->ddp));
     pair->whole_gradients = parameters_allocate_gradients(&pair->whole.model.parameters);
@@ -104,6 +107,7 @@ void pair_free(Pair *pair)
     replica_free(&pair->whole);
     sampler_free(&pair->sampler);
     dataset_close(&pair->dataset);
+    free(pair->seeds);
     free(pair->weights_before);
     free(pair->stages_gradients);
     free(pair->indices);

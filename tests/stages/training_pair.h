@@ -17,6 +17,7 @@ typedef struct Pair {
     Loader *loader;
     Replica *ranks; /* lent (lent.h): this rank's replica, trained with DDP */
     Replica whole; /* trained alone, on whole batches */
+    uint64_t *seeds; /* of the ranks' first weights; owned */
     Ddp *ddp;
     void *whole_gradients;
     bool gradients_gathered;
