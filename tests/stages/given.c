@@ -10,7 +10,6 @@
 
 static char given[64]; /* LOCKSTEP_TEST_GIVEN */
 static int level;
-static bool has_seed;
 static uint64_t seed;
 
 void given_read(void)
@@ -23,7 +22,6 @@ void given_read(void)
     done = true;
     snprintf(given, sizeof given, "%s", words != NULL ? words : "");
     level = zero != NULL ? atoi(zero) : 0;
-    has_seed = number != NULL;
     seed = number != NULL ? strtoull(number, NULL, 10) : 1;
 }
 
@@ -37,12 +35,6 @@ int given_level(void)
 {
     given_read();
     return level;
-}
-
-bool seed_is_given(void)
-{
-    given_read();
-    return has_seed;
 }
 
 uint64_t given_seed(void)

@@ -18,7 +18,6 @@
 void given_read(void);           /* reads the variables, unless that was done */
 bool is_given(const char *what); /* LOCKSTEP_TEST_GIVEN has this word */
 int given_level(void);           /* LOCKSTEP_TEST_ZERO: the only level of stage 5 to be tested; 0: it is not set */
-bool seed_is_given(void);
 uint64_t given_seed(void);       /* LOCKSTEP_TEST_SEED; 1 if it is not set */
 
 /* "start": after ddp_create(), sets the ranks' weights to those of `whole`, as a correct broadcast would have done.

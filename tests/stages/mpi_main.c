@@ -1,7 +1,6 @@
 /* mpi_main.c: prints one report for N ranks, and ends all ranks when one fails. */
 #include "mpi_main.h"
 
-#include <inttypes.h>
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,7 +15,7 @@
 #include "judge.h"
 #include "train/guard/guard.h"
 
-static char rank_line[120];
+static char rank_line[64];
 static int rank_line_length;
 
 /* cmocka ends a failed test with abort(); only write() is safe here. */
@@ -45,12 +44,6 @@ void tests_run_as_rank(int rank)
     signal(SIGABRT, on_abort);
     if (rank != 0 && freopen("/dev/null", "w", stdout) == NULL)
         fprintf(stderr, "rank %d: cannot open /dev/null\n", rank);
-}
-
-void tests_name_seed(uint64_t seed)
-{
-    rank_line_length = snprintf(rank_line, sizeof rank_line, "\nthe test failed on rank %d; LOCKSTEP_TEST_SEED=%" PRIu64
-                                " repeats it\n", job_rank(), seed);
 }
 
 /* ---- a rank that hangs outside collectives ---- */

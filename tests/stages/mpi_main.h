@@ -13,8 +13,6 @@
 #ifndef LOCKSTEP_TESTS_MPI_MAIN_H
 #define LOCKSTEP_TESTS_MPI_MAIN_H
 
-#include <stdint.h>
-
 #include "choose_case.h"
 #include "comm/process_group.h"
 
@@ -25,9 +23,6 @@ double tests_timeout(void);
  * their next collective. Only rank 0 prints cmocka's report. A failure on another rank is printed on stderr, with a
  * line that names the rank. */
 void tests_run_as_rank(int rank);
-
-/* From now on a failing test also says that this LOCKSTEP_TEST_SEED repeats it. */
-void tests_name_seed(uint64_t seed);
 
 /* Ends the process if it still runs after this many seconds. Each collective of the group starts the count again. */
 void tests_end_if_idle(unsigned seconds);
