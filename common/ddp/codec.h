@@ -19,8 +19,8 @@ struct GradientCodec {
     bool keeps_state; /* it has no functions here: each model needs an instance, from power_sgd_create() */
     size_t state_bytes; /* what an instance keeps from step to step */
 
-    /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. It is memory of its own:
-     * it may not lie over the gradients. */
+    /* Bytes of a buffer for what travels of a bucket of so many elements. 0: nothing is needed. It is memory of its
+     * own: it may not lie over the gradients. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);
 
     /* Starts the all-reduce of the bucket's gradients; carries: its name. */
@@ -38,8 +38,8 @@ struct GradientCodec {
     void (*finish_reduce_scatter)(const GradientCodec *codec, ProcessGroup *pg, float *shard, void *buffer,
                                   size_t shard_elements);
 
-    /* What one process does to have the same bits (--verify exact): to the share of each rank, in rank order, before it is
-     * added, and to the sum, with rank -1. NULL: nothing. */
+    /* What one process does to have the same bits (--verify exact): to the share of each rank, in rank order, before it
+     * is added, and to the sum, with rank -1. NULL: nothing. */
     void (*round_share)(const GradientCodec *codec, int rank, float *gradients, int64_t elements);
     void (*round_sum)(const GradientCodec *codec, int rank, float *gradients, int64_t elements);
 };

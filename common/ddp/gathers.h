@@ -6,8 +6,8 @@
  * round it a second time changes nothing: results have the same bits. Biases, norms and embeddings are read as they
  * are, and so travel as float32. An embedding that is the output layer, too, is one of them. Owners keep float32.
  *
- * Interface: gathers_forget_reads() before each micro-batch. Once one has shown what reads which weight, and no gather is
- * under way, gathers_choose_types(). Before that, everything is sent as float32. After each later micro-batch,
+ * Interface: gathers_forget_reads() before each micro-batch. Once one has shown what reads which weight, and no gather
+ * is under way, gathers_choose_types(). Before that, everything is sent as float32. After each later micro-batch,
  * gathers_check_types(). For evaluation and checkpoints, everything is sent as float32, too: every_bit.
  */
 #ifndef LOCKSTEP_DDP_GATHERS_H

@@ -34,8 +34,8 @@ enum { NO_RANK = -1, SEVERAL_RANKS = -2 };
 typedef void CollectiveFunction(ProcessGroup *pg, const Collective *c);
 
 /* Calls function() on each of `ranks` ranks, each with its own Collective, and returns when all have returned. `what`:
- * the call, for messages ("broadcast on 3 ranks, 10 elements"). Calls with as many ranks have the same groups, with what an
- * earlier call has left in them. */
+ * the call, for messages ("broadcast on 3 ranks, 10 elements"). Calls with as many ranks have the same groups, with
+ * what an earlier call has left in them. */
 void mailboxes_run(int ranks, const Rules *rules, const char *what, CollectiveFunction *function,
                    const Collective *collectives, Traffic *traffic);
 

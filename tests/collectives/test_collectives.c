@@ -9,8 +9,8 @@ static const size_t ALL_STORED = SIZE_MAX, NONE_STORED = 0, A_MILLION = 1000003;
 
 /* ---- values ---- */
 
-/* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes well:
- * each chunk has elements. */
+/* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes
+ * well: each chunk has elements. */
 static int counts_for(int ranks, size_t *counts)
 {
     const size_t N = (size_t)ranks;
@@ -42,7 +42,8 @@ static void try_counts(Kind kind, int ranks, bool and_a_million)
         try_values(kind, ranks, ranks - 1, A_MILLION);
 }
 
-/* Each row is a case. The ranks end with 0; a_million_on: of these, the number on which a million elements are tried. */
+/* Each row is a case. The ranks end with 0; a_million_on: of these, the number on which a million elements are
+ * tried. */
 typedef struct ValueCase {
     const char *name;
     Kind kind;
@@ -148,8 +149,8 @@ static void expect_cost(const Trial *trial, const Outcome *outcome, bool message
         mailboxes_fail(cost.cause, "all ranks together send %zu elements, and %zu are enough", of_all, cost.of_all);
 }
 
-/* Where nothing is stored, a rank waits until the other one receives. If the ranks of a ring send and receive in turn, and
- * N is odd, two neighbours begin with the same, and a step takes three messages, not two. */
+/* Where nothing is stored, a rank waits until the other one receives. If the ranks of a ring send and receive in turn,
+ * and N is odd, two neighbours begin with the same, and a step takes three messages, not two. */
 static void expect_no_chain(Trial trial, bool messages)
 {
     Outcome outcome;

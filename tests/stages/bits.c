@@ -110,12 +110,14 @@ static void expect_moved(const Case *c, const ParameterList *got, const Paramete
             continue;
         failures++;
         fprintf(stderr, "FAIL: stage %d, %s: %s has not moved in %d steps; usual cause: ddp.c writes weights after the "
-                "first step, or its gradient is not in tensor.grad when the optimizer runs\n", ddp_stage_number, c->title, got->items[i]->name, STEPS);
+                "first step, or its gradient is not in tensor.grad when the optimizer runs\n", ddp_stage_number,
+                c->title, got->items[i]->name, STEPS);
         return;
     }
 }
 
-/* One training run; returns the hash of the weights. verify: also compares them with the run of one process by shares. */
+/* One training run; returns the hash of the weights. verify: also compares them with the run of one process by
+ * shares. */
 static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
 {
     Options options = case_options(c, cap);

@@ -139,8 +139,8 @@ static void expect_gradients_not_lost(const BranchPair *pair)
             if (gradient[k] != 0)
                 return;
     }
-    fail_msg("rank %d: after ddp_after_backward() all gradients are zero: buckets were made again there, and the sums in "
-             "the old ones are lost; make them again in the next ddp_before_forward()", pg_rank(pair->pg));
+    fail_msg("rank %d: after ddp_after_backward() all gradients are zero: buckets were made again there, and the sums "
+             "in the old ones are lost; make them again in the next ddp_before_forward()", pg_rank(pair->pg));
 }
 
 /* Adds the gradients of all ranks' samples in one process. */

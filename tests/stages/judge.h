@@ -4,10 +4,10 @@
  * judge_start() forks before MPI starts. The child runs MPI, the tests and the submission. The parent of rank 0, the
  * judge, runs the same cases without a submission and without MPI: where the child's test has got weights or gradients
  * from the stage, it sends them, and the judge takes them in the same place (judged_bytes()). It then computes and
- * compares by itself. The secrets that show which cases have passed are in the pipe that LOCKSTEP_TEST_SECRETS names. The
- * judge empties it before the child goes on, so that they are nowhere else, also not in mpiexec. A program whose cases cannot be run so (because they look at calls and events) is judged by what the
- * child says at the end of each case alone.
- */
+ * compares by itself. The secrets that show which cases have passed are in the pipe that LOCKSTEP_TEST_SECRETS names.
+ * The judge empties it before the child goes on, so that they are nowhere else, also not in mpiexec. A program whose
+ * cases cannot be run so (because they look at calls and events) is judged by what the child says at the end of each
+ * case alone. */
 #ifndef LOCKSTEP_TESTS_JUDGE_H
 #define LOCKSTEP_TESTS_JUDGE_H
 

@@ -1,10 +1,10 @@
 /* missing_gradient.c: trains the branching model without find_unused_parameters, twice: first undisturbed, then in one
- * step one branch is missing, on one rank or on all ranks, in one of some micro-batches; or one rank has a different model
- * from the start. test_missing_gradient.sh checks the error that must follow.
+ * step one branch is missing, on one rank or on all ranks, in one of some micro-batches; or one rank has a different
+ * model from the start. test_missing_gradient.sh checks the error that must follow.
  *
- * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP [static]   RANK leaves branch 3 out (-1: all of them do) in STEP, in
- *                  micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level; CAP: bytes;
- *                  static: --static-graph, whose promise that breaks
+ * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP [static]   RANK leaves branch 3 out (-1: all of them do) in
+ *                  STEP, in micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level;
+ *                  CAP: bytes; static: --static-graph, whose promise that breaks
  *        missing_gradient frozen|shape RANK              RANK has frozen the bias of branch 1, or another shape of its
  *                  weight, with as many elements */
 #include <stdio.h>

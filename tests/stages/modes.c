@@ -57,8 +57,8 @@ static Row draw(Rng *rng, const int count[FACTORS])
 
 static bool covered[FACTORS][MOST_VALUES][FACTORS][MOST_VALUES];
 
-/* Micro-batches, types, unused parameters, and levels or rebuilt buckets meet in the same few lines of a stage: here also
- * three of them may only together be wrong. */
+/* Micro-batches, types, unused parameters, and levels or rebuilt buckets meet in the same few lines of a stage: here
+ * also three of them may only together be wrong. */
 static const int close_factors[] = {TYPE, MICRO_BATCHES, UNUSED, LOCKSTEP_STAGE == 5 ? LEVEL : REBUILT};
 static bool covered_triples[4][MOST_VALUES][MOST_VALUES][MOST_VALUES]; /* by the one of the four that is left out */
 
@@ -182,7 +182,8 @@ static Mode mode_of(const Row *row, int width, uint64_t seed)
     return mode;
 }
 
-/* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other ranks.) */
+/* What is no factor of the table. (Groups of ranks round once more, so that what is too large comes from other
+ * ranks.) */
 static void add_to_mode(Mode *mode, int group, int *modes_with_unused)
 {
     mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;

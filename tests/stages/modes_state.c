@@ -18,8 +18,8 @@ void state_expect_weights(const Trial *trial, int step, int k)
     for (int i = 0; i < trial->whole.parameters.count && LOCKSTEP_STAGE < 5; i++) {
         const Tensor *want = &trial->whole.parameters.items[i]->tensor;
         if (memcmp(tensor_of(trial, i)->data, want->data, (size_t)tensor_count(want) * sizeof(float)) != 0)
-            fail_msg("rank %d: %s has other weights before micro-batch %d of step %d than the optimizer has left, or at first "
-                     "than rank 0 (%s): a stage writes weights in ddp_create() only", pg_rank(trial->pg),
+            fail_msg("rank %d: %s has other weights before micro-batch %d of step %d than the optimizer has left, or "
+                     "at first than rank 0 (%s): a stage writes weights in ddp_create() only", pg_rank(trial->pg),
                      trial->ranks->parameters.items[i]->name, k + 1, step + 1, trial->mode->title);
     }
 }
@@ -38,9 +38,9 @@ static void compare_with_group(const Trial *trial, const int64_t *all, int first
         covered += slice[1];
     }
     if (covered != tensor_count(tensor_of(trial, parameter)))
-        fail_msg("rank %d: the slices of %s that ddp_partition() tells of do not cover it: %lld of %lld elements have one "
-                 "owner (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[parameter]->name, (long long)covered,
-                 (long long)tensor_count(tensor_of(trial, parameter)), trial->mode->title);
+        fail_msg("rank %d: the slices of %s that ddp_partition() tells of do not cover it: %lld of %lld elements have "
+                 "one owner (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[parameter]->name, 
+                 (long long)covered, (long long)tensor_count(tensor_of(trial, parameter)), trial->mode->title);
 }
 
 void state_expect_partition(const Trial *trial)

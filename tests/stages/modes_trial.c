@@ -242,8 +242,8 @@ static const char *usual_cause(float got, float want, bool rounding)
     if (got == 0)
         return "the bucket was not sent, or was made again after the sum";
     if (rounding)
-        return "each rank's own sum over micro-batches is rounded once, as options.codec says (ties to even), when it is "
-               "sent; the factor comes after the sum";
+        return "each rank's own sum over micro-batches is rounded once, as options.codec says (ties to even), when it "
+               "is sent; the factor comes after the sum";
     return "a rank's part of the sum is missing, is of an earlier step or another bucket (memory that both are sent "
            "from), was sent before it was complete, or is scaled by another step's factor";
 }
@@ -255,8 +255,9 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
           trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
         if (!isfinite(want[k]) && step != 2) /* where the model plants what is not finite */
-            fail_msg("rank %d: the gradient of %s in step %d cannot be finite, because of weights that the stage has left "
-                     "(%s)", pg_rank(trial->pg), trial->ranks->parameters.items[i]->name, step + 1, trial->mode->title);
+            fail_msg("rank %d: the gradient of %s in step %d cannot be finite, because of weights that the stage has "
+                     "left (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[i]->name, step + 1,
+                     trial->mode->title);
         const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
         if (got[k] == want[k] || (isfinite(want[k]) ? fabsf(got[k] - want[k]) <= allowed : !isfinite(got[k])))
             continue;
@@ -276,9 +277,10 @@ static void expect_own_sum(Trial *trial, int step, int last)
               trial->whole.parameters.items[i]->name);
         for (int64_t k = 0; k < elements(trial, i) && got != NULL && want != NULL; k++)
             if (!(fabsf(got[k] - want[k]) <= 1e-5f * fabsf(want[k]) + 1e-6f))
-                fail_msg("rank %d: after micro-batch %d of %d in step %d, element %lld of the gradient of %s is %g, not "
-                         "%g, this rank's own sum (%s); usual cause: a micro-batch before the last one is summed over "
-                         "ranks, or scaled", pg_rank(trial->pg), last + 1, mode_micro_batches(trial->mode, step), step + 1,
+                fail_msg("rank %d: after micro-batch %d of %d in step %d, element %lld of the gradient of %s is %g, "
+                         "not %g, this rank's own sum (%s); usual cause: a micro-batch before the last one is summed "
+                         "over ranks, or scaled", pg_rank(trial->pg), last + 1, mode_micro_batches(trial->mode, step),
+                         step + 1,
                          (long long)k, trial->ranks->parameters.items[i]->name, (double)got[k], (double)want[k],
                          trial->mode->title);
     }

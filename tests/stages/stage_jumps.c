@@ -49,9 +49,9 @@ _Noreturn void stage_refuse_return(void)
 /* A jump to label 9 if a call through a pointer stands there: FF, and 2 in the middle of the next byte. */
 #define IF_CALL_OF(bytes) "movzwl -" bytes "(%r11), %ecx\nand $0x38ff, %ecx\ncmp $0x10ff, %ecx\nje 9f\n"
 
-/* gcc (-mfunction-return=thunk-extern) makes each return of ddp.c a jump to here. It returns if a call stands before the
- * place: in libddp.a, one by its distance; in the rest of the program, a call of a function of libddp.a, or one through
- * a pointer. */
+/* gcc (-mfunction-return=thunk-extern) makes each return of ddp.c a jump to here. It returns if a call stands before
+ * the place: in libddp.a, one by its distance; in the rest of the program, a call of a function of libddp.a, or one
+ * through a pointer. */
 __asm__(".text\n.globl __x86_return_thunk\n__x86_return_thunk:\nmov (%rsp), %r11\n"
         UNLESS_BETWEEN("__start_ddp_text", "__stop_ddp_text", "r11", "1f") "jmp 2f\n"
         "1: " UNLESS_BETWEEN("__executable_start", "etext", "r11", "8f")

@@ -1,6 +1,6 @@
 /* test_mode_events.c: stages 3 to 5, in every mode (modes.h): buckets are sent when they are full, neither before nor
- * later; backward goes on while they are sent, and forward while weights are gathered. Compared are orders of events and
- * calls, never times. With a correct stage the waits end at once. On 1 to 7 ranks. */
+ * later; backward goes on while they are sent, and forward while weights are gathered. Compared are orders of events
+ * and calls, never times. With a correct stage the waits end at once. On 1 to 7 ranks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,8 +78,9 @@ static void backward_is_over(void)
         watch_backward_is_over(&watch);
 }
 
-/* From level 2 on backward may wait, so that few buckets are whole: other ranks need only come to the second event. (Not
- * where earlier micro-batches have made all of them whole.) Level 3 waits for weights, in the first step for all. */
+/* From level 2 on backward may wait, so that few buckets are whole: other ranks need only come to the second event.
+ * (Not where earlier micro-batches have made all of them whole.) Level 3 waits for weights, in the first step for
+ * all. */
 static void check_goes_on(const Mode *mode)
 {
     Trial *trial = watched_trial(mode);
@@ -114,7 +115,9 @@ static atomic_int held_bucket;
 static void hold_gather(void *self, const Collective *c)
 {
     const char *number = strstr(c->carries, "bucket ");
-    if (c->operation != OP_ALL_GATHER || number == NULL || atoi(number + strlen("bucket ")) != atomic_load(&held_bucket))
+    if (c->operation != OP_ALL_GATHER || number == NULL)
+        return;
+    if (atoi(number + strlen("bucket ")) != atomic_load(&held_bucket))
         return;
     const double deadline = now_seconds() + tests_timeout() / 2;
     while (atomic_load(&is_held) && now_seconds() < deadline)

@@ -20,9 +20,9 @@ static int64_t bucket_bytes(const Trial *trial)
     return (elements + multiple - 1) / multiple * multiple * (int64_t)sizeof(float);
 }
 
-/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps their
- * sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights, and the
- * model has none. */
+/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps
+ * their sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights,
+ * and the model has none. */
 static int64_t most_between_steps(const Trial *trial)
 {
     const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
@@ -32,8 +32,8 @@ static int64_t most_between_steps(const Trial *trial)
     return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->options.zero == 3 ? part - model : padding);
 }
 
-/* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left them;
- * level 3 also some buckets of weights. */
+/* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left
+ * them; level 3 also some buckets of weights. */
 static int64_t most_in_step(const Trial *trial, int step)
 {
     const int64_t some = IN_FLIGHT * bucket_bytes(trial), all = bucket_bytes(trial) * trial_trained(trial);
@@ -110,8 +110,9 @@ static void expect_no_growth(const Trial *trial, int step)
     }
     const bool leaks = rises > MOST_RISES && held > first + KEPT;
     if ((leaks || held > first + KEPT + 2 * (int64_t)trial_bytes(trial)) && step <= LAST)
-        fail_msg("rank %d: memory grows: %lld bytes after step 4, %lld after step %d (%s); usual cause: something that is "
-                 "allocated in every step and freed in none, or only by ddp_destroy()", pg_rank(pg), (long long)first,
+        fail_msg("rank %d: memory grows: %lld bytes after step 4, %lld after step %d (%s); usual cause: something that "
+                 "is allocated in every step and freed in none, or only by ddp_destroy()", pg_rank(pg),
+                 (long long)first,
                  (long long)held, step + 1, trial->mode->title);
 }
 
@@ -130,11 +131,12 @@ static void expect_told(void)
     const size_t most = least + 256 * (size_t)list->count;
     const int64_t in_all = (int64_t)(told.gradients + told.buffers + least / 8) + UNTOLD + OF_A_PARAMETER * list->count;
     if (told.weights != weights || told.gradients < least || told.gradients > most)
-        fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu to "
-                 "%zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
+        fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu "
+                 "to %zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
     if (live_bytes() > held_before + in_all)
-        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu (%s)",
-                 pg_rank(pg), (long long)(live_bytes() - held_before), told.gradients, told.buffers, to_tell->mode->title);
+        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu "
+                 "(%s)", pg_rank(pg), (long long)(live_bytes() - held_before), told.gradients, told.buffers,
+                 to_tell->mode->title);
 }
 
 static void expect_told_in_backward(bool begins)
@@ -192,8 +194,8 @@ static void check_told(const Mode *mode)
 
 static void test_memory_is_told_in_all_modes(void **state)
 {
-    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .large_one = true,
-                              .grows = true},
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true,
+                                 .large_one = true, .grows = true},
                 check_told);
 }
 

@@ -1,6 +1,6 @@
 /* test_modes.c: what must hold in every mode of a stage (modes.h), however modes are combined: right gradients; no more
- * travels than needed, in the type asked for. Each case tries a table of modes and some that are drawn. (When things are
- * sent: test_mode_events.c. What a rank holds: test_mode_memory.c.) On 1 to 7 ranks. */
+ * travels than needed, in the type asked for. Each case tries a table of modes and some that are drawn. (When things
+ * are sent: test_mode_events.c. What a rank holds: test_mode_memory.c.) On 1 to 7 ranks. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +96,8 @@ static bool is_sum(const Collective *c)
            (LOCKSTEP_STAGE == 1 || bucket_of(c) >= 0);
 }
 
-/* self: NULL, or the group that shares the shards: then the sum of copies over groups is a part of it (comm/copies.c). */
+/* self: NULL, or the group that shares the shards: then the sum of copies over groups is a part of it
+ * (comm/copies.c). */
 static void look_at(void *self, const Collective *c)
 {
     if (self != NULL && c->operation == OP_ALL_REDUCE)
@@ -257,8 +258,8 @@ static void expect_no_polling(const Mode *mode)
 #if LOCKSTEP_STAGE >= 3
     const int parameters = mode->branches * (mode->biases ? 2 : 1) + 1, most = 500 + 4 * parameters * parameters;
     if (calls_said_no() > most)
-        fail_msg("rank %d: work_test() has said %d times in a backward pass that a sum is not done (%s); usual cause: a "
-                 "loop that asks until it is done: it takes the core from the communication thread, and hides that "
+        fail_msg("rank %d: work_test() has said %d times in a backward pass that a sum is not done (%s); usual cause: "
+                 "a loop that asks until it is done: it takes the core from the communication thread, and hides that "
                  "training waits. Call work_wait()", pg_rank(pg), calls_said_no(), mode->title);
 #else
     (void)mode;

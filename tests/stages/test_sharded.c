@@ -225,8 +225,8 @@ static void test_gradients_do_not_pile_up(void **state)
     const size_t of_a_weight = bucket_of_elements(4096), of_the_embedding = bucket_of_elements(8192);
     /* The embedding from its first contribution to its last; a weight and its bias, and two more that are sent. */
     if (most > of_the_embedding + 4 * of_a_weight)
-        fail_msg("at --zero 2, %zu of %zu bytes of gradients were whole at once on a slow link, and %zu are enough: backward "
-                 "must wait when more than two reduce-scatters are under way", most, whole,
+        fail_msg("at --zero 2, %zu of %zu bytes of gradients were whole at once on a slow link, and %zu are enough: "
+                 "backward must wait when more than two reduce-scatters are under way", most, whole,
                  of_the_embedding + 4 * of_a_weight);
     run_free(run);
 }
@@ -237,8 +237,9 @@ static void expect_fc3_dropped(Run *run, Parameter *parameter)
     const ParameterList *list = &run->replica->model.parameters;
     const Parameter *last = list->items[list->count - 1]; /* fc3.bias */
     if (run_bucket(run, parameter) == 2 && last->tensor.grad != NULL)
-        fail_msg("--zero %d: when the gradients of fc1 begin, fc3 still has whole ones, though its reduce-scatter was over "
-                 "before those of fc2 began: what is over (work_test()) must be finished, not only what is too much",
+        fail_msg("--zero %d: when the gradients of fc1 begin, fc3 still has whole ones, though its reduce-scatter was "
+                 "over before those of fc2 began: what is over (work_test()) must be finished, not only what is too "
+                 "much",
                  run->options.ddp.zero);
     pg_barrier(pg);
 }

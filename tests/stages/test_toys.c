@@ -209,8 +209,9 @@ static void expect_marked(const ToyKind *kind, const Toy *ranks, const long *ver
 {
     for (int i = 0; i < ranks->parameters.count && pg_rank(pg) > 0; i++)
         if (ranks->parameters.items[i]->version == versions[i])
-            fail_msg("%s: %s was written from rank 0, but parameter_changed() or parameters_changed() (tensor.h) was not "
-                     "called: a product in 16 bits may read an old copy", kind->name, ranks->parameters.items[i]->name);
+            fail_msg("%s: %s was written from rank 0, but parameter_changed() or parameters_changed() (tensor.h) was "
+                     "not called: a product in 16 bits may read an old copy", kind->name,
+                     ranks->parameters.items[i]->name);
 }
 
 static Ddp *create_marked(const ToyKind *kind, Toy *ranks)

@@ -16,8 +16,8 @@ Dataset toy_dataset(const Options *options, int64_t samples);
 
 /* ---- first weights ----
  *
- * A stage that knows the seed could draw rank 0's weights on each rank, and broadcast nothing. So where a grader runs, the
- * judge draws rank 0's seed, one of 16. Otherwise it is 2 more than LOCKSTEP_TEST_SEED (1). */
+ * A stage that knows the seed could draw rank 0's weights on each rank, and broadcast nothing. So where a grader runs,
+ * the judge draws rank 0's seed, one of 16. Otherwise it is 2 more than LOCKSTEP_TEST_SEED (1). */
 
 /* This rank's seed. */
 uint64_t toy_seed(ProcessGroup *pg);

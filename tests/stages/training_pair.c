@@ -133,7 +133,8 @@ static void expect_level(const Pair *pair)
                  zero == 3 && weights == trained ? "weights" : "gradients");
 }
 
-/* Each call is made for all models, then the next one: so what a stage keeps from call to call must be each Ddp's own. */
+/* Each call is made for all models, then the next one: so what a stage keeps from call to call must be each Ddp's
+ * own. */
 static void micro_batch(Pair *const *pairs, int count, bool last)
 {
     Tensor *loss[MOST_PAIRS];

@@ -194,8 +194,10 @@ static int buckets_that_may_start(const Plan *plan)
 /* when: "after the event of fc1.weight". */
 static void expect_started(const Plan *plan, int got, bool last, const char *when, const char *cause_if_late)
 {
-    const char *rebuild = plan->rebuilds ? "or the buckets are rebuilt at another time than in the ddp_before_forward() "
-                                           "after the first step, more than once, or in this rank's own order; or " : "";
+    const char *rebuild = "";
+    if (plan->rebuilds)
+        rebuild = "or the buckets are rebuilt at another time than in the ddp_before_forward() after the first step, more "
+                  "than once, or in this rank's own order; or ";
     int expected = buckets_that_may_start(plan), full = 0;
     for (int b = 0; b < plan->buckets; b++)
         full += plan->pending[b] == 0;

@@ -1,8 +1,8 @@
 /* watch.h: a listener between the tape and a stage that overlaps (3 to 5). It records the order of the events, and
  * which all-reduces (stage 5: reduce-scatters) the stage had started at each of them. The linker replaces the process
  * group's functions by those of watch_calls.c (-Wl,--wrap). So the stage's calls are recorded, whatever data it keeps.
- * With "order" in LOCKSTEP_TEST_GIVEN (given.h), "bucket 2" that a stage starts before buckets 0 and 1 starts after them
- * instead.
+ * With "order" in LOCKSTEP_TEST_GIVEN (given.h), "bucket 2" that a stage starts before buckets 0 and 1 starts after
+ * them instead.
  */
 #ifndef LOCKSTEP_TESTS_WATCH_H
 #define LOCKSTEP_TESTS_WATCH_H

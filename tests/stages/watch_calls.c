@@ -81,8 +81,8 @@ static void check_does_not_wait(const char *call)
 {
     if (must_not_wait_in != NULL)
         fail_msg("rank %d: %s was called in the gradient-ready event of %s, so backward waits until every rank has "
-                 "sent this bucket: nothing is hidden. Start it in an event, with a function that ends in _async(), and "
-                 "wait for it %s%s", job_rank(), call, must_not_wait_in->name,
+                 "sent this bucket: nothing is hidden. Start it in an event, with a function that ends in _async(), "
+                 "and wait for it %s%s", job_rank(), call, must_not_wait_in->name,
                  LOCKSTEP_STAGE < 5 ? "in ddp_after_backward()" : "in gradient_needed() or ddp_after_backward()", watch_title);
 }
 
@@ -259,7 +259,8 @@ bool __wrap_work_test(Work *work)
     Asked *answers = asked_of(work);
     waited_by_asking += may_wait && done && answers->times > 0;
     answers->times = done ? 0 : answers->times + 1;
-    const int launches = started - started_before_event; /* what is launched may be a reason to ask for the oldest again */
+    /* What is launched may be a reason to ask for the oldest again. */
+    const int launches = started - started_before_event;
     if (answers->times > 1 + (launches > 1 ? launches : 1))
         check_does_not_wait("work_test(), again and again for the same collective,");
     return done;
