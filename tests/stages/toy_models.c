@@ -83,8 +83,8 @@ Dataset toy_dataset(const Options *options, int64_t samples)
 
 /* ---- first weights ---- */
 
-/* With some weights in a million, an activation is so near 0 that rounding decides on which side, and gradients differ
- * by more than any tolerance. With these seeds it does not happen. */
+/* The toys and the branches have ReLUs. With some weights in a million, an activation is so near 0 that rounding decides
+ * on which side, and gradients differ by more than any tolerance. With these seeds it does not happen. */
 enum { SEEDS_OF_GRADERS = 16 };
 
 uint64_t toy_seed(ProcessGroup *pg)
