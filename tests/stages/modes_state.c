@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "device/device.h"
 #include "expect.h"
 
 static const Tensor *tensor_of(const Trial *trial, int i)
@@ -39,7 +38,7 @@ static void compare_with_group(const Trial *trial, const int64_t *all, int first
     }
     if (covered != tensor_count(tensor_of(trial, parameter)))
         fail_msg("rank %d: the slices of %s that ddp_partition() tells of do not cover it: %lld of %lld elements have "
-                 "one owner (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[parameter]->name, 
+                 "one owner (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[parameter]->name,
                  (long long)covered, (long long)tensor_count(tensor_of(trial, parameter)), trial->mode->title);
 }
 
