@@ -93,7 +93,6 @@ is_wanted() {
         ;;
     tests/stages/solutions/* | tests/stages/*.cmake | tests/stages/*.supp) return 1 ;;
     tests/stages/watch*.?) [ "$number" -ge 3 ] || return 1 ;;
-    tests/stages/live_bytes.?) [ "$number" -ge 1 ] || return 1 ;;
     tests/stages/branch_pair.?) [ "$number" -ge 3 ] && [ "$number" -le 4 ] || return 1 ;;
     tests/stages/sharded_run.? | tests/stages/weight_suspects.c) [ "$number" -ge 5 ] || return 1 ;;
     tests/stages/test_* | tests/stages/bits.c | tests/stages/missing_gradient.c | tests/stages/static_graph.c)

@@ -278,11 +278,11 @@ END
         status 0 "$root/course/make_starter.sh" 0 "$scratch/starter0"
         sed 's/die("broadcast() is not written yet");/x(pg);/; s/^void broadcast/static void x(ProcessGroup *pg);\n&/' \
             "$scratch"/starter0/collectives/collectives.c >"$base_file"
-        stage=0 hostile calls_a_constant check 'calls through a pointer that leads to no function of its own' \
+        stage=0 hostile calls_a_constant check 'calls through a pointer where none of its functions begins' \
             "static __attribute__((used)) ${gadget/ddp_g/g} static void x(ProcessGroup *pg) {
             ((void (*)(long, long, long, long))((char *)g + 10))(0, 0, 0, 231); die(\"%d\", pg->rank); }"
         base_file=$scratch/sends_nothing.c
-        hostile calls_an_address check 'calls through a pointer that leads to no function of its own' \
+        hostile calls_an_address check 'calls through a pointer where none of its functions begins' \
             "$x void (*volatile other)(void *) = free; other(NULL); }"
     fi
 

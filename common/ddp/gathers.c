@@ -72,7 +72,7 @@ void gathers_check_types(const Shards *shards)
         for (int i = 0; i < shards->buckets[b].count; i++) {
             const DType sent = shards->buckets[b].types[i];
             const Parameter *parameter = shards->buckets[b].parameters[i];
-            CHECK(sent == DTYPE_F32 || parameter->reads == 0 || parameter_read_as(parameter) == sent,
+            CHECK(sent == DTYPE_F32 || parameter_read_as(parameter) == sent,
                   "parameter %s was gathered in %s, because only matrix products read it in the first micro-batch; but "
                   "now another operation has read it, rounded: with --zero 3, each micro-batch must use weights alike",
                   parameter->name, dtype_name(sent));

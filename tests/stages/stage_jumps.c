@@ -17,7 +17,7 @@
 _Noreturn void stage_refuse_call(void);
 _Noreturn void stage_refuse_call(void)
 {
-    FAULT(FILE_OF_STUDENT " calls through a pointer that leads to no function of its own");
+    FAULT(FILE_OF_STUDENT " calls through a pointer where none of its functions begins");
 }
 
 /* gcc (-mindirect-branch=thunk-extern) makes each indirect call of ddp.c a call of one of these, by the register with

@@ -12,21 +12,25 @@
 #include "modes_trial.h"
 #include "mpi_main.h"
 
-/* From stage 3 on, as in the header of the watched calls, which the starters of stages 1 and 2 lack. */
+#if LOCKSTEP_STAGE >= 3 /* as in the header of the watched calls, which the starters of stages 1 and 2 lack */
 void calls_forget(void);
 int calls_said_no(void);
 void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
+#else /* there is nothing to ask for */
+static void calls_forget(void) {}
+static int calls_said_no(void) { return 0; }
+static void calls_may_wait(bool begins) {}
+static void calls_take_waiting(int *without_a_wait, int *by_a_wait) { *without_a_wait = *by_a_wait = 0; }
+#endif
 
 static ProcessGroup *pg;
 
 /* From stage 3 on, buckets start in order even if a stage starts them in another one (given.h). */
 static void begin_backward(bool begins)
 {
-#if LOCKSTEP_STAGE >= 3
     if (begins)
         calls_forget();
-#endif
 }
 
 /* ---- gradients ---- */
@@ -203,9 +207,7 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
 
 static void backward_is_over(void) /* ddp_after_backward() comes next */
 {
-#if LOCKSTEP_STAGE >= 3
     calls_may_wait(true);
-#endif
 }
 
 static TapeListener stage; /* its own: stage 5 may wait in one of its events, too */
@@ -214,9 +216,7 @@ static void pass_gradient_needed(void *self, Parameter *parameter)
 {
     backward_is_over();
     stage.gradient_needed(stage.self, parameter);
-#if LOCKSTEP_STAGE >= 3
     calls_may_wait(false);
-#endif
 }
 
 static void look_at_waits(Trial *trial)
@@ -240,30 +240,22 @@ static void look_away(Trial *trial)
 /* What a stage asks for until it is done counts as time in which training computes. */
 static void expect_honest_waits(const Mode *mode)
 {
-#if LOCKSTEP_STAGE >= 3
     int without_a_wait, by_a_wait;
     calls_take_waiting(&without_a_wait, &by_a_wait);
     if (without_a_wait > 1 && without_a_wait > by_a_wait)
         fail_msg("rank %d: work_test() was asked for %d sums until they were done, and work_wait() waited for "
                  "%d (%s): so the time in which training waits for them does not count as exposed. Ask once, and then "
                  "call work_wait()", pg_rank(pg), without_a_wait, by_a_wait, mode->title);
-#else
-    (void)mode;
-#endif
 }
 
 /* Who asks for all that is under way in every event gets fewer answers than that. */
 static void expect_no_polling(const Mode *mode)
 {
-#if LOCKSTEP_STAGE >= 3
     const int parameters = mode->branches * (mode->biases ? 2 : 1) + 1, most = 500 + 4 * parameters * parameters;
     if (calls_said_no() > most)
         fail_msg("rank %d: work_test() has said %d times in a backward pass that a sum is not done (%s); usual cause: "
                  "a loop that asks until it is done: it takes the core from the communication thread, and hides that "
                  "training waits. Call work_wait()", pg_rank(pg), calls_said_no(), mode->title);
-#else
-    (void)mode;
-#endif
 }
 
 static void check_traffic(const Mode *mode)
