@@ -139,18 +139,18 @@ static bool is_large_and_plain(const Row *row)
            row->value[MICRO_BATCHES] + row->value[TYPE] + row->value[UNUSED] + row->value[ALGORITHM] == 0;
 }
 
-/* place: of the row in the table. */
-static AllReduceAlgorithm algorithm_of(const Row *row, int place)
+/* others_taken: how many rows of the table have had one of them; they are taken in turns. */
+static AllReduceAlgorithm algorithm_of(const Row *row, int *others_taken)
 {
     static const AllReduceAlgorithm others[] = {ALLREDUCE_MPI, ALLREDUCE_ROOT, ALLREDUCE_RING, ALLREDUCE_DOUBLING,
                                                 ALLREDUCE_HIERARCHICAL};
     if (row->value[ALGORITHM] == OF_ANY_KIND)
-        return others[LOCKSTEP_STAGE > 1 ? place % 5 : 0]; /* stage 1's starter has no more */
+        return others[LOCKSTEP_STAGE > 1 ? (*others_taken)++ % 5 : 0]; /* stage 1's starter has no more */
     return row->value[ALGORITHM] == IN_MEMORY ? ALLREDUCE_SHM : ALLREDUCE_ORDERED;
 }
 
 /* width: 0, or that of all weights. */
-static Mode mode_of(const Row *row, int place, int width, uint64_t seed)
+static Mode mode_of(const Row *row, int *others_taken, int width, uint64_t seed)
 {
     const char *const types[] = {"fp32", "bf16", "fp16"};
     const int buckets = row->value[BUCKETS];
@@ -158,7 +158,7 @@ static Mode mode_of(const Row *row, int place, int width, uint64_t seed)
     Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed,
                  .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
-                 .algorithm = algorithm_of(row, place)};
+                 .algorithm = algorithm_of(row, others_taken)};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const size_t all = (size_t)1 << 40; /* no int holds it */
     const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
@@ -235,7 +235,7 @@ static void make_a_large_one_plain(Row *rows, int count)
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
     const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
-    int count[FACTORS], made = 0, modes_with_unused = 0;
+    int count[FACTORS], made = 0, modes_with_unused = 0, others_taken = 0;
     Row rows[MOST_MODES];
     Rng rng;
     count_values(count, choice, ranks);
@@ -275,7 +275,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
                 continue;
             const bool largest = !has_largest && is_large_and_plain(&rows[i]);
             has_largest = has_largest || largest;
-            modes[made] = mode_of(&rows[i], i, largest ? LARGEST_WIDTH : choice.width, rng_bits(&rng));
+            modes[made] = mode_of(&rows[i], &others_taken, largest ? LARGEST_WIDTH : choice.width, rng_bits(&rng));
             /* Ranks that divide the shards. A group of one divides nothing, but there are other groups. */
             const bool groups = choice.groups && i < total - drawn;
             add_to_mode(&modes[made], groups && ranks == 4 ? 2 : groups && ranks == 2 && i % 4 == 3 ? 1 : 0,
