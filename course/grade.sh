@@ -50,6 +50,7 @@ points=$here/$stage.points
 for tool in cmake mpiexec jq timeout find flock; do
     command -v $tool >/dev/null || stop 1 "$tool is missing: scripts/setup.sh installs what is needed"
 done
+! command -v ninja >/dev/null || export CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} # make takes seconds to find nothing to do
 # shellcheck source-path=SCRIPTDIR source=../scripts/mpi.sh
 source "$here/../scripts/mpi.sh"
 # shellcheck source=../tests/stages/messages.sh

@@ -155,7 +155,7 @@ static Mode mode_of(const Row *row, int *others_taken, int width, uint64_t seed)
     const char *const types[] = {"fp32", "bf16", "fp16"};
     const int buckets = row->value[BUCKETS];
     const bool large = branches_of[buckets] == 1; /* two buckets, each of more elements than 16 bits can count */
-    Mode mode = {.width = width > 0 ? width : large ? 300 : 6, .seed = seed,
+    Mode mode = {.width = width > 0 ? width : large ? 260 : 6, .seed = seed,
                  .branches = branches_of[buckets],
                  .micro_batches = row->value[MICRO_BATCHES] == 0 ? 1 : large ? 7 : 3,
                  .algorithm = algorithm_of(row, others_taken)};
@@ -262,7 +262,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     for (int i = 0, windows = 0; i < total && ranks > 2; i++) /* a window takes 50 to 150 ms if cores are fewer than ranks */
         if (rows[i].value[ALGORITHM] == IN_MEMORY && windows++ >= (ranks == 3))
             rows[i].value[ALGORITHM] = 0;
-    bool has_largest = ranks > 2; /* one is enough: it takes as long as all others together */
+    bool has_largest = !choice.large_one || ranks > 2; /* one is enough: it takes as long as many others */
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */
         for (int i = 0; i < total; i++) {
             if (choice.accumulates)

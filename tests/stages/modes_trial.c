@@ -211,6 +211,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
 static void compute_expected(Trial *trial, int step)
 {
     const int count = trial->whole.parameters.count;
+    const float scale = last_scale(trial, step);
     float **sum = alloc_or_fault((size_t)count * sizeof *sum);
     for (int i = 0; i < count; i++) {
         sum[i] = device_alloc((size_t)elements(trial, i) * sizeof(float));
@@ -220,18 +221,17 @@ static void compute_expected(Trial *trial, int step)
     for (int i = 0; i < count; i++) {
         float *gradient = trial->whole.parameters.items[i]->tensor.grad;
         for (int64_t k = 0; k < elements(trial, i) && gradient != NULL; k++)
-            gradient[k] = sum[i][k] * last_scale(trial, step);
+            gradient[k] = sum[i][k] * scale;
         device_free(sum[i]);
     }
     free(sum);
 }
 
 /* Of a sum of such a size: the part that 16 bits cannot hold. fp16's least numbers are 6e-8 apart. */
-static float tolerance(const Trial *trial, float size, int step)
+static float tolerance(DType dtype, float size)
 {
-    const DType dtype = trial->mode->options.codec->dtype;
     const float part = dtype == DTYPE_BF16 ? 0x1p-7f : dtype == DTYPE_F16 ? 0x1p-10f : 1e-5f;
-    return (part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f)) * last_scale(trial, step);
+    return part * size + (dtype == DTYPE_F16 ? 1e-6f : 1e-7f);
 }
 
 /* rounding: the difference is no larger than that of one more rounding to the codec's type. */
@@ -251,6 +251,8 @@ static const char *usual_cause(float got, float want, bool rounding)
 static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count, const float *got, int step)
 {
     const float *want = (const float *)trial->whole.parameters.items[i]->tensor.grad + begin;
+    const float *size = trial->size[i] + begin, scale = last_scale(trial, step);
+    const DType dtype = trial->mode->options.codec->dtype;
     CHECK(got != want, "the gradient of %s is the memory with which the test compares it",
           trial->whole.parameters.items[i]->name);
     for (int64_t k = 0; k < count; k++) {
@@ -258,10 +260,9 @@ static void expect_near(const Trial *trial, int i, int64_t begin, int64_t count,
             fail_msg("rank %d: the gradient of %s in step %d cannot be finite, because of weights that the stage has "
                      "left (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[i]->name, step + 1,
                      trial->mode->title);
-        const float allowed = trial->exact ? 0 : tolerance(trial, trial->size[i][begin + k], step);
-        if (got[k] == want[k] || (isfinite(want[k]) ? fabsf(got[k] - want[k]) <= allowed : !isfinite(got[k])))
+        const bool rounding = fabsf(got[k] - want[k]) <= tolerance(dtype, size[k]) * scale;
+        if (got[k] == want[k] || (isfinite(want[k]) ? rounding && !trial->exact : !isfinite(got[k])))
             continue;
-        const bool rounding = fabsf(got[k] - want[k]) <= tolerance(trial, trial->size[i][begin + k], step);
         fail_msg("rank %d: element %lld of the gradient of %s in step %d is %.9g, not %.9g (%s); usual cause: %s",
                  pg_rank(trial->pg), (long long)(begin + k), trial->ranks->parameters.items[i]->name, step + 1,
                  (double)got[k], (double)want[k], trial->mode->title, usual_cause(got[k], want[k], rounding));

@@ -284,14 +284,14 @@ static void test_frozen_parameter(void **state)
     train_and_compare(toy_options("gpt"), 240, "transformer.h.0.attn.c_attn.weight", "gpt with a frozen weight", 1e-5);
 }
 
-/* fc1.weight has more elements than 16 bits can count, with or without a sign. Other counts stay positive there. */
+/* fc1.weight has more elements than 16 bits can count, or 20. */
 static void test_large_parameter(void **state)
 {
     Options options = toy_options("mlp");
-    options.model.mlp.hidden1 = 1100;
+    options.model.mlp.hidden1 = 16400;
     options.model.mlp.hidden2 = 16;
     options.steps = 2;
-    train_and_compare(options, 240, NULL, "mlp with a weight of 70400 elements", 1e-5);
+    train_and_compare(options, 240, NULL, "mlp with a weight of 1049600 elements", 1e-5);
 }
 
 /* Under --allreduce shm, free() cannot free memory of pg_alloc_shared(). */
