@@ -14,12 +14,10 @@
 
 #if LOCKSTEP_STAGE >= 3 /* as in the header of the watched calls, which the starters of stages 1 and 2 lack */
 void calls_forget(void);
-int calls_said_no(void);
 void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 #else /* there is nothing to ask for */
 static void calls_forget(void) {}
-static int calls_said_no(void) { return 0; }
 static void calls_may_wait(bool begins) {}
 static void calls_take_waiting(int *without_a_wait, int *by_a_wait) { *without_a_wait = *by_a_wait = 0; }
 #endif
@@ -242,20 +240,10 @@ static void expect_honest_waits(const Mode *mode)
 {
     int without_a_wait, by_a_wait;
     calls_take_waiting(&without_a_wait, &by_a_wait);
-    if (without_a_wait > 1 && without_a_wait > by_a_wait)
+    if (without_a_wait > 1 && without_a_wait > by_a_wait / 4) /* a right stage may be lucky */
         fail_msg("rank %d: work_test() was asked for %d sums until they were done, and work_wait() waited for "
                  "%d (%s): so the time in which training waits for them does not count as exposed. Ask once, and then "
                  "call work_wait()", pg_rank(pg), without_a_wait, by_a_wait, mode->title);
-}
-
-/* Who asks for all that is under way in every event gets fewer answers than that. */
-static void expect_no_polling(const Mode *mode)
-{
-    const int parameters = mode->branches * (mode->biases ? 2 : 1) + 1, most = 500 + 4 * parameters * parameters;
-    if (calls_said_no() > most)
-        fail_msg("rank %d: work_test() has said %d times in a backward pass that a sum is not done (%s); usual cause: "
-                 "a loop that asks until it is done: it takes the core from the communication thread, and hides that "
-                 "training waits. Call work_wait()", pg_rank(pg), calls_said_no(), mode->title);
 }
 
 static void check_traffic(const Mode *mode)
@@ -275,7 +263,6 @@ static void check_traffic(const Mode *mode)
             trial_micro_batch(trial, step, k);
             const Traffic got = take_traffic();
             expect_traffic(trial, &got, step, k == mode_micro_batches(mode, step) - 1);
-            expect_no_polling(mode);
         }
         trial_update(trial);
         const Traffic got = take_traffic();

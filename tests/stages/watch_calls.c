@@ -14,7 +14,6 @@
 static int started;                       /* sums of buckets, in this backward pass */
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
 static int started_before_event;          /* when that event began */
-static int said_no;                       /* calls of work_test() that said no, in this backward pass */
 static bool in_before_backward;           /* ddp_before_backward() is running */
 char watch_title[224];
 
@@ -23,19 +22,14 @@ int calls_started(void)
     return started;
 }
 
-int calls_said_no(void)
-{
-    return said_no;
-}
-
 /* Works of which work_test() has said no in this event, or in this ddp_after_backward(). */
 typedef struct Asked {
     const Work *work;
-    int times;
+    int times, ended_before; /* `ended` at the last time */
 } Asked;
 static Asked asked[MAX_EVENTS];
 static bool may_wait; /* calls_may_wait() */
-static int waited_by_asking, waited_by_waiting;
+static int waited_by_asking, waited_by_waiting, ended; /* ended: those that were waited for, or of which it said yes */
 
 void calls_must_not_wait(const Parameter *in)
 {
@@ -130,7 +124,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 
 void calls_forget(void)
 {
-    started = said_no = 0;
+    started = 0;
     may_wait = false;
     memset(early, 0, sizeof early);
 }
@@ -253,12 +247,13 @@ bool __wrap_work_test(Work *work)
     const bool done = __real_work_test(work);
     if (done && *place_of(work) != work)
         *place_of(NULL) = work;
-    said_no += !done;
     if (must_not_wait_in == NULL && !may_wait)
         return done;
     Asked *answers = asked_of(work);
-    waited_by_asking += may_wait && done && answers->times > 0;
+    waited_by_asking += may_wait && done && answers->times > 0 && answers->ended_before == ended;
+    ended += done;
     answers->times = done ? 0 : answers->times + 1;
+    answers->ended_before = ended;
     /* What is launched may be a reason to ask for the oldest again. */
     const int launches = started - started_before_event;
     if (answers->times > 1 + (launches > 1 ? launches : 1))
@@ -276,6 +271,7 @@ void __wrap_work_wait(Work *work)
     if (may_wait && work != NULL) {
         waited_by_waiting += !done || asked_of(work)->times > 0;
         asked_of(work)->times = 0;
+        ended++;
     }
     if (work != NULL && *known != work && started > 0) /* of this pass; a wait for an earlier pass is allowed */
         check_before_backward_does_not_wait("work_wait()");

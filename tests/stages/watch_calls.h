@@ -5,12 +5,11 @@
 #include "watch.h"
 
 int calls_started(void); /* all-reduces, or, in stage 5, reduce-scatters */
-int calls_said_no(void); /* answers of work_test(): not done yet */
 void calls_forget(void); /* before each backward pass */
 
 /* Since the last call of calls_take_waiting(), where a stage may wait, each time between calls_may_wait(true) and
- * (false): how many sums were not done when the stage asked and done when it asked again, and for how many it has
- * waited. */
+ * (false): how many sums were not done when the stage asked and done when it asked again, with none that ended in
+ * between, and for how many it has waited. */
 void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 
