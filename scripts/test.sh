@@ -40,8 +40,8 @@ esac
 use_own_openblas_kernels
 build_preset "$preset" "${definitions[@]}"
 
-# ctest knows how many ranks a test has, and runs fewer tests beside it. One more than there are processors, as many
+# ctest knows how many ranks a test has, and runs fewer tests beside it. Two more than there are processors, as many
 # scripts mostly wait for a program to start or to end.
 echo "== test ${preset}: ctest ${slow_filter[*]} $*"
-ctest --test-dir "$(preset_directory "$preset")" --output-on-failure --no-tests=error --parallel $(($(nproc) + 1)) \
+ctest --test-dir "$(preset_directory "$preset")" --output-on-failure --no-tests=error --parallel $(($(nproc) + 2)) \
     "${slow_filter[@]}" "$@"
