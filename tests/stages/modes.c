@@ -17,12 +17,13 @@ typedef struct Row {
     int value[FACTORS];
 } Row;
 
-/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, 264, 40 of large ones. */
-enum { SEVERAL = 1, SMALL_KINDS = 3, MANY = 3, LARGE_PARAMETERS = 6 };
+/* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, more than a thousand, 40
+ * of large ones. */
+enum { SEVERAL = 1, SMALL_KINDS = 3, LARGE_PARAMETERS = 6 };
 enum { LARGEST_WIDTH = 1040 }; /* 2^20 elements */
 enum { IN_MEMORY = 1, OF_ANY_KIND = 2 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
-static const int branches_of[] = {8, 14, 1, 32, 64, 263, 39};
+static const int branches_of[] = {8, 14, 1, 32, 64, 1024, 39};
 
 /* How many values each factor has for this stage and choice. */
 static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
@@ -118,7 +119,7 @@ static void set_title(Mode *mode, const Row *row)
 {
     const char *const buckets[] =
         {"all parameters in one bucket", "several parameters in a bucket", "2 large buckets",
-         "33 buckets", "65 buckets", "264 buckets", "40 buckets"};
+         "33 buckets", "65 buckets", "1025 buckets", "40 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
         snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
@@ -234,7 +235,7 @@ static void make_a_large_one_plain(Row *rows, int count)
 
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
 {
-    const int many = !choice.many_buckets ? 0 : ranks > 2 ? 1 : MANY;
+    const int many = ranks > 2 && choice.many_buckets > 0 ? 1 : choice.many_buckets;
     int count[FACTORS], made = 0, modes_with_unused = 0, others_taken = 0;
     Row rows[MOST_MODES];
     Rng rng;
@@ -249,7 +250,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
         drawn = 1;
     for (int i = 0; i < many + drawn; i++) {
         rows[total] = draw(&rng, count);
-        if (i < many) /* all of them, or 33 alone */
+        if (i < many)
             rows[total].value[BUCKETS] = SMALL_KINDS + i;
         if (i == 0 && many + choice.width > 0) { /* a copy in 16 bits may keep an old step's gradients */
             rows[total].value[TYPE] = count[TYPE] > 1;

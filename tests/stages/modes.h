@@ -33,7 +33,8 @@ typedef struct Mode {
 
 /* What can break a property decides which modes are tried for it. */
 typedef struct ModeChoice {
-    bool types, micro_batches, unused, rebuilt, many_buckets;
+    bool types, micro_batches, unused, rebuilt;
+    int many_buckets; /* the first 0 to 3 of the modes of 33, 65 and 1025 buckets */
     bool ordered; /* only algorithms that add in rank order */
     bool large_one; /* one or two ranks: a mode of large buckets has 2^20 elements in each */
     bool events;  /* fewer later steps */
@@ -46,7 +47,7 @@ typedef struct ModeChoice {
 
 /* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them, and each
  * triple of values of the factors that meet in the same few lines of a stage; then, if many_buckets, with modes of 33,
- * 65 and 264 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of
+ * 65 and 1025 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of
  * the modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores:
  * there it is the beginning of the table, one mode of 33 buckets, and one drawn; elsewhere one of the modes has later
  * steps. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */

@@ -59,7 +59,7 @@ static void check_gradients(const Mode *mode)
 static void test_gradients_in_all_modes(void **state)
 {
     exact = false;
-    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = 3,
                               .groups = true},
               check_gradients);
 }
@@ -281,7 +281,7 @@ static void check_traffic(const Mode *mode)
 
 static void test_no_more_travels_in_any_mode(void **state)
 {
-    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = true,
+    trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true, .many_buckets = 2,
                               .large_one = true, .groups = true},
               check_traffic);
 }

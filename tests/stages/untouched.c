@@ -93,7 +93,7 @@ static void expect_own(const void *function, const char *what, const char *call)
 
 /* ---- the tape ---- */
 
-enum { MOST_NODES = 1024 };
+enum { MOST_NODES = 4096 };
 static void (*backward[MOST_NODES])(Tape *tape, Node *node); /* of the tape's nodes, before the call that runs */
 
 static void begin_event(Before *was)

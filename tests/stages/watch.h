@@ -9,7 +9,7 @@
 
 #include "ddp.h"
 
-enum { MAX_EVENTS = 300 };
+enum { MAX_EVENTS = 1100 };
 
 typedef struct Watch {
     ProcessGroup *pg; /* not owned */
