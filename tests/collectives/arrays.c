@@ -15,12 +15,13 @@ static const size_t behind = 0; /* the sanitizer sees what is used there */
 #else
 static const size_t behind = GUARD_BYTES;
 #endif
-#define ROOM_BYTES ((size_t)16 << 20)
+enum { SMALL_ROOM = 1 << 20, LARGE_ROOM = 64 << 20 }; /* bytes; few ranks have a large one */
 
 /* An array and the guard behind it lie at the end of a room. The page that follows cannot be used. */
 typedef struct Array {
     unsigned char *room, *start, *end; /* NULL if it has not been asked for */
-    bool in_use;                       /* in this call */
+    size_t room_bytes;
+    bool in_use; /* in this call */
 } Array;
 
 static Array arrays[MOST_RANKS][ARRAY_NAMES];
@@ -40,7 +41,7 @@ static void report_use(int rank, ArrayName name, const unsigned char *address)
     const Array *array = &arrays[rank][name];
     if (array->room == NULL)
         return;
-    if (lies_in(address, array->end, array->room + ROOM_BYTES + PAGE) && rank == whose_turn)
+    if (lies_in(address, array->end, array->room + array->room_bytes + PAGE) && rank == whose_turn)
         mailboxes_fail("a wrong count or start of a chunk", "rank %d uses elements beyond the end of %s", rank,
                        names[name]);
     if (lies_in(address, array->room, array->end) && rank != whose_turn)
@@ -112,7 +113,7 @@ static void protect(int rank, bool may_use, bool keep_send)
         if (!array->in_use)
             continue;
         unsigned char *first = array->room + (size_t)(array->start - GUARD_BYTES - array->room) / PAGE * PAGE;
-        CHECK(mprotect(first, (size_t)(array->room + ROOM_BYTES - first), use) == 0, "memory cannot be protected");
+        CHECK(mprotect(first, (size_t)(array->room + array->room_bytes - first), use) == 0, "memory cannot be protected");
         array->in_use = whose_turn != EVERYBODY;
     }
 }
@@ -131,14 +132,17 @@ void arrays_turn(int rank, bool keep_send)
 unsigned char *array_new(int rank, ArrayName name, size_t bytes)
 {
     Array *array = &arrays[rank][name];
-    CHECK(bytes + GUARD_BYTES + behind <= ROOM_BYTES, "an array of %zu bytes is too long", bytes);
-    if (array->room == NULL) {
-        array->room = mmap(NULL, ROOM_BYTES + PAGE, PROT_READ | PROT_WRITE,
+    CHECK(bytes + GUARD_BYTES + behind <= LARGE_ROOM, "an array of %zu bytes is too long", bytes);
+    if (array->room == NULL || bytes + GUARD_BYTES + behind > array->room_bytes) {
+        if (array->room != NULL)
+            munmap(array->room, array->room_bytes + PAGE);
+        array->room_bytes = bytes + GUARD_BYTES + behind > SMALL_ROOM ? LARGE_ROOM : SMALL_ROOM;
+        array->room = mmap(NULL, array->room_bytes + PAGE, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        CHECK(array->room != MAP_FAILED && mprotect(array->room + ROOM_BYTES, PAGE, PROT_NONE) == 0,
+        CHECK(array->room != MAP_FAILED && mprotect(array->room + array->room_bytes, PAGE, PROT_NONE) == 0,
               "no memory for an array");
     }
-    array->end = array->room + ROOM_BYTES - behind;
+    array->end = array->room + array->room_bytes - behind;
     array->start = array->end - bytes;
     array->in_use = true;
     memset(array->start - GUARD_BYTES, GUARDED, GUARD_BYTES);

@@ -12,7 +12,7 @@
 
 #include "comm/messages.h"
 
-enum { MOST_RANKS = 67 };
+enum { MOST_RANKS = 131 };
 
 typedef struct Rules {
     size_t stored_bytes; /* a longer message is done only when its receiver has started to receive it */

@@ -71,8 +71,8 @@ static float fraction(int rank, size_t i)
 /* Sums of NUMBERS are exact in their own type, and in no other. */
 static long double number(const Trial *trial, int rank, size_t i)
 {
-    static const long double units[] = {[DTYPE_F32] = 1, [DTYPE_F64] = 1 + 0x1p-30L, [DTYPE_I32] = 0x1p12L + 1,
-                                        [DTYPE_I64] = 0x1p45L + 1};
+    static const long double units[] = {[DTYPE_F32] = 1, [DTYPE_F64] = 1 + 0x1p-30L, [DTYPE_BF16] = 1,
+                                        [DTYPE_I32] = 0x1p12L + 1, [DTYPE_I64] = 0x1p45L + 1};
     return has_nan(trial, rank, i) ? NAN : ((long double)drawn(rank, i, 1000) - 500) * units[trial->dtype];
 }
 
@@ -82,6 +82,8 @@ static void put(void *array, size_t i, DType dtype, long double value)
         ((float *)array)[i] = (float)value;
     else if (dtype == DTYPE_F64)
         ((double *)array)[i] = (double)value;
+    else if (dtype == DTYPE_BF16) /* it is copied only: any 16 bits */
+        ((int16_t *)array)[i] = (int16_t)value;
     else if (dtype == DTYPE_I32)
         ((int32_t *)array)[i] = (int32_t)value;
     else
@@ -93,6 +95,7 @@ static long double get(const void *array, size_t i, DType dtype)
     switch (dtype) {
     case DTYPE_F32: return (long double)((const float *)array)[i];
     case DTYPE_F64: return (long double)((const double *)array)[i];
+    case DTYPE_BF16: return (long double)((const int16_t *)array)[i];
     case DTYPE_I32: return (long double)((const int32_t *)array)[i];
     default: return (long double)((const int64_t *)array)[i];
     }
@@ -111,10 +114,14 @@ static void fill(const Trial *trial, int rank, void *array)
 
 /* ---- arrays ---- */
 
+static const Operation operations[] = {OP_BROADCAST, OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER};
+
 void trial_run(Trial *trial, Outcome *outcome)
 {
     const DType dtypes[] = {[DIGITS] = DTYPE_I64, [FRACTIONS] = DTYPE_F32, [NUMBERS] = trial->dtype};
     Collective c[MOST_RANKS], before[MOST_RANKS];
+    const Operation any_operation = operations[drawn(0, trial->count, 4)]; /* neither counts */
+    const size_t any_stride = drawn(1, trial->count, 5000);
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
     CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
@@ -125,10 +132,9 @@ void trial_run(Trial *trial, Outcome *outcome)
         memset(outcome->receive[rank], UNWRITTEN, bytes);
         outcome->send[rank] = in_place ? outcome->receive[rank] : array_new(rank, SEND, bytes);
         fill(trial, rank, outcome->send[rank]);
-        c[rank] = (Collective){.operation = trial->kind == BROADCAST ? OP_BROADCAST : OP_ALL_REDUCE,
-                               .send = outcome->send[rank], .receive = outcome->receive[rank], .count = trial->count,
-                               .stride = trial->count, .dtype = outcome->dtype, .op = trial->op, .root = trial->root,
-                               .carries = "numbers"};
+        c[rank] = (Collective){.operation = any_operation, .send = outcome->send[rank],
+                               .receive = outcome->receive[rank], .count = trial->count, .stride = any_stride,
+                               .dtype = outcome->dtype, .op = trial->op, .root = trial->root, .carries = "numbers"};
     }
     int length = snprintf(what, sizeof what, "%s on %d ranks, %zu elements%s%s", collectives[trial->kind].name,
                           trial->ranks, trial->count, trial->values == NUMBERS ? " of " : "",

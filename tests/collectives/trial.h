@@ -10,7 +10,7 @@ typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
 
 /* What the ranks begin with. DIGITS: each rank's part is one digit of a 64-bit integer, so that a sum shows which parts
  * are in it. FRACTIONS: float32 whose sum depends on the order. NUMBERS: of the trial's dtype, one of those that
- * combine() knows; of float32 and float64 one is NaN. */
+ * combine() knows (of float32 and float64 one is NaN), or bf16, for what only copies. */
 typedef enum Values { DIGITS, FRACTIONS, NUMBERS } Values;
 
 typedef struct Trial {
