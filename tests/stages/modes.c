@@ -20,7 +20,7 @@ typedef struct Row {
 /* BUCKETS: all in one, several parameters in each, two large ones, one each: 33, 65, more than a thousand, 40
  * of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, LARGE_PARAMETERS = 6 };
-enum { LARGEST_WIDTH = 1040 }; /* 2^20 elements */
+enum { LARGEST_WIDTH = 1500 }; /* more than 2^21 elements, and 8 MiB */
 enum { IN_MEMORY = 1, OF_ANY_KIND = 2 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
 static const int branches_of[] = {8, 14, 1, 32, 64, 1024, 39};

@@ -36,7 +36,7 @@ typedef struct ModeChoice {
     bool types, micro_batches, unused, rebuilt;
     int many_buckets; /* the first 0 to 3 of the modes of 33, 65 and 1025 buckets */
     bool ordered; /* only algorithms that add in rank order */
-    bool large_one; /* one or two ranks: a mode of large buckets has 2^20 elements in each */
+    bool large_one; /* one or two ranks: a mode of large buckets has more than 2^21 elements in each */
     bool events;  /* fewer later steps */
     bool grows;   /* later steps in all modes of 8 to 32 branches */
     bool groups;  /* stage 5: on 4 ranks most modes divide the shards among two ranks, on 2 ranks some among one */

@@ -12,6 +12,24 @@ static const Tensor *tensor_of(const Trial *trial, int i)
     return &trial->ranks->parameters.items[i]->tensor;
 }
 
+long *state_versions(const Trial *trial)
+{
+    long *versions = alloc_or_fault((size_t)trial->ranks->parameters.count * sizeof *versions);
+    for (int i = 0; i < trial->ranks->parameters.count; i++)
+        versions[i] = trial->ranks->parameters.items[i]->version;
+    return versions;
+}
+
+void state_expect_marked(const Trial *trial, const long *versions)
+{
+    for (int i = 0; i < trial->ranks->parameters.count; i++)
+        if (pg_rank(trial->pg) > 0 && tensor_of(trial, i)->data != NULL &&
+            trial->ranks->parameters.items[i]->version == versions[i])
+            fail_msg("rank %d: ddp_create() has received %s, and not called parameter_changed(): products in 16 bits "
+                     "would go on with the old weights (%s)", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, trial->mode->title);
+}
+
 void state_expect_weights(const Trial *trial, int step, int k)
 {
     for (int i = 0; i < trial->whole.parameters.count && LOCKSTEP_STAGE < 5; i++) {
@@ -20,6 +38,18 @@ void state_expect_weights(const Trial *trial, int step, int k)
             fail_msg("rank %d: %s has other weights before micro-batch %d of step %d than the optimizer has left, or "
                      "at first than rank 0 (%s): a stage writes weights in ddp_create() only", pg_rank(trial->pg),
                      trial->ranks->parameters.items[i]->name, k + 1, step + 1, trial->mode->title);
+    }
+}
+
+void state_expect_own_weights(const Trial *trial)
+{
+    for (int i = 0; i < trial->whole.parameters.count; i++) {
+        const Tensor *want = &trial->whole.parameters.items[i]->tensor;
+        const float *got = tensor_of(trial, i)->data;
+        if (got == NULL || memcmp(got, want->data, (size_t)tensor_count(want) * sizeof *got) != 0)
+            fail_msg("rank %d: after ddp_destroy() %s does not have its last weights (%s); usual cause: they are not "
+                     "gathered before the shards are freed", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, trial->mode->title);
     }
 }
 

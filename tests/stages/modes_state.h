@@ -6,8 +6,14 @@
 
 #include "modes_trial.h"
 
+/* How often each parameter has changed, before ddp_create(); owned by the caller. Afterwards: each one that another rank
+ * has sent must be marked, or rounded copies of it would be the old ones. */
+long *state_versions(const Trial *trial);
+void state_expect_marked(const Trial *trial, const long *versions);
 /* Stages 1 to 4, before a micro-batch: weights are those of the update before. */
 void state_expect_weights(const Trial *trial, int step, int k);
+/* After ddp_destroy() the model has the weights that `whole` has. */
+void state_expect_own_weights(const Trial *trial);
 /* Slices cover each trained parameter, once in each group of ranks that shares it. Stages 1 to 4 have none.
  * Collective. */
 void state_expect_partition(const Trial *trial);

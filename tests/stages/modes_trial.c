@@ -74,19 +74,25 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
-static Trial *other; /* of the second model, inside trial_modes() */
+/* Inside trial_modes(): of the second model; and of a third one, which comes and goes in a group of one rank. */
+static Trial *other;
+static ProcessGroup *alone;
+static Mode small;
 
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
 {
     Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
-    Mode small = modes[0];
+    small = modes[0];
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
     small.options.zero = 1, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
     other = trial_create(pg, &small);
+    alone = pg_split(pg, pg_rank(pg));
     for (int i = 0; i < count; i++)
         check(&modes[i]);
+    pg_destroy(alone);
+    alone = NULL;
     trial_free(other);
     free(modes);
 }
@@ -114,11 +120,37 @@ Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
     return trial;
 }
 
+static void pass_of(Trial *model, bool last)
+{
+    Tape *tape = &model->ranks->tape;
+    ddp_before_forward(model->ddp, last);
+    tape_begin(tape, true);
+    Tensor *loss = fan_loss(model->ranks, model->mode, pg_rank(model->pg), 0, 0);
+    ddp_before_backward(model->ddp, loss);
+    tape_backward(tape, loss, 1);
+    ddp_after_backward(model->ddp, 1);
+}
+
+/* What a stage keeps in static variables is now another model's: of another type, group, and life. */
+static void visit(DType dtype)
+{
+    Mode mode = small;
+    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && dtype == DTYPE_F32 ? "bf16" : "fp32");
+    Trial *visitor = trial_create(alone, &mode);
+    pass_of(visitor, true);
+    trial_free(visitor);
+}
+
 void trial_start(Trial *trial)
 {
+    long *versions = state_versions(trial);
     trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
     CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
+    state_expect_marked(trial, versions);
+    free(versions);
     give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
+    if (alone != NULL && trial->pg != alone)
+        visit(trial->mode->options.codec->dtype);
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)
@@ -128,24 +160,12 @@ Trial *trial_create(ProcessGroup *pg, const Mode *mode)
     return trial;
 }
 
-/* take_weights() has given both models the same. */
-static void expect_weights_of_its_own(const Trial *trial)
-{
-    for (int i = 0; i < trial->whole.parameters.count; i++) {
-        const float *got = rank_tensor(trial, i)->data, *want = trial->whole.parameters.items[i]->tensor.data;
-        if (got == NULL || memcmp(got, want, (size_t)elements(trial, i) * sizeof *got) != 0)
-            fail_msg("rank %d: after ddp_destroy() %s does not have its last weights (%s); usual cause: they are not "
-                     "gathered before the shards are freed", pg_rank(trial->pg),
-                     trial->ranks->parameters.items[i]->name, trial->mode->title);
-    }
-}
-
 void trial_free(Trial *trial)
 {
     if (trial->ddp != NULL)
         ddp_destroy(trial->ddp);
     if (trial->keeps_weights)
-        expect_weights_of_its_own(trial);
+        state_expect_own_weights(trial); /* take_weights() has given both models the same */
     for (int i = 0; i < trial->whole.parameters.count; i++)
         free(trial->size[i]);
     free(trial->size);
@@ -171,25 +191,13 @@ static float last_scale(const Trial *trial, int step)
     return scale_of(trial, step, mode_micro_batches(trial->mode, step) - 1);
 }
 
-/* Never the step's last one, so nothing is sent from stage 4 on. */
-static void others_micro_batch(void)
-{
-    Tape *tape = &other->ranks->tape;
-    ddp_before_forward(other->ddp, false);
-    tape_begin(tape, true);
-    Tensor *loss = fan_loss(other->ranks, other->mode, pg_rank(other->pg), 0, 0);
-    ddp_before_backward(other->ddp, loss);
-    tape_backward(tape, loss, 1);
-    ddp_after_backward(other->ddp, 1);
-}
-
 void trial_micro_batch(Trial *trial, int step, int k)
 {
     Tape *tape = &trial->ranks->tape;
     state_expect_weights(trial, step, k);
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
     if (LOCKSTEP_STAGE > 3 || (LOCKSTEP_STAGE == 3 && trial->others_send))
-        others_micro_batch();
+        pass_of(other, false); /* never the last one, so nothing is sent from stage 4 on */
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
     if (trial->before_backward != NULL)

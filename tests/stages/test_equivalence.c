@@ -91,6 +91,7 @@ static int rank_of_weights(const Pair *pair)
     for (int rank = 0; rank < pg_world_size(pg) && found < 0; rank++) {
         Model model;
         model_create(&model, &pair->options.model, pair->seeds[rank]);
+        spoil_weights(&model.parameters, rank);
         if (parameters_hash(&model.parameters) == mine)
             found = rank;
         model_free(&model);

@@ -109,7 +109,8 @@ static void test_backward_goes_on_in_all_modes(void **state)
 
 /* ---- forward goes on (stage 5) ---- */
 
-static atomic_bool is_held; /* the gather of this bucket, whose weights the first operation does not need */
+enum { ANY_BUCKET = -1 };
+static atomic_bool is_held; /* the gather of this bucket */
 static atomic_int held_bucket;
 
 static void hold_gather(void *self, const Collective *c)
@@ -117,7 +118,8 @@ static void hold_gather(void *self, const Collective *c)
     const char *number = strstr(c->carries, "bucket ");
     if (c->operation != OP_ALL_GATHER || number == NULL)
         return;
-    if (atoi(number + strlen("bucket ")) != atomic_load(&held_bucket))
+    const int held = atomic_load(&held_bucket);
+    if (held != ANY_BUCKET && held != atoi(number + strlen("bucket ")))
         return;
     const double deadline = now_seconds() + tests_timeout() / 2;
     while (atomic_load(&is_held) && now_seconds() < deadline)
@@ -131,8 +133,20 @@ static void first_weights_are_there(void)
     atomic_store(&is_held, false);
 }
 
+/* Gathers start in ddp_after_update(), and are not over before it has returned. */
+static void update_while_gathers_are_held(Trial *trial)
+{
+    atomic_store(&held_bucket, ANY_BUCKET);
+    atomic_store(&is_held, true);
+    trial_update(trial);
+    atomic_store(&is_held, false);
+    if (watch.gave_up)
+        fail_msg("rank %d: ddp_after_update() waits for a gather of weights, but it only starts them: forward waits, "
+                 "where it needs them (%s)", pg_rank(pg), mode_title);
+}
+
 /* Levels 1 and 2: all gathers start after the update. The first layer's weights are in the last bucket. In turns the
- * second gather, or the last, is held until it has them. */
+ * second gather, or the last, is held until it has them; or all, until ddp_after_update() has returned. */
 static void check_forward_at_levels_1_and_2(const Mode *mode)
 {
     Trial *trial = watched_trial(mode);
@@ -144,7 +158,11 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
         for (int k = 0; k < mode_micro_batches(mode, step); k++)
             trial_micro_batch(trial, step, k);
         pg_barrier(pg);
-        atomic_store(&held_bucket, step % 2 == 0 ? buckets - 2 : 0);
+        if (step % 3 == 1) {
+            update_while_gathers_are_held(trial);
+            continue;
+        }
+        atomic_store(&held_bucket, step % 3 == 0 ? buckets - 2 : 0);
         atomic_store(&is_held, later_ones && step + 1 < STEPS + mode->later);
         trial_update(trial);
     }
@@ -181,7 +199,7 @@ static void check_forward_at_level_3(const Mode *mode)
             watch_forget(&watch);
             trial_micro_batch(trial, step, k);
         }
-        trial_update(trial);
+        update_while_gathers_are_held(trial);
     }
     end_trial(trial);
 }

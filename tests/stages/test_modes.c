@@ -24,9 +24,12 @@ static void calls_take_waiting(int *without_a_wait, int *by_a_wait) { *without_a
 
 static ProcessGroup *pg;
 
+static bool in_before_backward;
+
 /* From stage 3 on, buckets start in order even if a stage starts them in another one (given.h). */
 static void begin_backward(bool begins)
 {
+    in_before_backward = begins;
     if (begins)
         calls_forget();
 }
@@ -76,7 +79,7 @@ static void test_bits_in_all_modes(void **state)
 enum { MOST_BUCKETS = 300 };
 
 typedef struct Traffic {
-    int sums, gathers, others; /* collectives */
+    int sums, gathers, others, windows; /* collectives; windows: ranks have met to make shared memory */
     size_t elements[MOST_BUCKETS]; /* by bucket; stage 1: by parameter, in the order of the calls */
     int sums_done;
     char wrong[200]; /* the first one of which the type or place is wrong */
@@ -104,9 +107,15 @@ static void look_at(void *self, const Collective *c)
 {
     if (self != NULL && c->operation == OP_ALL_REDUCE)
         return;
-    const bool of_the_group = c->operation == OP_BARRIER && c->carries[0] != '\0'; /* to make shared memory */
-    if (travels == NULL || of_the_group || c->carries == trial_weights)
+    if (travels == NULL || c->carries == trial_weights)
         return;
+    if (c->operation == OP_BARRIER && c->carries[0] != '\0') { /* the group makes shared memory */
+        if (in_before_backward)
+            fail_msg("rank %d: ddp_before_backward() makes shared memory, for which all ranks meet (%s): between forward "
+                     "and backward no rank waits for another", pg_rank(pg), travels->title);
+        traffic.windows++;
+        return;
+    }
     const bool sum = is_sum(c), is_gather = c->operation == OP_ALL_GATHER && bucket_of(c) >= 0;
     const DType dtype = sum ? travels->options.codec->dtype : is_gather ? DTYPE_F32 : c->dtype;
     const int bucket = LOCKSTEP_STAGE == 1 ? traffic.sums : bucket_of(c);
@@ -152,9 +161,11 @@ static Traffic take_traffic(void)
 
 static void expect_between(const Mode *mode, const char *what, const char *when, size_t got, size_t least, size_t most)
 {
+    char expected[64];
+    snprintf(expected, sizeof expected, least == most ? "%zu" : "%zu to %zu", least, most);
     if (got < least || got > most)
-        fail_msg("rank %d: %s %s: %zu, expected are %zu%s%zu (%s)", pg_rank(pg), when, what, got, least,
-                 least == most ? ", not less than " : " to ", most, mode->title);
+        fail_msg("rank %d: %s %s: %zu, expected are %s (%s)", pg_rank(pg), when, what, got,
+                 most == SIZE_MAX ? "more" : expected, mode->title);
 }
 
 /* Each bucket is sent, with its gradients in the type asked for, and what stands between and behind them. Stage 1 sends
@@ -193,6 +204,9 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
     if (got->wrong[0] != '\0')
         fail_msg("rank %d: %s: %s (%s); usual cause: buckets out of order, or a type other than that of options.codec",
                  pg_rank(pg), when, got->wrong, mode->title);
+    if (step > 0 && !(step == 1 && mode->options.rebuild_buckets))
+        expect_between(mode, "meetings of the ranks to make shared memory, after the first step", when,
+                       (size_t)got->windows, 0, 0);
     if (!last && skips)
         expect_between(mode, "sums of buckets, though no_sync is for all but the last", when, (size_t)got->sums, 0, 0);
     else

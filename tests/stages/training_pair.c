@@ -30,6 +30,14 @@ static void freeze(Parameter *parameter)
         parameter_make_buffer(parameter);
 }
 
+void spoil_weights(ParameterList *parameters, int rank)
+{
+    for (int i = 0; i < parameters->count && rank > 0; i++) {
+        const Tensor *tensor = &parameters->items[i]->tensor;
+        ((float *)tensor->data)[tensor_count(tensor) - 1] = NAN;
+    }
+}
+
 /* Every rank seeds its weights differently, so that only the broadcast makes them equal. The other model gets rank 0's
  * seed when this has happened. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen)
@@ -42,6 +50,7 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     pair->seeds = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *pair->seeds);
     if (frozen != NULL)
         freeze(parameter_named(&pair->ranks->model.parameters, frozen));
+    spoil_weights(&pair->ranks->model.parameters, pg_rank(pg));
     pair->ddp = ddp_create(pg, &pair->ranks->model.parameters, &pair->ranks->tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
     CHECK(LOCKSTEP_STAGE != 5 || in_judge() || ddp_partition(pair->ddp) != NULL,

@@ -27,6 +27,8 @@ typedef struct Pair {
     void *inputs, *targets;
 } Pair;
 
+/* What other ranks than 0 hold before the broadcast may be anything: their parameters end with a NaN. */
+void spoil_weights(ParameterList *parameters, int rank);
 /* frozen: the name of a parameter that is not trained, or NULL. Free with pair_free(). Both are collective. */
 Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, const char *frozen);
 void pair_free(Pair *pair);
