@@ -22,27 +22,28 @@ static int64_t bucket_bytes(const Trial *trial)
     return (elements + multiple - 1) / multiple * multiple * (int64_t)sizeof(float);
 }
 
-/* Stage 5 between steps: gradients, and their copies in 16 bits; at levels 2 and 3 a part of the gradients, perhaps
- * their sums beside them, no copies, and a bucket of scratch memory. At level 3 it also holds a part of the weights,
- * and the model has none. */
+/* Stage 5 between steps: gradients, and perhaps this rank's sums beside them; at levels 2 and 3 only a part of the
+ * gradients. In any case no copies, and a bucket or two of scratch memory. At level 3 it also holds a part of the
+ * weights, and the model has none. */
 static int64_t most_between_steps(const Trial *trial)
 {
     const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
     const int64_t model = (int64_t)trial_bytes(trial), padding = all - model;
     if (trial->mode->options.zero == 1)
-        return padding + 2 * all;
+        return padding + all + part + 2 * bucket_bytes(trial);
     return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->options.zero == 3 ? part - model : padding);
 }
 
-/* During the last micro-batch, level 2 has some whole buckets in addition, or all if earlier micro-batches have left
- * them; level 3 also some buckets of weights. */
+/* During the last micro-batch, level 1 has copies in 16 bits of all that is not sent yet; level 2 has some whole buckets
+ * in addition, or all if earlier micro-batches have left them; level 3 also some buckets of weights. */
 static int64_t most_in_step(const Trial *trial, int step)
 {
     const int64_t some = IN_FLIGHT * bucket_bytes(trial), all = bucket_bytes(trial) * trial_trained(trial);
     const int64_t whole = mode_micro_batches(trial->mode, step) > 1 ? all : some;
-    const int64_t halves = trial->mode->options.codec->dtype == DTYPE_F32 ? 0 : whole / 2;
+    const bool in_16_bits = trial->mode->options.codec->dtype != DTYPE_F32;
+    const int64_t halves = in_16_bits ? whole / 2 : 0;
     if (trial->mode->options.zero == 1)
-        return most_between_steps(trial);
+        return most_between_steps(trial) + (in_16_bits ? all / 2 : 0);
     return most_between_steps(trial) + whole + halves + (trial->mode->options.zero == 3 ? some : 0);
 }
 
