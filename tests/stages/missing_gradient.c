@@ -2,9 +2,10 @@
  * step one branch is missing, on one rank or on all ranks, in one of some micro-batches; or one rank has a different
  * model from the start. test_missing_gradient.sh checks the error that must follow.
  *
- * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP [static]   RANK leaves branch 3 out (-1: all of them do) in
+ * usage: missing_gradient RANK STEP K OF TYPE ZERO CAP [static|more]   RANK leaves branch 3 out (-1: all of them do) in
  *                  STEP, in micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level;
- *                  CAP: bytes; static: --static-graph, whose promise that breaks
+ *                  CAP: bytes; static: --static-graph, whose promise that breaks; more: RANK breaks it because it uses
+ *                  branch 3 there, which all leave out elsewhere
  *        missing_gradient frozen|shape RANK              RANK has frozen the bias of branch 1, or another shape of its
  *                  weight, with as many elements */
 #include <stdio.h>
@@ -30,6 +31,7 @@ static void micro_batch(Ddp *ddp, Branches *branches, const BranchPlan *plan, in
 /* The disturbance: rank -1 is all ranks; step -1 is none. */
 typedef struct Case {
     int rank, step, micro_batch, micro_batches;
+    bool more;
     const char *other_model;
     DdpOptions options;
 } Case;
@@ -52,6 +54,7 @@ static Case read_case(char **argv)
     c.options.zero = atoi(argv[6]);
     c.options.bucket_cap_bytes = c.options.first_bucket_cap_bytes = (size_t)atol(argv[7]);
     c.options.static_graph = c.options.find_unused_parameters = argv[8] != NULL;
+    c.more = argv[8] != NULL && strcmp(argv[8], "more") == 0;
     return c;
 }
 
@@ -70,7 +73,7 @@ static void train(ProcessGroup *pg, const Case *c, bool disturbed, long steps)
     for (long step = 0; step < steps; step++) {
         job_set_step(step);
         for (int k = 0; k < c->micro_batches; k++) {
-            plan.left_out[3] = is_culprit && step == c->step && k == c->micro_batch;
+            plan.left_out[3] = (is_culprit && step == c->step && k == c->micro_batch) != c->more;
             micro_batch(ddp, &branches, &plan, rank, step, k + 1 == c->micro_batches);
         }
         parameters_zero_gradients(&branches.parameters);
