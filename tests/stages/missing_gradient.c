@@ -6,8 +6,8 @@
  *                  STEP, in micro-batch K of OF; gradients are sent as TYPE (fp32, bf16, fp16); ZERO: stage 5's level;
  *                  CAP: bytes; static: --static-graph, whose promise that breaks; more: RANK breaks it because it uses
  *                  branch 3 there, which all leave out elsewhere
- *        missing_gradient frozen|shape RANK              RANK has frozen the bias of branch 1, or another shape of its
- *                  weight, with as many elements */
+ *        missing_gradient frozen|shape|size RANK         RANK has frozen the bias of branch 1, or another shape of its
+ *                  weight, with as many elements, or half as many */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static Case read_case(char **argv)
     if (argv[3] == NULL) {
         c.other_model = argv[1];
         c.rank = atoi(argv[2]);
-        c.options.zero = strcmp(c.other_model, "shape") == 0 ? 1 : 3;
+        c.options.zero = strcmp(c.other_model, "frozen") == 0 ? 3 : 1;
         return c;
     }
     c.rank = atoi(argv[1]);
@@ -69,6 +69,8 @@ static void train(ProcessGroup *pg, const Case *c, bool disturbed, long steps)
         branches.parameters.items[3]->tensor.requires_grad = false;
     if (is_culprit && c->other_model != NULL && strcmp(c->other_model, "shape") == 0)
         branches.parameters.items[2]->tensor.shape[0] /= 2, branches.parameters.items[2]->tensor.shape[1] *= 2;
+    if (is_culprit && c->other_model != NULL && strcmp(c->other_model, "size") == 0)
+        branches.parameters.items[2]->tensor.shape[0] /= 2;
     Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &c->options);
     for (long step = 0; step < steps; step++) {
         job_set_step(step);

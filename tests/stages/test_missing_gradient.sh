@@ -68,7 +68,7 @@ check()
     fi
 }
 
-# check_other_model RANKS CULPRIT KIND PARAMETER: on the rank CULPRIT a parameter is frozen, or has another shape.
+# check_other_model RANKS CULPRIT KIND PARAMETER: on the rank CULPRIT a parameter is frozen, or has another shape or size.
 check_other_model()
 {
     ranks=$1 what="of which rank $2 has another model ($3)"
@@ -96,6 +96,7 @@ try()
 
 try check_other_model 2 1 frozen '3 is branch1\.bias'
 try check_other_model 2 0 shape '2 is branch1\.weight'
+try check_other_model 2 1 size '2 is branch1\.weight'
 try check 1 -1 2 0 1 fp32 1 $small
 try check 2 0 0 0 1 fp32 2 $one_bucket
 try check 2 1 200 0 1 fp32 1 $small # a stage must not stop to look after a while
