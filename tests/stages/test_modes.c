@@ -16,10 +16,14 @@
 void calls_forget(void);
 void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
+int calls_in_flight(void);
+int calls_waits_for_the_last(void);
 #else /* there is nothing to ask for */
 static void calls_forget(void) {}
 static void calls_may_wait(bool begins) {}
 static void calls_take_waiting(int *without_a_wait, int *by_a_wait) { *without_a_wait = *by_a_wait = 0; }
+static int calls_in_flight(void) { return 0; }
+static int calls_waits_for_the_last(void) { return 0; }
 #endif
 
 static ProcessGroup *pg;
@@ -278,11 +282,27 @@ static void backward_is_over(void) /* ddp_after_backward() comes next */
 
 static TapeListener stage; /* its own: stage 5 may wait in one of its events, too */
 
+/* Stage 5. What no rank uses may all be launched before backward, and be under way. */
+static void expect_two_in_flight(const Parameter *parameter)
+{
+    if (travels->options.zero < 2 || travels->unused || pg_world_size(pg) == 1)
+        return;
+    if (calls_in_flight() > 2)
+        fail_msg("rank %d: when the gradient of %s begins, %d reduce-scatters are not finished, and two are enough (%s): "
+                 "each one keeps a bucket of whole gradients", pg_rank(pg), parameter->name, calls_in_flight(),
+                 travels->title);
+    if (calls_waits_for_the_last() > 0)
+        fail_msg("rank %d: before the gradient of %s begins, backward has waited until no reduce-scatter was under way "
+                 "(%s): two may be, so that they are hidden behind backward", pg_rank(pg), parameter->name,
+                 travels->title);
+}
+
 static void pass_gradient_needed(void *self, Parameter *parameter)
 {
     backward_is_over();
     stage.gradient_needed(stage.self, parameter);
     calls_may_wait(false);
+    expect_two_in_flight(parameter);
 }
 
 static void look_at_waits(Trial *trial)

@@ -12,6 +12,8 @@
 /* ---- what the watch knows of them ---- */
 
 static int started;                       /* sums of buckets, in this backward pass */
+static Work *in_flight[MAX_EVENTS]; /* reduce-scatters; then NULL */
+static int in_flight_count, waits_for_the_last;
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
 static int started_before_event;          /* when that event began */
 static bool in_before_backward;           /* ddp_before_backward() is running */
@@ -20,6 +22,27 @@ char watch_title[224];
 int calls_started(void)
 {
     return started;
+}
+
+int calls_in_flight(void)
+{
+    return in_flight_count;
+}
+
+int calls_waits_for_the_last(void)
+{
+    return waits_for_the_last;
+}
+
+static void note_end(const Work *work, bool done)
+{
+    int i = 0;
+    while (i < in_flight_count && in_flight[i] != work)
+        i++;
+    if (i == in_flight_count)
+        return;
+    waits_for_the_last += !done && in_flight_count == 1;
+    in_flight[i] = in_flight[--in_flight_count];
 }
 
 /* Works of which work_test() has said no in this event, or in this ddp_after_backward(). */
@@ -124,7 +147,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 
 void calls_forget(void)
 {
-    started = 0;
+    started = in_flight_count = waits_for_the_last = 0;
     may_wait = false;
     memset(early, 0, sizeof early);
 }
@@ -182,7 +205,9 @@ Work *__wrap_pg_reduce_scatter_async(ProcessGroup *pg, const void *send, void *r
                                      ReduceOp op, const char *carries)
 {
     started++;
-    return __real_pg_reduce_scatter_async(pg, send, receive, count, dtype, op, carries);
+    Work *work = __real_pg_reduce_scatter_async(pg, send, receive, count, dtype, op, carries);
+    CHECK(in_flight_count < MAX_EVENTS, "more reduce-scatters than the test can hold");
+    return in_flight[in_flight_count++] = work;
 }
 
 void __wrap_pg_reduce_scatter(ProcessGroup *pg, const void *send, void *receive, size_t count, DType dtype, ReduceOp op,
@@ -268,6 +293,7 @@ void __wrap_work_wait(Work *work)
     const bool done = work == NULL || __real_work_test(work);
     if (!done)
         check_does_not_wait("work_wait()");
+    note_end(work, done);
     if (may_wait && work != NULL) {
         waited_by_waiting += !done || asked_of(work)->times > 0;
         asked_of(work)->times = 0;
