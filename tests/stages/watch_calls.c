@@ -13,7 +13,7 @@
 
 static int started;                       /* sums of buckets, in this backward pass */
 static Work *in_flight[MAX_EVENTS]; /* reduce-scatters; then NULL */
-static int in_flight_count, waits_for_the_last;
+static int in_flight_count;
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
 static int started_before_event;          /* when that event began */
 static bool in_before_backward;           /* ddp_before_backward() is running */
@@ -29,20 +29,13 @@ int calls_in_flight(void)
     return in_flight_count;
 }
 
-int calls_waits_for_the_last(void)
-{
-    return waits_for_the_last;
-}
-
-static void note_end(const Work *work, bool done)
+static void note_end(const Work *work)
 {
     int i = 0;
     while (i < in_flight_count && in_flight[i] != work)
         i++;
-    if (i == in_flight_count)
-        return;
-    waits_for_the_last += !done && in_flight_count == 1;
-    in_flight[i] = in_flight[--in_flight_count];
+    if (i < in_flight_count)
+        in_flight[i] = in_flight[--in_flight_count];
 }
 
 /* Works of which work_test() has said no in this event, or in this ddp_after_backward(). */
@@ -147,7 +140,7 @@ static Launch early[MAX_EVENTS]; /* by bucket: in this backward pass it was call
 
 void calls_forget(void)
 {
-    started = in_flight_count = waits_for_the_last = 0;
+    started = in_flight_count = 0;
     may_wait = false;
     memset(early, 0, sizeof early);
 }
@@ -293,7 +286,7 @@ void __wrap_work_wait(Work *work)
     const bool done = work == NULL || __real_work_test(work);
     if (!done)
         check_does_not_wait("work_wait()");
-    note_end(work, done);
+    note_end(work);
     if (may_wait && work != NULL) {
         waited_by_waiting += !done || asked_of(work)->times > 0;
         asked_of(work)->times = 0;

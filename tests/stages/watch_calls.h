@@ -13,10 +13,8 @@ void calls_forget(void); /* before each backward pass */
 void calls_may_wait(bool begins);
 void calls_take_waiting(int *without_a_wait, int *by_a_wait);
 
-/* Reduce-scatters of this backward pass for which the stage has not called work_wait(); and how often it has waited for
- * one, which was not done, though no other was under way. */
+/* Reduce-scatters of this backward pass for which the stage has not called work_wait(). */
 int calls_in_flight(void);
-int calls_waits_for_the_last(void);
 
 /* From now on, a call that waits for other ranks fails, and names the parameter in whose event it was made. NULL: no
  * more. */
