@@ -78,61 +78,6 @@ static void test_bits_in_all_modes(void **state)
               check_gradients);
 }
 
-/* ---- what the codec is asked for ---- */
-
-static const GradientCodec *codec; /* of the mode; what the stage gets counts its calls */
-static int codec_starts, codec_ends;
-
-static Work *start_all_reduce(const GradientCodec *self, ProcessGroup *group, float *gradients, void *buffer,
-                              size_t elements, const char *carries)
-{
-    codec_starts++;
-    return codec->start_all_reduce(self, group, gradients, buffer, elements, carries);
-}
-
-static void finish_all_reduce(const GradientCodec *self, ProcessGroup *group, float *gradients, void *buffer,
-                              size_t elements)
-{
-    codec_ends++;
-    codec->finish_all_reduce(self, group, gradients, buffer, elements);
-}
-
-static Work *start_reduce_scatter(const GradientCodec *self, ProcessGroup *group, float *gradients, void *buffer,
-                                  float *shard, size_t shard_elements, const char *carries)
-{
-    codec_starts++;
-    return codec->start_reduce_scatter(self, group, gradients, buffer, shard, shard_elements, carries);
-}
-
-static void finish_reduce_scatter(const GradientCodec *self, ProcessGroup *group, float *shard, void *buffer,
-                                  size_t shard_elements)
-{
-    codec_ends++;
-    codec->finish_reduce_scatter(self, group, shard, buffer, shard_elements);
-}
-
-static GradientCodec counting_codec(const GradientCodec *of)
-{
-    GradientCodec counting = *of;
-    codec = of;
-    codec_starts = codec_ends = 0;
-    counting.start_all_reduce = start_all_reduce;
-    counting.finish_all_reduce = finish_all_reduce;
-    counting.start_reduce_scatter = start_reduce_scatter;
-    counting.finish_reduce_scatter = finish_reduce_scatter;
-    return counting;
-}
-
-/* Other codecs than those of the table send something else (--grad-dtype int8, noop, powersgd). A stage may itself send
- * what needs no codec. */
-static void expect_codec_was_asked(const Mode *mode, int buckets)
-{
-    if (LOCKSTEP_STAGE >= 4 && codec->dtype != DTYPE_F32 && (codec_starts != buckets || codec_ends != buckets))
-        fail_msg("rank %d: %d buckets were sent, of which options.codec has started %d and finished %d (%s): only the "
-                 "codec knows what travels", pg_rank(pg), buckets, codec_starts, codec_ends, mode->title);
-    codec_starts = codec_ends = 0;
-}
-
 /* ---- what travels ---- */
 
 enum { MOST_BUCKETS = 300 };
@@ -332,12 +277,9 @@ static void expect_honest_waits(const Mode *mode)
                  "call work_wait()", pg_rank(pg), without_a_wait, by_a_wait, mode->title);
 }
 
-static void check_traffic(const Mode *of)
+static void check_traffic(const Mode *mode)
 {
-    const GradientCodec counting = counting_codec(of->options.codec);
-    Mode counted = *of;
-    counted.options.codec = &counting;
-    const Mode *mode = travels = &counted;
+    travels = mode;
     Trial *trial = trial_create(pg, mode);
     trial->before_backward = begin_backward;
     look_at_waits(trial);
@@ -352,7 +294,6 @@ static void check_traffic(const Mode *of)
             trial_micro_batch(trial, step, k);
             const Traffic got = take_traffic();
             expect_traffic(trial, &got, step, k == mode_micro_batches(mode, step) - 1);
-            expect_codec_was_asked(mode, got.sums);
         }
         trial_update(trial);
         const Traffic got = take_traffic();
