@@ -74,9 +74,8 @@ static void warm_up(Trial *trial)
     parameters_free_gradients(&trial->ranks->parameters, gradients);
 }
 
-/* Inside trial_modes(): of the second model; and of a third one, which comes and goes in a group of one rank. */
+/* Inside trial_modes(): of the second model; and what a third one is like, which comes and goes. */
 static Trial *other;
-static ProcessGroup *alone;
 static Mode small;
 
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
@@ -88,12 +87,10 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     small.options.zero = 1, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
     other = trial_create(pg, &small);
-    alone = pg_split(pg, pg_rank(pg));
     for (int i = 0; i < count; i++)
         check(&modes[i]);
-    pg_destroy(alone);
-    alone = NULL;
     trial_free(other);
+    other = NULL;
     free(modes);
 }
 
@@ -131,14 +128,20 @@ static void pass_of(Trial *model, bool last)
     ddp_after_backward(model->ddp, 1);
 }
 
-/* What a stage keeps in static variables is now another model's: of another type, group, and life. */
-static void visit(DType dtype)
+/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. */
+static void visit(const Trial *trial)
 {
+    static bool is_visiting;
     Mode mode = small;
-    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && dtype == DTYPE_F32 ? "bf16" : "fp32");
-    Trial *visitor = trial_create(alone, &mode);
+    if (other == NULL || is_visiting)
+        return;
+    is_visiting = true;
+    mode.algorithm = trial->mode->algorithm;
+    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && trial->mode->options.codec->dtype == DTYPE_F32 ? "bf16" : "fp32");
+    Trial *visitor = trial_create(trial->pg, &mode);
     pass_of(visitor, true);
     trial_free(visitor);
+    is_visiting = false;
 }
 
 void trial_start(Trial *trial)
@@ -149,8 +152,7 @@ void trial_start(Trial *trial)
     state_expect_marked(trial, versions);
     free(versions);
     give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
-    if (alone != NULL && trial->pg != alone)
-        visit(trial->mode->options.codec->dtype);
+    visit(trial);
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)
