@@ -137,7 +137,8 @@ static void visit(const Trial *trial)
         return;
     is_visiting = true;
     mode.algorithm = trial->mode->algorithm;
-    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && trial->mode->options.codec->dtype == DTYPE_F32 ? "bf16" : "fp32");
+    const bool in_fp32 = trial->mode->options.codec->dtype == DTYPE_F32;
+    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && in_fp32 ? "bf16" : "fp32");
     Trial *visitor = trial_create(trial->pg, &mode);
     pass_of(visitor, true);
     trial_free(visitor);
