@@ -314,7 +314,8 @@ static void test_memory(void **state)
     try_all(true, (Rules){.stored_bytes = ALL_STORED}, NULL);
     for (int kind = BROADCAST; kind <= HALVING; kind++) {
         Outcome outcome;
-        Trial trial = {.kind = (Kind)kind, .ranks = MOST_RANKS, .count = 1000, .rules = {.stored_bytes = ALL_STORED}};
+        Trial trial = {.kind = (Kind)kind, .ranks = MOST_RANKS, .count = 1000, .values = FRACTIONS,
+                       .rules = {.stored_bytes = ALL_STORED}};
         trial_run(&trial, &outcome);
     }
 }
