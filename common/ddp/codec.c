@@ -51,7 +51,7 @@ static void encode(const GradientCodec *codec, void *buffer, const float *gradie
 {
     const char *sent = buffer, *begin = (const char *)gradients;
     CHECK(sent + rounded_bytes(codec, elements, 0) <= begin || sent >= begin + elements * sizeof(float),
-          "gradients become %s in a buffer that overlaps them: give the buffer memory of its own", codec->name);
+          "the buffer for %s overlaps the gradients: give it memory of its own", codec->name);
     if (codec->dtype == DTYPE_INT8_BLOCK)
         int8_from_floats(buffer, gradients, (int64_t)elements);
     else

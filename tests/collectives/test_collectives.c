@@ -279,6 +279,15 @@ static void try_all(bool in_place, Rules rules, void (*expect)(const Trial *, co
     }
 }
 
+/* All collectives once. */
+static void run_once(int ranks, size_t count, Values values, Rules rules)
+{
+    for (int kind = BROADCAST; kind <= HALVING; kind++) {
+        Outcome outcome;
+        trial_run(&(Trial){.kind = (Kind)kind, .ranks = ranks, .count = count, .values = values, .rules = rules}, &outcome);
+    }
+}
+
 static void test_in_place(void **state)
 {
     try_all(true, (Rules){.stored_bytes = ALL_STORED}, expect_values);
@@ -286,13 +295,9 @@ static void test_in_place(void **state)
 
 static void test_send_is_left_alone(void **state)
 {
-    try_all(false, (Rules){.stored_bytes = ALL_STORED, .keep_send = true}, NULL);
-    for (int kind = BROADCAST; kind <= HALVING; kind++) {
-        Outcome outcome;
-        Trial trial = {.kind = (Kind)kind, .ranks = 2, .count = A_MILLION,
-                       .rules = {.stored_bytes = ALL_STORED, .keep_send = true}};
-        trial_run(&trial, &outcome);
-    }
+    const Rules rules = {.stored_bytes = ALL_STORED, .keep_send = true};
+    try_all(false, rules, NULL);
+    run_once(2, A_MILLION, DIGITS, rules);
 }
 
 static void test_no_deadlock_when_nothing_is_stored(void **state)
@@ -312,12 +317,7 @@ static void test_memory(void **state)
 {
     try_all(false, (Rules){.stored_bytes = ALL_STORED}, NULL);
     try_all(true, (Rules){.stored_bytes = ALL_STORED}, NULL);
-    for (int kind = BROADCAST; kind <= HALVING; kind++) {
-        Outcome outcome;
-        Trial trial = {.kind = (Kind)kind, .ranks = MOST_RANKS, .count = 1000, .values = FRACTIONS,
-                       .rules = {.stored_bytes = ALL_STORED}};
-        trial_run(&trial, &outcome);
-    }
+    run_once(MOST_RANKS, 1000, FRACTIONS, (Rules){.stored_bytes = ALL_STORED});
 }
 
 int main(int argc, char **argv)

@@ -114,17 +114,16 @@ static void fill(const Trial *trial, int rank, void *array)
 
 /* ---- arrays ---- */
 
-static const Operation operations[] = {OP_BROADCAST, OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER};
-
 void trial_run(Trial *trial, Outcome *outcome)
 {
     const DType dtypes[] = {[DIGITS] = DTYPE_I64, [FRACTIONS] = DTYPE_F32, [NUMBERS] = trial->dtype};
+    static const Operation operations[] = {OP_BROADCAST, OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER};
     Collective c[MOST_RANKS], before[MOST_RANKS];
-    const Operation any_operation = operations[drawn(0, trial->count, 4)]; /* neither counts */
-    const size_t any_stride = drawn(1, trial->count, 5000);
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
     CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
+    const Operation any_operation = operations[drawn(0, trial->count, 4)]; /* neither counts */
+    const size_t any_stride = drawn(1, trial->count, 5000);
     *outcome = (Outcome){.dtype = dtypes[trial->values]};
     size_t bytes = trial->count * dtype_size(outcome->dtype);
     for (int rank = 0; rank < trial->ranks; rank++) {

@@ -46,9 +46,9 @@ typedef struct ModeChoice {
 } ModeChoice;
 
 /* Fills modes with a table in which each pair of values of two factors occurs, as far as this stage has them, and each
- * triple of values of the factors that meet in the same few lines of a stage; then, if many_buckets, with modes of 33,
- * 65 and 1025 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of
- * the modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores:
+ * triple of values of the factors that meet in the same few lines of a stage; then with many_buckets modes of 33, 65
+ * and 1025 buckets, and with `drawn` modes of any kind: all these are drawn by the seed in LOCKSTEP_TEST_SEED (1). Of the
+ * modes with unused parameters, every third has a static graph. More than two ranks take their time on few cores:
  * there it is the beginning of the table, one mode of 33 buckets, and one drawn; elsewhere one of the modes has later
  * steps. With LOCKSTEP_TEST_ZERO, stage 5 has only this level. Returns how many there are. */
 int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn);

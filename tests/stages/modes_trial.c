@@ -128,24 +128,7 @@ static void pass_of(Trial *model, bool last)
     ddp_after_backward(model->ddp, 1);
 }
 
-/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. */
-static void visit(const Trial *trial)
-{
-    static bool is_visiting;
-    Mode mode = small;
-    if (other == NULL || is_visiting)
-        return;
-    is_visiting = true;
-    mode.algorithm = trial->mode->algorithm;
-    const bool in_fp32 = trial->mode->options.codec->dtype == DTYPE_F32;
-    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && in_fp32 ? "bf16" : "fp32");
-    Trial *visitor = trial_create(trial->pg, &mode);
-    pass_of(visitor, true);
-    trial_free(visitor);
-    is_visiting = false;
-}
-
-void trial_start(Trial *trial)
+static void start(Trial *trial)
 {
     long *versions = state_versions(trial);
     trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
@@ -153,7 +136,26 @@ void trial_start(Trial *trial)
     state_expect_marked(trial, versions);
     free(versions);
     give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
-    visit(trial);
+}
+
+/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. */
+static void visit(const Trial *trial)
+{
+    const bool in_fp32 = trial->mode->options.codec->dtype == DTYPE_F32;
+    Mode mode = small;
+    mode.algorithm = trial->mode->algorithm; /* trial_prepare() makes it the group's */
+    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && in_fp32 ? "bf16" : "fp32");
+    Trial *visitor = trial_prepare(trial->pg, &mode);
+    start(visitor);
+    pass_of(visitor, true);
+    trial_free(visitor);
+}
+
+void trial_start(Trial *trial)
+{
+    start(trial);
+    if (other != NULL)
+        visit(trial);
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)

@@ -23,7 +23,8 @@ typedef struct Trial {
 } Trial;
 
 /* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. There is a second model, of
- * which a micro-batch, never the last one, comes in the middle of each of the first one's. */
+ * which a micro-batch, never the last one, comes in the middle of each of the first one's; and a third one, which comes
+ * and goes before the first one's first step. */
 enum { MODES_DRAWN = 2 };
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
 

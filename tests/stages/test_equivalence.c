@@ -285,7 +285,7 @@ static void test_frozen_parameter(void **state)
     train_and_compare(toy_options("gpt"), 240, "transformer.h.0.attn.c_attn.weight", "gpt with a frozen weight", 1e-5);
 }
 
-/* fc1.weight has more elements than 16 bits can count, or 20. */
+/* fc1.weight has more than 2^20 elements, which 16 bits cannot count. */
 static void test_large_parameter(void **state)
 {
     Options options = toy_options("mlp");

@@ -42,12 +42,13 @@ what_came()
 check()
 {
     ranks=$1 culprit=$2 what="branch 3 missing on ${2/-1/all} in step $3" cause=
+    unnoticed='a gradient that never came'
     if [ "$5" -gt 1 ]; then
         what+=", in micro-batch $4 of $5 (from 0), gradients sent in $6"
         cause="; usual cause: only the last micro-batch is checked, but the check belongs after EVERY backward pass"
     fi
     [ $# -lt 9 ] || what+=", a static graph"
-    [ "${9-}" != more ] || what=${what/missing/used, which nobody used before,}
+    [ "${9-}" != more ] || what=${what/missing/used for the first time} unnoticed='a gradient that should never come'
     run "${@:2}"
     faults=$(grep -a -c '^missing_gradient: fault: ' "$scratch/err")
     expected="rank ${culprit/-1/[0-9]}, step $3: .*branch3\.${9-weight, branch3\.bias}"
@@ -55,7 +56,7 @@ check()
     if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
         fail "still running after $limit s: a rank waits for one that has ended"
     elif [ "$status" -eq 0 ]; then
-        fail "the run went on: a gradient that never came was not noticed$cause"
+        fail "the run went on: $unnoticed was not noticed$cause"
     elif ! grep -a -q "^missing_gradient: fault: $expected" "$scratch/err"; then
         fail "the run ended, but not by a fault in step $3 that names branch3.weight and branch3.bias, on rank" \
             "${culprit/-1/0 or another}$cause; $(what_came 'work_wait\(NULL\)' "nothing checks after backward that every" \

@@ -12,7 +12,7 @@
 /* ---- what the watch knows of them ---- */
 
 static int started;                       /* sums of buckets, in this backward pass */
-static Work *in_flight[MAX_EVENTS]; /* reduce-scatters; then NULL */
+static Work *in_flight[MAX_EVENTS];       /* reduce-scatters that the stage has not waited for */
 static int in_flight_count;
 static const Parameter *must_not_wait_in; /* calls_must_not_wait() */
 static int started_before_event;          /* when that event began */
