@@ -185,7 +185,8 @@ static void try_cost(Kind kind)
         for (int i = 0; i < (ranks > MOST_DIGITS ? 6 : ranks == A_MILLION_ON ? 15 : 14); i++) {
             Outcome outcome;
             Trial trial = {.kind = kind, .ranks = ranks, .root = ranks / 2, .count = counts[i / 2],
-                           .in_place = i % 2 == 1, .rules = {.stored_bytes = ALL_STORED, .seed = 3}};
+                           .values = ranks > MOST_DIGITS ? FRACTIONS : DIGITS, .in_place = i % 2 == 1,
+                           .rules = {.stored_bytes = ALL_STORED, .seed = 3}};
             trial_run(&trial, &outcome);
             expect_cost(&trial, &outcome, trial.count <= 8000);
             expect_sent(&trial, &outcome);

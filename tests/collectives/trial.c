@@ -121,6 +121,7 @@ void trial_run(Trial *trial, Outcome *outcome)
     Collective c[MOST_RANKS], before[MOST_RANKS];
     char what[160];
     bool in_place = trial->in_place || trial->kind == BROADCAST;
+    CHECK(trial->values != DIGITS || trial->ranks <= MOST_DIGITS, "%d ranks have too many digits", trial->ranks);
     CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
     const Operation any_operation = operations[drawn(0, trial->count, 4)]; /* neither counts */
     const size_t any_stride = drawn(1, trial->count, 5000);
