@@ -55,12 +55,12 @@ extern const int ddp_stage_number;      /* 1 to 5 */
 extern const char *const ddp_stage_name; /* "naive", ... */
 
 /* Checks that all ranks have the same model (if not, the run ends with status 2), copies rank 0's weights to all ranks,
- * and gives each trained parameter a zeroed float32 gradient (stage 5, from level 2 on: only when one is needed). From
- * stage 3 on it listens to the tape. parameters, tape and pg must outlive the result, but not options: copy them. Of
- * the parameters a stage writes weights and gradients, not the list, shapes, or what is trained. Free with
- * ddp_destroy(), which also frees the gradients. A rank can have several models. Each has its own tape and its own Ddp.
- * All ranks must call these functions in the same order, and tape_backward(), too, because it launches collectives; but
- * not ddp_bucket_count() and ddp_memory(). */
+ * and gives each trained parameter a zeroed float32 gradient, whatever it had before (stage 5, from level 2 on: only
+ * when one is needed). From stage 3 on it listens to the tape; only here, because who listens later passes events on.
+ * parameters, tape and pg must outlive the result, but not options: copy them. Of the parameters a stage writes weights
+ * and gradients, not the list, shapes, or what is trained. Free with ddp_destroy(), which also frees the gradients. A
+ * rank can have several models. Each has its own tape and its own Ddp. All ranks must call these functions in the same
+ * order, and tape_backward(), too, because it launches collectives; but not ddp_bucket_count() and ddp_memory(). */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 
@@ -88,7 +88,7 @@ void ddp_gather_weights(Ddp *ddp);
 /* Bytes on this rank. */
 typedef struct DdpMemory {
     size_t weights, gradients; /* all the time */
-    size_t buffers; /* stages 1 to 4: beside gradients, for what is sent or received: all that is allocated */
+    size_t buffers; /* stages 1 to 4: beside gradients, for what is sent or received: all that is allocated, or will be */
     size_t gathered_weights, whole_gradients; /* stage 5: in addition, while they are used: now, ... */
     size_t most_gathered_weights, most_whole_gradients; /* ... and at most so far */
 } DdpMemory;

@@ -10,7 +10,8 @@ typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
 
 /* What the ranks begin with. DIGITS: each rank's part is one digit of a 64-bit integer, so that a sum shows which parts
  * are in it. FRACTIONS: float32 whose sum depends on the order. NUMBERS: of the trial's dtype, one of those that
- * combine() knows (of float32 and float64 one is NaN), or bf16, for what only copies. */
+ * combine() knows (of float32 and float64 one is NaN, and of what is compared some are zeros of either sign), or bf16,
+ * for what only copies. */
 typedef enum Values { DIGITS, FRACTIONS, NUMBERS } Values;
 
 typedef struct Trial {
@@ -20,7 +21,7 @@ typedef struct Trial {
     Values values;
     DType dtype; /* of NUMBERS */
     ReduceOp op;
-    bool in_place; /* of a broadcast: always */
+    bool in_place, some_in_place; /* all ranks, or every second one; in a broadcast, always all */
     Rules rules;
 } Trial;
 
@@ -36,7 +37,7 @@ void trial_run(Trial *trial, Outcome *outcome);
 /* These fail with a message. Each needs the Values that it names. */
 void expect_values(const Trial *trial, const Outcome *outcome);    /* DIGITS, REDUCE_SUM */
 void expect_same_bits(const Trial *trial, const Outcome *outcome); /* FRACTIONS; of the all-reduces */
-void expect_numbers(const Trial *trial, const Outcome *outcome);   /* NUMBERS */
+void expect_numbers(const Trial *trial, const Outcome *outcome);   /* NUMBERS; of the all-reduces, same bits, too */
 void expect_sent(const Trial *trial, const Outcome *outcome);      /* any; as much as the results need at least */
 
 #endif

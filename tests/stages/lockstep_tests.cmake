@@ -78,6 +78,7 @@ function(lockstep_mode_tests number)
         target_sources(${program} PRIVATE ${LOCKSTEP_ROOT}/tests/stages/modes.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_model.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_state.c
+                                          ${LOCKSTEP_ROOT}/tests/stages/modes_update.c
                                           ${LOCKSTEP_ROOT}/tests/stages/modes_trial.c)
         foreach(ranks 1 2 3 ${fours} 5 7)
             lockstep_test(stage${number}_${name}_${ranks}_ranks ${program} ${ranks} stage${number} mpi)

@@ -162,8 +162,8 @@ static Mode mode_of(const Row *row, int *others_taken, int width, uint64_t seed)
                  .algorithm = algorithm_of(row, others_taken)};
     const size_t bytes = (size_t)(mode.width * mode.width) * sizeof(float);
     const size_t all = (size_t)1 << 40; /* no int holds it */
-    const bool long_first = seed % 2 == 0; /* the first bucket's cap may also be larger than the others' */
-    const size_t first_cap[] = {all, long_first ? 5 * bytes : 2 * bytes, 0};
+    const size_t first = seed % 3 == 0 ? 0 : seed % 3 == 1 ? 2 * bytes : 5 * bytes; /* the others' is between them */
+    const size_t first_cap[] = {all, first, 0};
     const size_t cap[] = {all, 7 * bytes / 2 + 12, 0}; /* some end between a branch's bias and its weight */
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;

@@ -30,6 +30,18 @@ void state_expect_marked(const Trial *trial, const long *versions)
                      trial->ranks->parameters.items[i]->name, trial->mode->title);
 }
 
+void state_expect_no_gradients(const Trial *trial)
+{
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
+        const float *gradient = tensor_of(trial, i)->grad;
+        for (int64_t k = 0; k < tensor_count(tensor_of(trial, i)) && gradient != NULL; k++)
+            if (gradient[k] != 0)
+                fail_msg("rank %d: after ddp_create() the gradient of %s is not zero: it is that of before (%s); a model "
+                         "may have been trained already, and its gradients are freed then", pg_rank(trial->pg),
+                         trial->ranks->parameters.items[i]->name, trial->mode->title);
+    }
+}
+
 void state_expect_weights(const Trial *trial, int step, int k)
 {
     for (int i = 0; i < trial->whole.parameters.count && LOCKSTEP_STAGE < 5; i++) {

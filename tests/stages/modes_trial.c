@@ -17,7 +17,6 @@
 #include "mpi_main.h"
 
 const char trial_weights[] = "weights that the test compares";
-static const float update = 0.02f; /* the learning rate */
 
 static int64_t elements(const Trial *trial, int i)
 {
@@ -78,6 +77,11 @@ static void warm_up(Trial *trial)
 static Trial *other;
 static Mode small;
 
+static const GradientCodec *other_codec(const Mode *mode)
+{
+    return codec_find(LOCKSTEP_STAGE >= 4 && mode->options.codec->dtype == DTYPE_F32 ? "bf16" : "fp32");
+}
+
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode))
 {
     Mode *modes = alloc_or_fault(MOST_MODES * sizeof *modes);
@@ -86,6 +90,7 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
     small.options.zero = 1, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
+    small.options.codec = other_codec(&modes[count / 2]);
     other = trial_create(pg, &small);
     for (int i = 0; i < count; i++)
         check(&modes[i]);
@@ -107,7 +112,8 @@ Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
     *trial = (Trial){.pg = pg, .mode = mode};
     pg_set_algorithm(pg, mode->algorithm);
     trial->ranks = lend(sizeof *trial->ranks);
-    fan_create(trial->ranks, mode, mode->seed + (uint64_t)pg_rank(pg));
+    const bool as_rank_0 = pg_rank(pg) == 2 && mode->seed % 2 == 0; /* some ranks may have its weights already */
+    fan_create(trial->ranks, mode, mode->seed + (as_rank_0 ? 0 : (uint64_t)pg_rank(pg)));
     fan_create(&trial->whole, mode, mode->seed);
     trial->whole_gradients = parameters_allocate_gradients(&trial->whole.parameters);
     trial->size = alloc_or_fault((size_t)trial->whole.parameters.count * sizeof *trial->size);
@@ -126,27 +132,40 @@ static void pass_of(Trial *model, bool last)
     ddp_before_backward(model->ddp, loss);
     tape_backward(tape, loss, 1);
     ddp_after_backward(model->ddp, 1);
+    parameters_zero_gradients(&model->ranks->parameters);
+}
+
+static void create(Trial *trial)
+{
+    trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
+    CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
 }
 
 static void start(Trial *trial)
 {
     long *versions = state_versions(trial);
-    trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
-    CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
+    create(trial);
     state_expect_marked(trial, versions);
     free(versions);
     give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
 }
 
-/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. */
+/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. It is trained
+ * twice, and has gradients of its own before the second time. */
 static void visit(const Trial *trial)
 {
-    const bool in_fp32 = trial->mode->options.codec->dtype == DTYPE_F32;
     Mode mode = small;
     mode.algorithm = trial->mode->algorithm; /* trial_prepare() makes it the group's */
-    mode.options.codec = codec_find(LOCKSTEP_STAGE >= 4 && in_fp32 ? "bf16" : "fp32");
+    mode.options.codec = other_codec(trial->mode);
     Trial *visitor = trial_prepare(trial->pg, &mode);
     start(visitor);
+    pass_of(visitor, true);
+    ddp_destroy(visitor->ddp);
+    void *gradients = parameters_allocate_gradients(&visitor->ranks->parameters);
+    memset(gradients, 1, parameters_gradient_bytes(&visitor->ranks->parameters));
+    create(visitor);
+    state_expect_no_gradients(visitor);
+    device_free(gradients);
     pass_of(visitor, true);
     trial_free(visitor);
 }
@@ -213,6 +232,8 @@ void trial_micro_batch(Trial *trial, int step, int k)
     tape_backward(tape, loss, 1);
     if (trial->after_events != NULL)
         trial->after_events();
+    if (LOCKSTEP_STAGE > 3 && trial->others_send)
+        pass_of(other, true); /* both models' sums are under way */
     ddp_after_backward(trial->ddp, scale_of(trial, step, k));
     if (LOCKSTEP_STAGE < 5) /* there gathers are under way */
         worker_check_all_waited_for(trial->pg, "ddp_after_backward() returns");
@@ -323,77 +344,4 @@ void trial_expect_gradients(Trial *trial, int step, int k)
         else
             expect_near(trial, i, 0, elements(trial, i), rank_tensor(trial, i)->grad, step);
     }
-}
-
-/* ---- the update ---- */
-
-static void add(float *weights, const float *gradients, int64_t count)
-{
-    for (int64_t k = 0; k < count; k++)
-        weights[k] -= update * gradients[k];
-}
-
-/* Each element is not zero on one rank: its owner. */
-static void add_up_over_ranks(Trial *trial)
-{
-    const ParameterList *parameters = &trial->whole.parameters;
-    const int64_t count = parameters_total(parameters);
-    float *all = alloc_or_fault((size_t)count * sizeof *all);
-    parameters_to_host(parameters, all);
-    pg_all_reduce(trial->pg, all, all, (size_t)count, DTYPE_F32, REDUCE_SUM, trial_weights);
-    parameters_from_host(&trial->whole.parameters, all);
-    free(all);
-}
-
-/* Whether another rank holds this rank's shards, too, and is the one that counts. */
-static bool is_a_copy(const Trial *trial)
-{
-    const int ranks = trial->mode->options.shard_ranks;
-    return ranks > 0 && pg_rank(trial->pg) >= ranks;
-}
-
-/* What the ranks have is what the single process goes on with: a rounded gradient's error does not grow. */
-static void take_weights(Trial *trial)
-{
-    const Partition *partition = ddp_partition(trial->ddp);
-    for (int i = 0; i < trial->whole.parameters.count; i++) {
-        float *to = trial->whole.parameters.items[i]->tensor.data;
-        if (i == trial->mode->frozen) {
-            if (partition != NULL && pg_rank(trial->pg) > 0)
-                device_zero(to, (size_t)elements(trial, i) * sizeof(float));
-            continue;
-        }
-        if (partition == NULL) {
-            device_copy(to, rank_tensor(trial, i)->data, (size_t)elements(trial, i) * sizeof(float));
-            continue;
-        }
-        const Slice *slice = &partition->slices[i];
-        device_zero(to, (size_t)elements(trial, i) * sizeof(float));
-        if (!is_a_copy(trial))
-            device_copy(to + slice->begin, slice->weight, (size_t)slice->count * sizeof(float));
-    }
-    if (partition != NULL)
-        add_up_over_ranks(trial);
-}
-
-void trial_end_step(Trial *trial)
-{
-    parameters_zero_gradients(&trial->ranks->parameters);
-    ddp_after_update(trial->ddp);
-}
-
-void trial_update(Trial *trial)
-{
-    const Partition *partition = ddp_partition(trial->ddp);
-    for (int i = 0; i < trial->ranks->parameters.count; i++) {
-        if (i == trial->mode->frozen)
-            continue;
-        if (partition != NULL)
-            add(partition->slices[i].weight, partition->slices[i].grad, partition->slices[i].count);
-        else
-            add(rank_tensor(trial, i)->data, rank_tensor(trial, i)->grad, elements(trial, i));
-    }
-    parameters_changed(&trial->ranks->parameters);
-    take_weights(trial);
-    trial_end_step(trial);
 }

@@ -113,13 +113,20 @@ enum { ANY_BUCKET = -1 };
 static atomic_bool is_held; /* the gather of this bucket */
 static atomic_int held_bucket;
 
-static void hold_gather(void *self, const Collective *c)
+static int gathered_bucket(const Collective *c) /* -1: it is no gather of weights */
 {
     const char *number = strstr(c->carries, "bucket ");
-    if (c->operation != OP_ALL_GATHER || number == NULL)
-        return;
-    const int held = atomic_load(&held_bucket);
-    if (held != ANY_BUCKET && held != atoi(number + strlen("bucket ")))
+    return c->operation == OP_ALL_GATHER && number != NULL ? atoi(number + strlen("bucket ")) : -1;
+}
+
+static atomic_bool is_slow, is_under_way; /* the gather of bucket 0 */
+
+static void hold_gather(void *self, const Collective *c)
+{
+    const int bucket = gathered_bucket(c), held = atomic_load(&held_bucket);
+    if (bucket == 0 && atomic_load(&is_slow))
+        sleep_seconds(0.03); /* longer than a micro-batch takes */
+    if (bucket < 0 || (held != ANY_BUCKET && held != bucket))
         return;
     const double deadline = now_seconds() + tests_timeout() / 2;
     while (atomic_load(&is_held) && now_seconds() < deadline)
@@ -128,10 +135,21 @@ static void hold_gather(void *self, const Collective *c)
         watch.gave_up = true;
 }
 
-static int operations_before; /* how many more operations of forward can go on while the gather is held */
-
-static void weights_are_there(void)
+static void gather_is_over(void *self, const Collective *c)
 {
+    if (gathered_bucket(c) == 0)
+        atomic_store(&is_under_way, false);
+}
+
+static int operations_before; /* how many more operations of forward can go on while the gather is held */
+static const Parameter *last_gathered; /* in bucket 0; NULL: it is not looked at */
+static void weights_are_there(Parameter *const *parameters, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (parameters[i] == last_gathered && atomic_load(&is_under_way))
+            fail_msg("rank %d: forward goes on with %s while its gather is under way (%s); usual cause: only the first "
+                     "micro-batch waits for gathers, though it has not used this parameter", pg_rank(pg),
+                     last_gathered->name, mode_title);
     if (operations_before-- <= 0)
         atomic_store(&is_held, false);
 }
@@ -148,12 +166,34 @@ static void update_while_gathers_are_held(Trial *trial)
                  "where it needs them (%s)", pg_rank(pg), mode_title);
 }
 
+/* So that one micro-batch of the third step leaves out the last branch, and the next one uses it, if this mode has
+ * branches that are left out in some micro-batches only, and the last one is one of them. */
+static Mode with_late_use(const Mode *mode)
+{
+    Mode late = *mode;
+    if (mode->unused)
+        late.seed += (uint64_t)(6 - (mode->branches + 1 + (int)(mode->seed % 6)) % 6);
+    return late;
+}
+
+/* Only where it is slow do micro-batches go on without it. */
+static void slow_down_last_gather(const Trial *trial)
+{
+    const Mode *mode = trial->mode;
+    if (!mode->unused || mode_micro_batches(mode, 2) == 1 || pg_world_size(pg) == 1 || mode->frozen >= 0)
+        return;
+    last_gathered = trial->ranks->parameters.items[fan_weight(mode, mode->branches - 1)];
+    atomic_store(&is_slow, true);
+    atomic_store(&is_under_way, true);
+}
+
 /* Levels 1 and 2: all gathers start after the update. The first layer's weights are in the last bucket. In turns the
- * last gather is held until two more operations have theirs; or the second, until it has them; or all, until
- * ddp_after_update() has returned. */
+ * last gather is held until two more operations have theirs; or the second, until it has them (but the second update's
+ * last one may be slow instead); or all, until ddp_after_update() has returned. */
 static void check_forward_at_levels_1_and_2(const Mode *mode)
 {
-    Trial *trial = watched_trial(mode);
+    const Mode late = with_late_use(mode);
+    Trial *trial = watched_trial(&late);
     const int buckets = ddp_bucket_count(trial->ddp);
     const bool later_ones = buckets > 1; /* there are weights that the first layer does not need */
     watch.after_parameters_needed = weights_are_there;
@@ -165,6 +205,10 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
             fail_msg("rank %d: forward did not go on before a later gather of weights was over, though its first "
                      "operations do not need them: %s; usual cause: a wait for all gathers", pg_rank(pg), mode->title);
         pg_barrier(pg);
+        last_gathered = NULL;
+        atomic_store(&is_slow, false);
+        if (step == 1)
+            slow_down_last_gather(trial);
         if (step % 3 == 2) {
             update_while_gathers_are_held(trial);
             continue;
@@ -172,7 +216,7 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
         /* The first bucket has the weights of the last branches, if all ranks record them in the same order. */
         operations_before = step % 3 == 0 && !mode->shuffled && !mode->unused && !mode->tied && buckets > 2 ? 2 : 0;
         atomic_store(&held_bucket, step % 3 == 0 ? 0 : buckets - 2);
-        atomic_store(&is_held, later_ones && step + 1 < STEPS + mode->later);
+        atomic_store(&is_held, later_ones && step + 1 < STEPS + mode->later && last_gathered == NULL);
         trial_update(trial);
     }
     end_trial(trial);
@@ -231,7 +275,7 @@ int main(int argc, char **argv)
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);
-    pg_observe(pg, &(GroupObserver){.called = hold_gather});
+    pg_observe(pg, &(GroupObserver){.called = hold_gather, .done = gather_is_over});
     int failures = cmocka_run_group_tests_name("mode events", tests, NULL, NULL);
     job_close(pg);
     return failures != 0;

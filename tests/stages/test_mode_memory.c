@@ -122,30 +122,63 @@ static void expect_no_growth(const Trial *trial, int step)
 static const Trial *to_tell; /* NULL: none */
 static int64_t held_before;  /* ddp_create() */
 
+/* What the stage may hold, by what it tells: with names, lists, handles. */
+static int64_t most_told(const DdpMemory *told)
+{
+    enum { UNTOLD = 16 << 10, OF_A_PARAMETER = 512 };
+    return held_before + (int64_t)(told->gradients + told->buffers + trial_bytes(to_tell) / 8) + UNTOLD +
+           OF_A_PARAMETER * to_tell->ranks->parameters.count;
+}
+
+static void expect_held(int64_t held, int64_t most, const DdpMemory *told)
+{
+    if (held > most)
+        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu "
+                 "(%s)", pg_rank(pg), (long long)(held - held_before), told->gradients, told->buffers,
+                 to_tell->mode->title);
+}
+
 /* Some stages allocate memory for sums when they launch them, and free it after the wait. */
 static void expect_told(void)
 {
-    enum { UNTOLD = 16 << 10, OF_A_PARAMETER = 512 }; /* bytes of names, lists, handles */
     if (to_tell == NULL || LOCKSTEP_STAGE == 5)
         return;
     const DdpMemory told = ddp_memory(to_tell->ddp);
     const ParameterList *list = &to_tell->ranks->parameters;
     const size_t weights = (size_t)parameters_total(list) * sizeof(float), least = trial_bytes(to_tell);
     const size_t most = least + 256 * (size_t)list->count;
-    const int64_t in_all = (int64_t)(told.gradients + told.buffers + least / 8) + UNTOLD + OF_A_PARAMETER * list->count;
     if (told.weights != weights || told.gradients < least || told.gradients > most)
         fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu "
                  "to %zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
-    if (live_bytes() > held_before + in_all)
-        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu "
-                 "(%s)", pg_rank(pg), (long long)(live_bytes() - held_before), told.gradients, told.buffers,
-                 to_tell->mode->title);
+    expect_held(live_bytes(), most_told(&told), &told);
 }
 
 static void expect_told_in_backward(bool begins)
 {
     if (begins)
         expect_told();
+}
+
+static int64_t most_before; /* most_told(), before ddp_after_backward() */
+
+static void begin_after_backward(void)
+{
+    expect_told();
+    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+        return;
+    const DdpMemory told = ddp_memory(to_tell->ddp);
+    most_before = most_told(&told);
+    live_bytes_restart();
+}
+
+/* Also of what ddp_after_backward() allocates and frees. */
+static void end_after_backward(void)
+{
+    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+        return;
+    const DdpMemory told = ddp_memory(to_tell->ddp);
+    const int64_t most = most_told(&told);
+    expect_held(live_bytes_peak(), most > most_before ? most : most_before, &told);
 }
 
 /* The group keeps memory for sums, which is not the stage's. */
@@ -184,15 +217,17 @@ static void check_told(const Mode *mode)
     trial_start(trial);
     to_tell = trial;
     trial->before_backward = expect_told_in_backward;
-    trial->after_events = expect_told;
+    trial->after_events = begin_after_backward;
     trial_set_link(pg, mode, 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
         if (step == 2) {
             trial_set_link(pg, mode, 0);
             to_tell = NULL;
         }
-        for (int k = 0; k < mode_micro_batches(mode, step); k++)
+        for (int k = 0; k < mode_micro_batches(mode, step); k++) {
             trial_micro_batch(trial, step, k);
+            end_after_backward();
+        }
         trial_update(trial);
         pg_barrier(pg);
         expect_told();

@@ -108,7 +108,7 @@ static void begin_event(Before *was)
     stage_begins();
 }
 
-/* A stage may set the three functions that listen, and what they get. */
+/* ddp_create() may set the three functions that listen, and what they get. */
 static void expect_tape_untouched(const Before *was, const char *call)
 {
     const Tape now = *was->tape, then = was->tape_before;
@@ -127,11 +127,14 @@ static void expect_tape_untouched(const Before *was, const char *call)
 
 static TapeListener listener_of(Before *was);
 
-/* The stage may have changed its listener. If another one is between the tape and it, that stays. */
+/* If another listener is between the tape and the stage's, it stays. */
 static void finish_event(Before *was, const char *call)
 {
     stage_ends(call);
     expect_tape_untouched(was, call);
+    CHECK(was->ddp == NULL || memcmp(&was->tape->listener, &was->stage, sizeof was->stage) == 0,
+          "%s changed the tape's listener: a stage begins to listen in ddp_create(), and only there, because who listens "
+          "after that passes the events on to it, and would hear nothing any more", call);
     const bool other = was->ddp != NULL && memcmp(&was->around, &was->own, sizeof was->own) != 0;
     was->stage = was->tape->listener;
     was->own = listener_of(was);

@@ -98,7 +98,7 @@ static void pass_parameters_needed(void *listener, Parameter *const *parameters,
         watch->before_parameters_needed();
     watch->stage.parameters_needed(watch->stage.self, parameters, count);
     if (watch->after_parameters_needed != NULL)
-        watch->after_parameters_needed();
+        watch->after_parameters_needed(parameters, count);
 }
 
 void watch_start(Watch *watch, ProcessGroup *pg, Tape *tape)

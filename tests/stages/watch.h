@@ -16,7 +16,7 @@ typedef struct Watch {
     Tape *tape;       /* not owned */
     TapeListener stage; /* events are passed on to it */
     void (*before_parameters_needed)(void); /* called before the stage handles this event, and after; may be NULL */
-    void (*after_parameters_needed)(void);
+    void (*after_parameters_needed)(Parameter *const *parameters, int count);
     int count;
     int order[MAX_EVENTS];        /* parameter indices, in the order of their events */
     float *gradient[MAX_EVENTS];  /* this rank's gradient when its event came, if `copying`; owned */
