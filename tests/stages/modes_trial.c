@@ -150,19 +150,26 @@ static void start(Trial *trial)
     give_start(&trial->ranks->parameters, &trial->whole.parameters, ddp_partition(trial->ddp));
 }
 
-/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. It is trained
- * twice, and has gradients of its own before the second time. */
+/* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. Its products
+ * are in 16 bits, which may round what is gathered at level 3, but not what the model has in the end. Then it is trained
+ * again, and has gradients before. */
 static void visit(const Trial *trial)
 {
     Mode mode = small;
     mode.algorithm = trial->mode->algorithm; /* trial_prepare() makes it the group's */
     mode.options.codec = other_codec(trial->mode);
+    mode.options.zero = trial->mode->options.zero;
+    snprintf(mode.title, sizeof mode.title, "a second model, --zero %d, products in bf16", mode.options.zero);
     Trial *visitor = trial_prepare(trial->pg, &mode);
+    visitor->ranks->tape.precision = DTYPE_BF16;
     start(visitor);
     pass_of(visitor, true);
+    ddp_after_update(visitor->ddp);
     ddp_destroy(visitor->ddp);
+    state_expect_own_weights(visitor);
     void *gradients = parameters_allocate_gradients(&visitor->ranks->parameters);
     memset(gradients, 1, parameters_gradient_bytes(&visitor->ranks->parameters));
+    mode.options.zero = 1;
     create(visitor);
     state_expect_no_gradients(visitor);
     device_free(gradients);

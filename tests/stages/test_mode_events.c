@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "comm/observer.h"
+#include "lent.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
 #include "watch.h"
@@ -166,13 +167,15 @@ static void update_while_gathers_are_held(Trial *trial)
                  "where it needs them (%s)", pg_rank(pg), mode_title);
 }
 
-/* So that one micro-batch of the third step leaves out the last branch, and the next one uses it, if this mode has
- * branches that are left out in some micro-batches only, and the last one is one of them. */
+/* So that one micro-batch of the third step leaves out the last branch, which has bucket 0 for itself, and the next one
+ * uses it; if this mode has branches that are left out in some micro-batches only, and the last one is one of them. */
 static Mode with_late_use(const Mode *mode)
 {
     Mode late = *mode;
-    if (mode->unused)
-        late.seed += (uint64_t)(6 - (mode->branches + 1 + (int)(mode->seed % 6)) % 6);
+    if (!mode->unused)
+        return late;
+    late.seed += (uint64_t)(6 - (mode->branches + 1 + (int)(mode->seed % 6)) % 6);
+    late.options.first_bucket_cap_bytes = (size_t)(mode->width * mode->width) * sizeof(float);
     return late;
 }
 
@@ -273,6 +276,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_forward_goes_on_in_all_modes),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
+    lent_tapes_keep_listeners = true;
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);
     pg_observe(pg, &(GroupObserver){.called = hold_gather, .done = gather_is_over});

@@ -59,10 +59,6 @@ static void check_gradients(const Mode *mode)
         trial_update(trial);
     }
     trial_set_link(pg, mode, 0);
-    if (LOCKSTEP_STAGE == 5 && mode->options.zero == 3) { /* what is gathered now may be rounded, but not what is left */
-        trial->ranks->tape.precision = DTYPE_BF16;
-        trial_end_step(trial);
-    }
     trial->keeps_weights = true;
     trial_free(trial);
 }
