@@ -10,11 +10,13 @@ static const size_t ALL_STORED = SIZE_MAX, NONE_STORED = 0, A_MILLION = 1000003,
 /* ---- values ---- */
 
 /* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes
- * well: each chunk has elements. */
+ * well: each chunk has elements. In the last two, chunks that are sent in pieces of a power of two, up to 8192 elements,
+ * have different numbers of pieces. */
 static int counts_for(int ranks, size_t *counts)
 {
     const size_t N = (size_t)ranks;
-    const size_t all[] = {64 * N + 7, 0, 1, N - 1, N, N + 1, 31, 32, 33, 32 * N - 1, 32 * N, 32 * N + 1, 1000, 4999};
+    const size_t all[] = {64 * N + 7, 0, 1, N - 1, N, N + 1, 31, 32, 33, 32 * N - 1, 32 * N, 32 * N + 1, 1000, 4999,
+                          8192 * N + 32, 8192 * N - 32};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         counts[i] = all[i];
     return sizeof all / sizeof *all;

@@ -88,7 +88,7 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     small = modes[0];
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
-    small.options.zero = 1, small.options.shard_ranks = 0;
+    small.options.zero = 2, small.options.shard_ranks = 0;
     small.options.find_unused_parameters = small.options.static_graph = false;
     small.options.codec = other_codec(&modes[count / 2]);
     other = trial_create(pg, &small);
@@ -227,7 +227,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
     Tape *tape = &trial->ranks->tape;
     state_expect_weights(trial, step, k);
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
-    if (LOCKSTEP_STAGE > 3 || (LOCKSTEP_STAGE == 3 && trial->others_send))
+    if ((LOCKSTEP_STAGE > 3 && !trial->others_send) || (LOCKSTEP_STAGE >= 3 && trial->others_send && step % 2 == 0))
         pass_of(other, false); /* never the last one, so nothing is sent from stage 4 on */
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
@@ -240,7 +240,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
     if (trial->after_events != NULL)
         trial->after_events();
     if (LOCKSTEP_STAGE > 3 && trial->others_send)
-        pass_of(other, true); /* both models' sums are under way */
+        pass_of(other, true); /* both models' sums are under way; in odd steps it has no gradients before */
     ddp_after_backward(trial->ddp, scale_of(trial, step, k));
     if (LOCKSTEP_STAGE < 5) /* there gathers are under way */
         worker_check_all_waited_for(trial->pg, "ddp_after_backward() returns");
