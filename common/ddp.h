@@ -54,13 +54,14 @@ typedef struct Ddp Ddp;
 extern const int ddp_stage_number;      /* 1 to 5 */
 extern const char *const ddp_stage_name; /* "naive", ... */
 
-/* Checks that all ranks have the same model (if not, the run ends with status 2), copies rank 0's weights to all ranks,
- * and gives each trained parameter a zeroed float32 gradient, whatever it had before (stage 5, from level 2 on: only
- * when one is needed). From stage 3 on it listens to the tape; only here, because who listens later passes events on.
- * parameters, tape and pg must outlive the result, but not options: copy them. Of the parameters a stage writes weights
- * and gradients, not the list, shapes, or what is trained. Free with ddp_destroy(), which also frees the gradients. A
- * rank can have several models. Each has its own tape and its own Ddp. All ranks must call these functions in the same
- * order, and tape_backward(), too, because it launches collectives; but not ddp_bucket_count() and ddp_memory(). */
+/* Checks that all ranks have the same model (if not, the run ends with status 2), copies rank 0's weights to all
+ * ranks, and gives each trained parameter a zeroed float32 gradient, whatever it had before (stage 5, from level 2 on:
+ * only when one is needed). From stage 3 on it begins to listen to the tape; only here, because who listens later
+ * passes events on. parameters, tape and pg must outlive the result, but not options: copy them. Of the parameters a
+ * stage writes weights and gradients, not the list, shapes, or what is trained. Free with ddp_destroy(), which also
+ * frees the gradients. A rank can have several models. Each has its own tape and its own Ddp. All ranks must call
+ * these functions in the same order, and tape_backward(), too, because it launches collectives; but not
+ * ddp_bucket_count() and ddp_memory(). */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void ddp_destroy(Ddp *ddp);
 

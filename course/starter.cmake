@@ -61,8 +61,8 @@ foreach(name ${graded})
         add_executable(${program} tests/stages/${name}.c)
     endif()
     if(name MATCHES "^mode")
-        target_sources(${program} PRIVATE tests/stages/modes.c tests/stages/modes_model.c tests/stages/modes_state.c tests/stages/modes_update.c
-                                          tests/stages/modes_trial.c)
+        target_sources(${program} PRIVATE tests/stages/modes.c tests/stages/modes_model.c tests/stages/modes_state.c
+                                          tests/stages/modes_trial.c tests/stages/modes_update.c)
     endif()
     if(name STREQUAL mode_memory) # what it replaces, others replace in another way
         target_sources(${program} PRIVATE tests/stages/live_bytes.c)

@@ -1,8 +1,8 @@
 /* collectives.h: five collectives, on the messages of comm/messages.h. They are written in assignment 0.
  *
  * Interface: all ranks of the group call the same function. Each has its own Collective, of which these fields count:
- *   send, receive   arrays of `count` elements each: the same array (in place), or two that do not overlap; each rank
- *                   has it its own way
+ *   send, receive   arrays of `count` elements each: the same array (in place), or two that do not overlap; which of
+ *                   the two it is may differ from rank to rank
  *   count           elements of the whole array, the same on all ranks; it may be 0, or less than the number of ranks
  *   dtype, op       what an element is, and how elements are added: by combine() in comm/allreduce.h
  *   root            of a broadcast

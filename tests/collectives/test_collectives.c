@@ -10,8 +10,8 @@ static const size_t ALL_STORED = SIZE_MAX, NONE_STORED = 0, A_MILLION = 1000003,
 /* ---- values ---- */
 
 /* Counts around what the cuts depend on: the number of ranks, and 32 elements. First, one that shows most mistakes
- * well: each chunk has elements. In the last two, chunks that are sent in pieces of a power of two, up to 8192 elements,
- * have different numbers of pieces. */
+ * well: each chunk has elements. In the last two, chunks that are sent in pieces of a power of two, up to 8192
+ * elements, have different numbers of pieces. */
 static int counts_for(int ranks, size_t *counts)
 {
     const size_t N = (size_t)ranks;
@@ -187,7 +187,7 @@ static void try_cost(Kind kind)
         for (int i = 0; i < (ranks > MOST_DIGITS ? 6 : ranks == A_MILLION_ON ? 15 : 14); i++) {
             Outcome outcome;
             Trial trial = {.kind = kind, .ranks = ranks, .root = ranks / 2, .count = counts[i / 2],
-                           .values = ranks > MOST_DIGITS ? FRACTIONS : DIGITS, .in_place = i % 2 == 1,
+                           .values = ranks > MOST_DIGITS ? FRACTIONS : DIGITS, .place = i % 2 == 1 ? IN_PLACE : APART,
                            .rules = {.stored_bytes = ALL_STORED, .seed = 3}};
             trial_run(&trial, &outcome);
             expect_cost(&trial, &outcome, trial.count <= 8000);
@@ -220,10 +220,10 @@ static void test_same_bits_on_all_ranks(void **state)
 {
     for (int kind = RING; kind <= HALVING; kind++) {
         for (int ranks = 1; ranks > 0; ranks = more_ranks(ranks, MOST_RANKS)) {
-            for (int in_place = 0; in_place <= 1; in_place++) {
+            for (int place = APART; place <= IN_PLACE; place++) {
                 Outcome outcome;
                 Trial trial = {.kind = (Kind)kind, .ranks = ranks, .count = 1999, .values = FRACTIONS,
-                               .in_place = in_place == 1, .rules = {.stored_bytes = ALL_STORED, .seed = 5}};
+                               .place = (Place)place, .rules = {.stored_bytes = ALL_STORED, .seed = 5}};
                 trial_run(&trial, &outcome);
                 expect_same_bits(&trial, &outcome);
                 expect_sent(&trial, &outcome);
@@ -263,8 +263,7 @@ static void test_nan_survives(void **state)
 /* ---- arrays and messages ---- */
 
 /* All collectives, on all numbers of ranks. */
-enum { APART, IN_PLACE, SOME_IN_PLACE };
-static void try_all(int place, Rules rules, void (*expect)(const Trial *, const Outcome *))
+static void try_all(Place place, Rules rules, void (*expect)(const Trial *, const Outcome *))
 {
     for (int kind = BROADCAST; kind <= HALVING; kind++) {
         for (int ranks = 1; ranks <= MOST_DIGITS; ranks++) {
@@ -272,8 +271,7 @@ static void try_all(int place, Rules rules, void (*expect)(const Trial *, const 
             for (int i = 0; i < 6; i++) {
                 Outcome outcome;
                 Trial trial = {.kind = (Kind)kind, .ranks = ranks, .root = i % ranks, .count = counts[i],
-                               .in_place = place == IN_PLACE, .some_in_place = place == SOME_IN_PLACE,
-                               .rules = rules};
+                               .place = place, .rules = rules};
                 trial.rules.seed = (uint64_t)(100 * ranks + i);
                 trial_run(&trial, &outcome);
                 if (expect != NULL)

@@ -124,7 +124,7 @@ void trial_run(Trial *trial, Outcome *outcome)
     static const Operation operations[] = {OP_BROADCAST, OP_ALL_REDUCE, OP_REDUCE_SCATTER, OP_ALL_GATHER};
     Collective c[MOST_RANKS], before[MOST_RANKS];
     char what[160];
-    const bool all_in_place = trial->in_place || trial->kind == BROADCAST;
+    const Place place = trial->kind == BROADCAST ? IN_PLACE : trial->place;
     CHECK(trial->values != DIGITS || trial->ranks <= MOST_DIGITS, "%d ranks have too many digits", trial->ranks);
     CHECK(salt != 0 || getrandom(&salt, sizeof salt, 0) == (ssize_t)sizeof salt, "getrandom() failed");
     const Operation any_operation = operations[drawn(0, trial->count, 4)]; /* neither counts */
@@ -134,7 +134,7 @@ void trial_run(Trial *trial, Outcome *outcome)
     for (int rank = 0; rank < trial->ranks; rank++) {
         outcome->receive[rank] = array_new(rank, RECEIVE, bytes);
         memset(outcome->receive[rank], UNWRITTEN, bytes);
-        const bool in_place = all_in_place || (trial->some_in_place && rank % 2 == 0);
+        const bool in_place = place == IN_PLACE || (place == SOME_IN_PLACE && rank % 2 == 0);
         outcome->send[rank] = in_place ? outcome->receive[rank] : array_new(rank, SEND, bytes);
         fill(trial, rank, outcome->send[rank]);
         c[rank] = (Collective){.operation = any_operation, .send = outcome->send[rank],
@@ -146,9 +146,9 @@ void trial_run(Trial *trial, Outcome *outcome)
                           trial->values == NUMBERS ? dtype_name(trial->dtype) : "");
     if (trial->kind == BROADCAST)
         length += snprintf(what + length, sizeof what - (size_t)length, ", root %d", trial->root);
-    else if (all_in_place || trial->some_in_place)
+    else if (place != APART)
         length += snprintf(what + length, sizeof what - (size_t)length, ", in place%s",
-                           all_in_place ? "" : " on every second rank");
+                           place == IN_PLACE ? "" : " on every second rank");
     if (trial->op == REDUCE_MAX)
         snprintf(what + length, sizeof what - (size_t)length, ", maximum");
     memcpy(before, c, sizeof before);

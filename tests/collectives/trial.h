@@ -14,6 +14,8 @@ typedef enum Kind { BROADCAST, REDUCE_SCATTER, ALL_GATHER, RING, HALVING } Kind;
  * for what only copies. */
 typedef enum Values { DIGITS, FRACTIONS, NUMBERS } Values;
 
+typedef enum Place { APART, IN_PLACE, SOME_IN_PLACE } Place; /* SOME: every second rank */
+
 typedef struct Trial {
     Kind kind;
     int ranks, root;
@@ -21,7 +23,7 @@ typedef struct Trial {
     Values values;
     DType dtype; /* of NUMBERS */
     ReduceOp op;
-    bool in_place, some_in_place; /* all ranks, or every second one; in a broadcast, always all */
+    Place place; /* of a broadcast: always in place */
     Rules rules;
 } Trial;
 

@@ -6,8 +6,6 @@
 
 #include "base/check.h"
 
-bool lent_tapes_keep_listeners;
-
 void *lend(size_t bytes)
 {
     uint16_t random;

@@ -13,7 +13,4 @@ void take_back(void *memory);
 Replica *replica_lend(const Options *options, uint64_t seed, long total_steps);
 void replica_take_back(Replica *replica);
 
-/* Set it in a test that listens to such a model's tape: untouched.c looks whether the stage pushes it out. */
-extern bool lent_tapes_keep_listeners;
-
 #endif

@@ -21,7 +21,8 @@ typedef struct Row {
  * of large ones. */
 enum { SEVERAL = 1, SMALL_KINDS = 3, LARGE_PARAMETERS = 6 };
 enum { LARGEST_WIDTH = 1500 }; /* more than 2^21 elements, and 8 MiB */
-enum { WHOLE_LINES = 64 };     /* the width of a mode in which nothing stands between parameters: see expect_sums() */
+/* The width of a mode whose parameters lie side by side: so the length of a bucket tells what is in it. */
+enum { WITHOUT_GAPS = 64 };
 enum { IN_MEMORY = 1, OF_ANY_KIND = 2 }; /* ALGORITHM */
 enum { ROWS_OF_THREE_RANKS = 3, ROWS_OF_MANY_RANKS = 1 };
 static const int branches_of[] = {8, 14, 1, 32, 64, 1024, 39};
@@ -264,7 +265,7 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
     for (int i = 0, windows = 0; i < total && ranks > 2; i++) /* a window takes 50 to 150 ms if cores are fewer than ranks */
         if (rows[i].value[ALGORITHM] == IN_MEMORY && windows++ >= (ranks == 3))
             rows[i].value[ALGORITHM] = 0;
-    bool has_whole_lines = choice.width > 0 || choice.events;
+    bool has_without_gaps = choice.width > 0 || choice.events;
     bool has_largest = !choice.large_one || ranks > 2; /* one is enough: it takes as long as many others */
     for (int in_memory = 0; in_memory <= 1; in_memory++) /* a group that has once shared memory makes windows, slowly */
         for (int i = 0; i < total; i++) {
@@ -278,9 +279,9 @@ int modes_table(Mode modes[MOST_MODES], ModeChoice choice, int ranks, int drawn)
                 continue;
             const bool largest = !has_largest && is_large_and_plain(&rows[i]);
             has_largest = has_largest || largest;
-            const bool whole_lines = !has_whole_lines && rows[i].value[BUCKETS] == SEVERAL;
-            has_whole_lines = has_whole_lines || whole_lines;
-            const int width = largest ? LARGEST_WIDTH : whole_lines ? WHOLE_LINES : choice.width;
+            const bool without_gaps = !has_without_gaps && rows[i].value[BUCKETS] == SEVERAL;
+            has_without_gaps = has_without_gaps || without_gaps;
+            const int width = largest ? LARGEST_WIDTH : without_gaps ? WITHOUT_GAPS : choice.width;
             modes[made] = mode_of(&rows[i], &others_taken, width, rng_bits(&rng));
             /* Ranks that divide the shards. A group of one divides nothing, but there are other groups. */
             const bool groups = choice.groups && i < total - drawn;

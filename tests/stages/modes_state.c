@@ -7,11 +7,6 @@
 #include "base/check.h"
 #include "expect.h"
 
-static const Tensor *tensor_of(const Trial *trial, int i)
-{
-    return &trial->ranks->parameters.items[i]->tensor;
-}
-
 long *state_versions(const Trial *trial)
 {
     long *versions = alloc_or_fault((size_t)trial->ranks->parameters.count * sizeof *versions);
@@ -23,7 +18,7 @@ long *state_versions(const Trial *trial)
 void state_expect_marked(const Trial *trial, const long *versions)
 {
     for (int i = 0; i < trial->ranks->parameters.count; i++)
-        if (pg_rank(trial->pg) > 0 && tensor_of(trial, i)->data != NULL &&
+        if (pg_rank(trial->pg) > 0 && trial_tensor(trial, i)->data != NULL &&
             trial->ranks->parameters.items[i]->version == versions[i])
             fail_msg("rank %d: ddp_create() has received %s, and not called parameter_changed(): products in 16 bits "
                      "would go on with the old weights (%s)", pg_rank(trial->pg),
@@ -33,11 +28,11 @@ void state_expect_marked(const Trial *trial, const long *versions)
 void state_expect_no_gradients(const Trial *trial)
 {
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
-        const float *gradient = tensor_of(trial, i)->grad;
-        for (int64_t k = 0; k < tensor_count(tensor_of(trial, i)) && gradient != NULL; k++)
+        const float *gradient = trial_tensor(trial, i)->grad;
+        for (int64_t k = 0; k < tensor_count(trial_tensor(trial, i)) && gradient != NULL; k++)
             if (gradient[k] != 0)
-                fail_msg("rank %d: after ddp_create() the gradient of %s is not zero: it is that of before (%s); a model "
-                         "may have been trained already, and its gradients are freed then", pg_rank(trial->pg),
+                fail_msg("rank %d: after ddp_create() the gradient of %s is not zero: it is that of before (%s); a "
+                         "model may have been trained already, and its gradients are freed then", pg_rank(trial->pg),
                          trial->ranks->parameters.items[i]->name, trial->mode->title);
     }
 }
@@ -46,7 +41,7 @@ void state_expect_weights(const Trial *trial, int step, int k)
 {
     for (int i = 0; i < trial->whole.parameters.count && LOCKSTEP_STAGE < 5; i++) {
         const Tensor *want = &trial->whole.parameters.items[i]->tensor;
-        if (memcmp(tensor_of(trial, i)->data, want->data, (size_t)tensor_count(want) * sizeof(float)) != 0)
+        if (memcmp(trial_tensor(trial, i)->data, want->data, (size_t)tensor_count(want) * sizeof(float)) != 0)
             fail_msg("rank %d: %s has other weights before micro-batch %d of step %d than the optimizer has left, or "
                      "at first than rank 0 (%s): a stage writes weights in ddp_create() only", pg_rank(trial->pg),
                      trial->ranks->parameters.items[i]->name, k + 1, step + 1, trial->mode->title);
@@ -57,7 +52,7 @@ void state_expect_own_weights(const Trial *trial)
 {
     for (int i = 0; i < trial->whole.parameters.count; i++) {
         const Tensor *want = &trial->whole.parameters.items[i]->tensor;
-        const float *got = tensor_of(trial, i)->data;
+        const float *got = trial_tensor(trial, i)->data;
         if (got == NULL || memcmp(got, want->data, (size_t)tensor_count(want) * sizeof *got) != 0)
             fail_msg("rank %d: after ddp_destroy() %s does not have its last weights (%s); usual cause: they are not "
                      "gathered before the shards are freed", pg_rank(trial->pg),
@@ -78,10 +73,10 @@ static void compare_with_group(const Trial *trial, const int64_t *all, int first
             break;
         covered += slice[1];
     }
-    if (covered != tensor_count(tensor_of(trial, parameter)))
+    if (covered != tensor_count(trial_tensor(trial, parameter)))
         fail_msg("rank %d: the slices of %s that ddp_partition() tells of do not cover it: %lld of %lld elements have "
                  "one owner (%s)", pg_rank(trial->pg), trial->ranks->parameters.items[parameter]->name,
-                 (long long)covered, (long long)tensor_count(tensor_of(trial, parameter)), trial->mode->title);
+                 (long long)covered, (long long)tensor_count(trial_tensor(trial, parameter)), trial->mode->title);
 }
 
 void state_expect_partition(const Trial *trial)
@@ -129,8 +124,8 @@ void state_expect_level(const Trial *trial)
 {
     const int zero = LOCKSTEP_STAGE < 5 || pg_world_size(trial->pg) == 1 ? 1 : trial->mode->options.zero;
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
-        const bool weights = zero == 3 && tensor_of(trial, i)->data != NULL;
-        if (i != trial->mode->frozen && (weights || (zero >= 2 && tensor_of(trial, i)->grad != NULL)))
+        const bool weights = zero == 3 && trial_tensor(trial, i)->data != NULL;
+        if (i != trial->mode->frozen && (weights || (zero >= 2 && trial_tensor(trial, i)->grad != NULL)))
             fail_msg("rank %d: after backward %s still has its whole %s, as at a lower level (%s)", pg_rank(trial->pg),
                      trial->ranks->parameters.items[i]->name, weights ? "weights" : "gradient", trial->mode->title);
     }

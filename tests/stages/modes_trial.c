@@ -23,7 +23,7 @@ static int64_t elements(const Trial *trial, int i)
     return tensor_count(&trial->whole.parameters.items[i]->tensor);
 }
 
-static const Tensor *rank_tensor(const Trial *trial, int i)
+const Tensor *trial_tensor(const Trial *trial, int i)
 {
     return &trial->ranks->parameters.items[i]->tensor;
 }
@@ -151,15 +151,15 @@ static void start(Trial *trial)
 }
 
 /* What a stage keeps in static variables is now another model's: of another type, and with a shorter life. Its products
- * are in 16 bits, which may round what is gathered at level 3, but not what the model has in the end. Then it is trained
- * again, and has gradients before. */
+ * are in 16 bits, which may round what is gathered at level 3, but not what the model has in the end. Then it is
+ * trained again, and has gradients before. */
 static void visit(const Trial *trial)
 {
     Mode mode = small;
     mode.algorithm = trial->mode->algorithm; /* trial_prepare() makes it the group's */
     mode.options.codec = other_codec(trial->mode);
     mode.options.zero = trial->mode->options.zero;
-    snprintf(mode.title, sizeof mode.title, "a second model, --zero %d, products in bf16", mode.options.zero);
+    snprintf(mode.title, sizeof mode.title, "another model, --zero %d, products in bf16", mode.options.zero);
     Trial *visitor = trial_prepare(trial->pg, &mode);
     visitor->ranks->tape.precision = DTYPE_BF16;
     start(visitor);
@@ -228,7 +228,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
     Tape *tape = &trial->ranks->tape;
     state_expect_weights(trial, step, k);
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
-    if ((LOCKSTEP_STAGE > 3 && !trial->others_send) || (LOCKSTEP_STAGE >= 3 && trial->others_send && step % 2 == 0))
+    if (trial->others_send ? LOCKSTEP_STAGE >= 3 && step % 2 == 0 : LOCKSTEP_STAGE > 3)
         pass_of(other, false); /* never the last one, so nothing is sent from stage 4 on */
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);
@@ -315,7 +315,7 @@ static void expect_own_sum(Trial *trial, int step, int last)
 {
     fan_own_sum(&trial->whole, trial->mode, pg_rank(trial->pg), step, last);
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
-        const float *got = rank_tensor(trial, i)->grad, *want = trial->whole.parameters.items[i]->tensor.grad;
+        const float *got = trial_tensor(trial, i)->grad, *want = trial->whole.parameters.items[i]->tensor.grad;
         CHECK(got == NULL || got != want, "the gradient of %s is the memory with which the test compares it",
               trial->whole.parameters.items[i]->name);
         for (int64_t k = 0; k < elements(trial, i) && got != NULL && want != NULL; k++)
@@ -346,10 +346,10 @@ void trial_expect_gradients(Trial *trial, int step, int k)
         state_expect_use(trial, i, step);
         if (partition != NULL)
             expect_near(trial, i, partition->slices[i].begin, partition->slices[i].count, partition->slices[i].grad, step);
-        else if (rank_tensor(trial, i)->grad == NULL)
+        else if (trial_tensor(trial, i)->grad == NULL)
             fail_msg("%s has no memory for its gradient (%s)", trial->ranks->parameters.items[i]->name,
                      trial->mode->title);
         else
-            expect_near(trial, i, 0, elements(trial, i), rank_tensor(trial, i)->grad, step);
+            expect_near(trial, i, 0, elements(trial, i), trial_tensor(trial, i)->grad, step);
     }
 }

@@ -22,9 +22,9 @@ typedef struct Trial {
     void (*after_events)(void);           /* called between backward and ddp_after_backward(); may be NULL */
 } Trial;
 
-/* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. There is a second model, of
- * which a micro-batch, never the last one, comes in the middle of each of the first one's; and a third one, which comes
- * and goes before the first one's first step. */
+/* Calls check() with each mode of the table, and with MODES_DRAWN that are drawn. There is a second model: a
+ * micro-batch of it, never its last one, comes in the middle of the first one's, and with others_send, from stage 4 on,
+ * a last one while the first one's sums are under way. A third one comes and goes before the first one's first step. */
 enum { MODES_DRAWN = 2 };
 void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *mode));
 
@@ -53,6 +53,7 @@ extern const char trial_weights[]; /* what the collective of trial_update() carr
 int trial_plan(const Trial *trial, size_t *bytes);
 /* Bytes of all trained weights. */
 size_t trial_bytes(const Trial *trial);
+const Tensor *trial_tensor(const Trial *trial, int i); /* parameter i, as the stage has it */
 int trial_trained(const Trial *trial); /* how many parameters are trained */
 
 #endif

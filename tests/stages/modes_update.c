@@ -7,16 +7,6 @@
 
 static const float update = 0.02f; /* the learning rate */
 
-static int64_t elements(const Trial *trial, int i)
-{
-    return tensor_count(&trial->whole.parameters.items[i]->tensor);
-}
-
-static const Tensor *rank_tensor(const Trial *trial, int i)
-{
-    return &trial->ranks->parameters.items[i]->tensor;
-}
-
 static void add(float *weights, const float *gradients, int64_t count)
 {
     for (int64_t k = 0; k < count; k++)
@@ -50,15 +40,15 @@ static void take_weights(Trial *trial)
         float *to = trial->whole.parameters.items[i]->tensor.data;
         if (i == trial->mode->frozen) {
             if (partition != NULL && pg_rank(trial->pg) > 0)
-                device_zero(to, (size_t)elements(trial, i) * sizeof(float));
+                device_zero(to, (size_t)tensor_count(trial_tensor(trial, i)) * sizeof(float));
             continue;
         }
         if (partition == NULL) {
-            device_copy(to, rank_tensor(trial, i)->data, (size_t)elements(trial, i) * sizeof(float));
+            device_copy(to, trial_tensor(trial, i)->data, (size_t)tensor_count(trial_tensor(trial, i)) * sizeof(float));
             continue;
         }
         const Slice *slice = &partition->slices[i];
-        device_zero(to, (size_t)elements(trial, i) * sizeof(float));
+        device_zero(to, (size_t)tensor_count(trial_tensor(trial, i)) * sizeof(float));
         if (!is_a_copy(trial))
             device_copy(to + slice->begin, slice->weight, (size_t)slice->count * sizeof(float));
     }
@@ -81,7 +71,7 @@ void trial_update(Trial *trial)
         if (partition != NULL)
             add(partition->slices[i].weight, partition->slices[i].grad, partition->slices[i].count);
         else
-            add(rank_tensor(trial, i)->data, rank_tensor(trial, i)->grad, elements(trial, i));
+            add(trial_tensor(trial, i)->data, trial_tensor(trial, i)->grad, tensor_count(trial_tensor(trial, i)));
     }
     parameters_changed(&trial->ranks->parameters);
     take_weights(trial);

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "comm/observer.h"
-#include "lent.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
 #include "watch.h"
@@ -120,12 +119,12 @@ static int gathered_bucket(const Collective *c) /* -1: it is no gather of weight
     return c->operation == OP_ALL_GATHER && number != NULL ? atoi(number + strlen("bucket ")) : -1;
 }
 
-static atomic_bool is_slow, is_under_way; /* the gather of bucket 0 */
+static atomic_bool slow_one_is_under_way; /* the gather of bucket 0; it is slow as long as this is true */
 
 static void hold_gather(void *self, const Collective *c)
 {
     const int bucket = gathered_bucket(c), held = atomic_load(&held_bucket);
-    if (bucket == 0 && atomic_load(&is_slow))
+    if (bucket == 0 && atomic_load(&slow_one_is_under_way))
         sleep_seconds(0.03); /* longer than a micro-batch takes */
     if (bucket < 0 || (held != ANY_BUCKET && held != bucket))
         return;
@@ -139,7 +138,7 @@ static void hold_gather(void *self, const Collective *c)
 static void gather_is_over(void *self, const Collective *c)
 {
     if (gathered_bucket(c) == 0)
-        atomic_store(&is_under_way, false);
+        atomic_store(&slow_one_is_under_way, false);
 }
 
 static int operations_before; /* how many more operations of forward can go on while the gather is held */
@@ -147,7 +146,7 @@ static const Parameter *last_gathered; /* in bucket 0; NULL: it is not looked at
 static void weights_are_there(Parameter *const *parameters, int count)
 {
     for (int i = 0; i < count; i++)
-        if (parameters[i] == last_gathered && atomic_load(&is_under_way))
+        if (parameters[i] == last_gathered && atomic_load(&slow_one_is_under_way))
             fail_msg("rank %d: forward goes on with %s while its gather is under way (%s); usual cause: only the first "
                      "micro-batch waits for gathers, though it has not used this parameter", pg_rank(pg),
                      last_gathered->name, mode_title);
@@ -179,15 +178,14 @@ static Mode with_late_use(const Mode *mode)
     return late;
 }
 
-/* Only where it is slow do micro-batches go on without it. */
+/* So slow that the micro-batch which leaves out the last branch is over before. */
 static void slow_down_last_gather(const Trial *trial)
 {
     const Mode *mode = trial->mode;
     if (!mode->unused || mode_micro_batches(mode, 2) == 1 || pg_world_size(pg) == 1 || mode->frozen >= 0)
         return;
     last_gathered = trial->ranks->parameters.items[fan_weight(mode, mode->branches - 1)];
-    atomic_store(&is_slow, true);
-    atomic_store(&is_under_way, true);
+    atomic_store(&slow_one_is_under_way, true);
 }
 
 /* Levels 1 and 2: all gathers start after the update. The first layer's weights are in the last bucket. In turns the
@@ -209,7 +207,6 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
                      "operations do not need them: %s; usual cause: a wait for all gathers", pg_rank(pg), mode->title);
         pg_barrier(pg);
         last_gathered = NULL;
-        atomic_store(&is_slow, false);
         if (step == 1)
             slow_down_last_gather(trial);
         if (step % 3 == 2) {
@@ -276,7 +273,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_forward_goes_on_in_all_modes),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
-    lent_tapes_keep_listeners = true;
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};
     pg = tests_start_group(&argc, &argv, &options);
     pg_observe(pg, &(GroupObserver){.called = hold_gather, .done = gather_is_over});

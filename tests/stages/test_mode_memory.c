@@ -119,7 +119,7 @@ static void expect_no_growth(const Trial *trial, int step)
                  (long long)held, step + 1, trial->mode->title);
 }
 
-static const Trial *to_tell; /* NULL: none */
+static const Trial *to_tell; /* NULL: none; stage 5: never one */
 static int64_t held_before;  /* ddp_create() */
 
 /* What the stage may hold, by what it tells: with names, lists, handles. */
@@ -141,7 +141,7 @@ static void expect_held(int64_t held, int64_t most, const DdpMemory *told)
 /* Some stages allocate memory for sums when they launch them, and free it after the wait. */
 static void expect_told(void)
 {
-    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+    if (to_tell == NULL)
         return;
     const DdpMemory told = ddp_memory(to_tell->ddp);
     const ParameterList *list = &to_tell->ranks->parameters;
@@ -164,7 +164,7 @@ static int64_t most_before; /* most_told(), before ddp_after_backward() */
 static void begin_after_backward(void)
 {
     expect_told();
-    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+    if (to_tell == NULL)
         return;
     const DdpMemory told = ddp_memory(to_tell->ddp);
     most_before = most_told(&told);
@@ -174,7 +174,7 @@ static void begin_after_backward(void)
 /* Also of what ddp_after_backward() allocates and frees. */
 static void end_after_backward(void)
 {
-    if (to_tell == NULL || LOCKSTEP_STAGE == 5)
+    if (to_tell == NULL)
         return;
     const DdpMemory told = ddp_memory(to_tell->ddp);
     const int64_t most = most_told(&told);
@@ -215,7 +215,7 @@ static void check_told(const Mode *mode)
     warm_up_group(trial);
     held_before = live_bytes();
     trial_start(trial);
-    to_tell = trial;
+    to_tell = LOCKSTEP_STAGE < 5 ? trial : NULL;
     trial->before_backward = expect_told_in_backward;
     trial->after_events = begin_after_backward;
     trial_set_link(pg, mode, 2e-4);

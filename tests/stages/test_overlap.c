@@ -222,7 +222,8 @@ static void test_rebuilt_buckets_follow_readiness(void **state)
  * depends on these sizes or this number. */
 static void test_rebuilt_buckets_are_others(void **state)
 {
-    enum { ALL_BRANCHES = BRANCHES * (36 + 6) * (int)sizeof(float) }; /* bytes; a weight is planned last, a bias ready last */
+    /* Bytes. Of all branches, a weight is the last in the plan, and a bias is ready last. */
+    enum { ALL_BRANCHES = BRANCHES * BRANCH_WIDTH * (BRANCH_WIDTH + 1) * (int)sizeof(float) };
     const struct {
         size_t first_cap, cap; /* bytes */
         int frozen;            /* a parameter */
@@ -231,7 +232,7 @@ static void test_rebuilt_buckets_are_others(void **state)
                  {26, 10, TRUNK, "with more buckets after rebuilding"},      /* 10, after 9 */
                  {26, 10, TRUNK - 2, "with fewer buckets after rebuilding"}, /* 9, after 10 */
                  {ALL_BRANCHES - 100, 10, TRUNK, "with two buckets after rebuilding, and one before"}};
-    for (int c = 0; c < 4; c++) {
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         const DdpOptions options = {.bucket_cap_bytes = cases[c].cap, .first_bucket_cap_bytes = cases[c].first_cap,
                                     .codec = codec_find("fp32"), .rebuild_buckets = true};
         BranchPair *pair = branch_pair_create(pg, &options, cases[c].frozen);

@@ -245,8 +245,8 @@ static void expect_others_dropped(void *self, Parameter *parameter)
     stage.gradient_needed(self, parameter);
     for (int i = 0; i < list->count && of_fc1; i++)
         if (run_bucket(looked_at, list->items[i]) < 2 && list->items[i]->tensor.grad != NULL)
-            fail_msg("--zero %d: when the gradients of fc1 begin, %s still has a whole one, though its reduce-scatter was "
-                     "over before: all that is over (work_test()) must be finished, not only what is too much, or one",
+            fail_msg("--zero %d: when the gradients of fc1 begin, %s still has a whole one, though its reduce-scatter "
+                     "was over before: all that is over (work_test()) must be finished, not only what is too much, or one",
                      looked_at->options.ddp.zero, list->items[i]->name);
 }
 

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "ddp.h"
 #include "judge.h"
-#include "lent.h"
 
 #ifdef LOCKSTEP_STAGE_IS_APART
 #include "stage_calls.h"
@@ -128,16 +127,15 @@ static void expect_tape_untouched(const Before *was, const char *call)
 
 static TapeListener listener_of(Before *was);
 
-/* If another listener is between the tape and the stage's, it stays. */
+/* If another listener is between the tape and the stage, it stays. */
 static void finish_event(Before *was, const char *call)
 {
     stage_ends(call);
     expect_tape_untouched(was, call);
-    CHECK(was->ddp == NULL || !lent_tapes_keep_listeners ||
-              memcmp(&was->tape->listener, &was->stage, sizeof was->stage) == 0,
-          "%s changed the tape's listener: a stage begins to listen in ddp_create(), and only there, because who listens "
-          "after that passes the events on to it, and would hear nothing any more", call);
     const bool other = was->ddp != NULL && memcmp(&was->around, &was->own, sizeof was->own) != 0;
+    CHECK(!other || memcmp(&was->tape->listener, &was->stage, sizeof was->stage) == 0,
+          "%s changed the tape's listener, and pushed out who has listened since ddp_create(): a stage begins to "
+          "listen there, and only there", call);
     was->stage = was->tape->listener;
     was->own = listener_of(was);
     was->tape->listener = other ? was->around : was->own;
