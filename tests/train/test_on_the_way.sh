@@ -97,7 +97,9 @@ cmp -s log unreadable || fail "a log that cannot be read has lost its rows"
 
 # ---- what cannot be written ----
 
-toy=(--model mlp-toy --eval-samples 10 --steps 2000)
+# A run that must not end before something has happened has no last step that it could reach: it goes on until it is told
+# to stop, and then saves and ends with status 75.
+toy=(--model mlp-toy --eval-samples 10)
 wait_for() { # COMMAND...
     local i
     for ((i = 0; i < 600; i++)); do
@@ -106,53 +108,71 @@ wait_for() { # COMMAND...
     done
     fail "not after 30 s: $*"
 }
+# start LAUNCHER...: such a run with $flags. stop: ends it.
+start() {
+    rm -f err
+    # shellcheck disable=SC2016 # sh expands $$
+    "$@" sh -c 'echo $$ >pid; exec "$@"' sh "$train" "${toy[@]}" --steps 100000000 "${flags[@]}" >out 2>err </dev/null &
+}
+stop() {
+    local status
+    kill -USR1 "$(cat pid)"
+    wait $!
+    status=$?
+    [ $status -eq 75 ] || fail "expected status 75, got $status: ${flags[*]}"
+}
 
 # The directory is gone for a while: training goes on, and later saves succeed.
 mkdir place
-(
-    wait_for test -e place/ck
-    mv place away
-    wait_for grep -q 'training goes on' err
-    mv away place
-) &
-run 0 "${toy[@]}" --save place/ck --save-every 20
-wait
+flags=(--save place/ck --save-every 20)
+# shellcheck disable=SC2086 # MPIEXEC_FLAGS is a list
+start "$mpiexec" ${MPIEXEC_FLAGS:-} -n 2
+wait_for test -e place/ck
+mv place away
+wait_for grep -q 'training goes on' err
+touch away/since
+mv away place
+wait_for test place/ck -nt place/since
+stop
 [ "$(grep -c 'training goes on' err)" -eq 1 ] || fail "a save that fails: expected one note, got: $(cat err)"
-[ "$(step_of place/ck)" = 2000 ] || fail "the last save is that of step $(step_of place/ck)"
+[ "$(step_of place/ck)" = "$(sed -n 's/.* after step \([0-9]*\) of 100000000.*/\1/p' err)" ] ||
+    fail "the last save is that of step $(step_of place/ck), but: $(cat err)"
 
-# It stays away: status 1. (On one rank from here on: with several, steps take long where other programs run.)
-ranks=1
-(
-    wait_for test -e place/best
-    mv place away
-) &
-toy+=(--steps 4000)
-run 1 "${toy[@]}" --eval-samples 0 --lr 1e-4 --eval-every 20 --save-best place/best # it improves all the time
-wait
+# It stays away.
+flags=(--eval-samples 0 --lr 1e-4 --eval-every 20 --save-best place/best) # it improves all the time
+start env
+wait_for test -e place/best
+mv place away
+wait_for grep -q 'training goes on' err
+stop
 grep -q 'fault: .*--save-best: the best state of this run could not be written to place/best' err ||
     fail "no line says that the best state is missing"
 
 # Steps that are skipped: their norms are nan, and not -nan.
+ranks=1
 run 1 "${toy[@]}" --steps 20 --lr 1000 --on-nan skip --log skipped
 [ "$(tail -n 1 skipped | cut -d , -f 4)" = nan ] || fail "--log: a skipped step's norm is not nan: $(tail -n 1 skipped)"
 
-# The log is gone.
-(
-    wait_for test -s gone
-    rm gone
-) &
-run 1 "${toy[@]}" --steps 40000 --log gone
-wait
-grep -q "fault: .*gone: this run's rows are not there" err || fail "no line says that the log is gone"
-
 # The disk is full: no file of the process may grow by more than this. (The last row that is begun has no room.)
-"$train" "${toy[@]}" --steps 40000 --log full --log-every 4 >/dev/null 2>err &
+flags=(--log full --log-every 4)
+start env
 wait_for test -s full
 size=$(($(stat -c %s full) + 50021))
 prlimit --pid $! --fsize=$size:$size
-wait $!
-[ $? -eq 1 ] || fail "a log that is not whole: expected status 1"
-grep -q 'note: full: write failed: .*; the row of step [0-9]* is left out, and training goes on' err || fail "no note"
+wait_for grep -q 'note: full: write failed: .*; the row of step [0-9]* is left out, and training goes on' err
+stop
 grep -q 'fault: .*full: lacks [0-9]* row' err || fail "no line says that rows are missing"
 awk -F , 'NF != 8 { exit 1 }' full && [ "$(tail -c 1 full)" = "" ] || fail "--log: a row that is not whole: $(tail -n 1 full)"
+
+# The log is gone, and the run ends by itself, with status 1. (If it has ended first, a longer one must see it.)
+for steps in 40000 1000000; do
+    "$train" "${toy[@]}" --steps $steps --log gone >/dev/null 2>err &
+    wait_for test -s gone
+    rm gone
+    wait $!
+    status=$?
+    [ $status -eq 0 ] || break
+done
+[ $status -eq 1 ] || fail "a log that is gone: expected status 1, got $status"
+grep -q "fault: .*gone: this run's rows are not there" err || fail "no line says that the log is gone"
 finish
