@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "device/device.h"
 #include "expect.h"
 
 long *state_versions(const Trial *trial)
@@ -25,10 +26,13 @@ void state_expect_marked(const Trial *trial, const long *versions)
                      trial->ranks->parameters.items[i]->name, trial->mode->title);
 }
 
-void state_expect_no_gradients(const Trial *trial)
+void state_expect_fresh_gradients(const Trial *trial)
 {
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
         const float *gradient = trial_tensor(trial, i)->grad;
+        if ((uintptr_t)gradient % device_alignment() != 0)
+            fail_msg("rank %d: the gradient of %s begins at no multiple of %zu bytes (%s)", pg_rank(trial->pg),
+                     trial->ranks->parameters.items[i]->name, device_alignment(), trial->mode->title);
         for (int64_t k = 0; k < tensor_count(trial_tensor(trial, i)) && gradient != NULL; k++)
             if (gradient[k] != 0)
                 fail_msg("rank %d: after ddp_create() the gradient of %s is not zero: it is that of before (%s); a "

@@ -11,7 +11,7 @@
 long *state_versions(const Trial *trial);
 void state_expect_marked(const Trial *trial, const long *versions);
 /* After ddp_create(), gradients are zero, whatever they were. */
-void state_expect_no_gradients(const Trial *trial);
+void state_expect_fresh_gradients(const Trial *trial);
 /* Stages 1 to 4, before a micro-batch: weights are those of the update before. */
 void state_expect_weights(const Trial *trial, int step, int k);
 /* After ddp_destroy() the model has the weights that `whole` has. */

@@ -172,7 +172,7 @@ static void visit(const Trial *trial)
     memset(gradients, 1, parameters_gradient_bytes(&visitor->ranks->parameters));
     mode.options.zero = 1;
     create(visitor);
-    state_expect_no_gradients(visitor);
+    state_expect_fresh_gradients(visitor);
     device_free(gradients);
     pass_of(visitor, true);
     trial_free(visitor);
@@ -181,8 +181,10 @@ static void visit(const Trial *trial)
 void trial_start(Trial *trial)
 {
     start(trial);
-    if (other != NULL)
-        visit(trial);
+    if (other == NULL)
+        return;
+    visit(trial);
+    pass_of(other, LOCKSTEP_STAGE < 3); /* what it keeps for earlier micro-batches is made before the trial's */
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)

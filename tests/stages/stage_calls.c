@@ -67,6 +67,7 @@ static ProcessGroup *behind(const ProcessGroup *pg)
         return (ProcessGroup *)pg; /* no stage has been called yet */
     if (part != NULL && pg == part_handle)
         return part;
+    CHECK(pg != NULL, "ddp.c passes NULL where a process group is expected");
     CHECK(group != NULL && (pg == handle || pg == group), "ddp.c uses a process group that it did not get");
     if (pg == group)
         return group;
