@@ -55,26 +55,19 @@ explain() {
 # run_cases PROGRAM RANKS LOG CASE...: runs the cases in one start of the program, until one fails. The pipe
 # LOCKSTEP_TEST_SECRETS has a line for each, by which has_passed() knows it (tests/stages/judge.h). CASE -: a whole test
 # of ctest's.
-# PROGRAM address:NAME: the program of the build with the address sanitizer. zero_2:NAME: stage 5's at level 2.
+# PROGRAM address:NAME: the program of the build with the address sanitizer. CASE zero_2:NAME: at level 2 of stage 5.
 # start:NAME, factor:NAME, order:NAME: this is not given (tests/stages/given.h). Returns the exit status.
 run_cases() {
-    local program=$1 ranks=$2 log=$3 programs=$build executable sanitizer='' given="start factor order memory"
+    local program=${1#address:} ranks=$2 log=$3 programs=$build executable sanitizer=''
+    [ "$1" = "$program" ] || sanitizer=address programs=$checked
     shift 3
-    while [[ $program = *:* ]]; do
-        case ${program%%:*} in
-        address) sanitizer=address programs=$checked ;;
-        zero_*) export LOCKSTEP_TEST_ZERO=${program:5:1} ;;
-        start | factor | order) given=${given/${program%%:*}/} ;;
-        esac
-        program=${program#*:}
-    done
     executable=$programs/$stage/test_${program}_stage$number
     [ -e "$executable" ] || executable=$programs/$stage/${program}_stage$number # bits
     if [ "$1" = - ]; then # nothing is given
         sanitizer=$sanitizer limited "$log" "$seconds" ctest --test-dir "$build" --no-tests=error --verbose \
             -R "^stage${number}_$program(_${ranks}_ranks)?\$"
     else
-        sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN=$given limited "$log" "$seconds" \
+        sanitizer=$sanitizer LOCKSTEP_TEST_GIVEN="start factor order memory" limited "$log" "$seconds" \
             mpiexec "${mpiexec_options[@]}" -n "$ranks" "$executable" --judge "$@" </dev/null
     fi
 }
@@ -126,12 +119,19 @@ has_passed() { # CASE LOG SECRET
 }
 
 # GRADE_RANKS takes the place of RANKS, but not of "1:", nor in a whole test of ctest's.
-# cases_of PROGRAM RANKS CASES: a line "PROGRAM RANKS CASE" for each. "1:" before a case: it runs on one rank.
+# cases_of PROGRAM RANKS CASES: a line "PROGRAM RANKS CASE" for each. "1:" before a case: it runs on one rank. What is
+# before the program, but for address:, goes to the case: one start of the program runs several such cases.
 cases_of() {
-    local case ranks=$2
+    local program=$1 words='' address='' case ranks=$2
+    [[ $program != address:* ]] || address=address: program=${program#address:}
+    [[ $program != *:* ]] || words=${program%:*}: program=${program##*:}
     [ "$3" = - ] || ranks=${GRADE_RANKS:-$2}
     for case in ${3//+/ }; do
-        if [[ $case = *:* ]]; then echo "$1 ${case%%:*} ${case#*:}"; else echo "$1 $ranks $case"; fi
+        if [[ $case = *:* ]]; then
+            echo "$address$program ${case%%:*} $words${case#*:}"
+        else
+            echo "$address$program $ranks $words$case"
+        fi
     done
 }
 
@@ -177,7 +177,7 @@ run_lines() {
             [ "$result" != passed ] || continue
             result=${result#failed: }
             read -r _ where case <<<"$key"
-            message="$name on $where ranks, $case: ${result:-its result could not be written: is the disk full?}"
+            message="$name on $where ranks, ${case##*:}: ${result:-its result could not be written: is the disk full?}"
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
         [ "$number" != 0 ] || message=${message/ on 1 ranks/} # collectives: all ranks are in one process

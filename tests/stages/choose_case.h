@@ -10,10 +10,13 @@
  * from now on.
  * "--judge NAME ..." is for a grader, which must not believe what a submission prints: the cases run in this order, and
  * after each one that all ranks have passed, rank 0 prints "passed: NAME SECRET", where SECRET is the next line of
- * the pipe LOCKSTEP_TEST_SECRETS. A process without the submission decides this, and prints it: judge.h. */
+ * the pipe LOCKSTEP_TEST_SECRETS. A process without the submission decides this, and prints it: judge.h. Here a NAME may
+ * begin with words, "factor:zero_1:test_sgd": given_all_but() (given.h). */
 void tests_choose_case(int argc, char **argv, struct CMUnitTest *tests, size_t count);
 
 /* Called after each judged case; returns when all ranks have called it. NULL: the program has no other ranks. */
 extern void (*tests_all_ranks_meet)(void);
+/* Called before each judged case, with its whole name. NULL: the program gives nothing. */
+extern void (*tests_give_all_but)(const char *name);
 
 #endif

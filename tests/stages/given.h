@@ -16,8 +16,10 @@
 #include "optim/optimizer.h"
 
 void given_read(void);           /* reads the variables, unless that was done */
+/* A case "factor:zero_1:test_sgd" begins: this word is not given to it, and only this level is tested. */
+void given_all_but(const char *name);
 bool is_given(const char *what); /* LOCKSTEP_TEST_GIVEN has this word */
-int given_level(void);           /* LOCKSTEP_TEST_ZERO: the only level of stage 5 to be tested; 0: it is not set */
+int given_level(void);           /* the only level of stage 5 to be tested, also LOCKSTEP_TEST_ZERO; 0: all are */
 uint64_t given_seed(void);       /* LOCKSTEP_TEST_SEED; 1 if it is not set */
 
 /* "start": after ddp_create(), sets the ranks' weights to those of `whole`, as a correct broadcast would have done.

@@ -80,6 +80,7 @@ ProcessGroup *tests_start_group(int *argc, char ***argv, const ProcessGroupOptio
 {
     given_read();
     tests_all_ranks_meet = meet;
+    tests_give_all_but = given_all_but;
     if (in_judge())
         return judge_group(NULL);
     ProcessGroup *pg = job_open(argc, argv);
