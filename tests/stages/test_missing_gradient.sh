@@ -84,14 +84,15 @@ check_other_model()
 }
 
 one_bucket=1000000 small=200 runs=0
-# try COMMAND...: starts a check behind the others, two at a time; what it finds is in the file "found" of its directory,
-# and "ended" at its end: on a full disk nothing is, which must not mean that nothing was found.
+# try COMMAND...: starts a check behind the others, four at a time, because ranks that end wait much. What it finds is in
+# the file "found" of its directory, and "ended" at its end: on a full disk nothing is, which must not mean that nothing
+# was found.
 try()
 {
     runs=$((runs + 1))
     scratch=$all/$runs
     mkdir "$scratch"
-    [ $runs -le 2 ] || wait -n
+    [ $runs -le 4 ] || wait -n
     { "$@"; echo ended; } >"$scratch/found" &
 }
 
