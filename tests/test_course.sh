@@ -151,14 +151,17 @@ status 0 cmake -S "$scratch/collectives" -B "$scratch/linked0" &&
     { grep -q 'ring_all_reduce() is not written yet' "$scratch/out" || fail "collectives: $(cat "$scratch/out")"; }
 
 # Its tests run all ranks in one process. What a rank takes from another one without a message is no solution.
+starter=$scratch/collectives/collectives/collectives.c
+cp "$starter" "$scratch/empty.c"
 sed -i 's/die("broadcast() is not.*/static void *all; static int left; const size_t bytes = 8 * c->count;\
     if (left == 0) { left = pg->world_size; all = NULL; }\
     if (pg->rank == c->root) all = memcpy(alloc_or_fault(bytes + 1), c->receive, bytes);\
     while (all == NULL) wait_for_messages(pg, c, 0, NULL);\
-    memcpy(c->receive, all, bytes), left--;/' "$scratch/collectives/collectives/collectives.c"
+    memcpy(c->receive, all, bytes), left--;/' "$starter"
 status 0 cmake --build "$scratch/linked0" --target test_collectives_stage0 &&
     status 1 "$scratch/linked0/collectives/test_collectives_stage0" --case test_broadcast &&
     { grep -q 'send 0 elements, and their results need' "$scratch/out" || fail "no message: $(cat "$scratch/out")"; }
+mv "$scratch/empty.c" "$starter"
 
 # What is searched for English words is in English, whatever language the student has chosen.
 mkdir "$scratch/tools"

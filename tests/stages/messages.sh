@@ -42,7 +42,8 @@ first_message() { # FILE
             sed -E -e 's/^[0-9]+: //; s/^(\[ +ERROR +\] ---|ERROR:|FAIL:?|[a-z_0-9]+: (fault|error):) *//' \
                 -e 's/^ +//; s/\. Wrong are .*//' | paste -s -d ' ')
         if [ -z "$message" ]; then # no message of ours: it crashed
-            message=$(grep -a -E -m 1 "$crash|EXIT STRING" "$1" | sed 's/.*STRING: //')
+            message=$(grep -a -E -m 1 "$crash|memory ranges overlap|EXIT STRING" "$1" |
+                sed -E 's/.*STRING: //; s/.*(memory ranges overlap).*/MPI: \1/')
             crash=.
         fi
         if [ -n "$message" ] && grep -a -q -E "$crash" "$1"; then
