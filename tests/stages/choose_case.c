@@ -55,6 +55,7 @@ static void judge(char **names, size_t wanted, struct CMUnitTest *tests, size_t 
         CHECK(judged[i].run != NULL, "there is no case %s: --list shows which there are", name);
     }
     CHECK(mprotect(judged, bytes, PROT_READ) == 0, "mprotect failed");
+    tests[0].name = "the cases of --judge";
     tests[0].test_func = run_judged;
     judge_start();
 }
