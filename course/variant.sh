@@ -25,7 +25,7 @@ other_meaning() {
     cat <<'END'
 s/ddp_before_forward\(ddp, it is the last one\)/ddp_before_forward(ddp, others follow)/
 s/last_micro_batch: it is the last one of its step/more_follow: other micro-batches of its step follow/
-s/(ddp_before_forward\([a-z>-]+, )([^()]+)\);/\1!(\2));/
+s/^( *ddp_before_forward\([^,]+, )(.*)\);$/\1!(\2));/
 s/bool last_micro_batch\)/bool more_follow)/
 s/\(void\)last_micro_batch/(void)more_follow/
 s/= last_micro_batch;/= !more_follow;/

@@ -209,6 +209,10 @@ status 0 "$root/course/make_starter.sh" 3 "$variant" --variant 7 && compiles "$v
 cp "$root/stage3_overlap/ddp.c" "$variant/stage3_overlap/ddp.c"
 (compiles "$variant" stage3_overlap) >/dev/null && fail "a copy of the public solution compiles in a variant"
 status 0 "$root/course/variant.sh" 7 "$variant/stage3_overlap/ddp.c" && compiles "$variant" stage3_overlap
+calls='^ *ddp_(before_forward|begin_micro_batch|next_micro_batch|prepare_forward)\('
+grep -r -n -E "$calls" "$variant"/{tests,train} >"$scratch/calls"
+[ "$(wc -l <"$scratch/calls")" -gt 5 ] && ! grep -v '!(' "$scratch/calls" ||
+    fail "variant 7 does not call with the other meaning: $(cat "$scratch/calls")"
 status 2 "$root/course/make_starter.sh" 3 "$scratch/none" --variant x
 status 2 "$root/course/make_starter.sh"
 status 2 "$root/course/make_starter.sh" 6 "$scratch/none"
@@ -315,16 +319,16 @@ if [ "${2-}" = --grade ]; then
         status 0 "$starter/check" && grep -q '95/ 95  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         status 0 "$starter/check" --sanitize && grep -q '5/  5  total' "$scratch/out" ||
             fail "check: $(cat "$scratch/out")"
-        status 0 "$starter/check" 4 11 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
+        status 0 "$starter/check" 4 12 && grep -q '20/ 20  total' "$scratch/out" || fail "check: $(cat "$scratch/out")"
         for flag in "--save $scratch/x" "--trace $scratch/x" "--flight-recorder $scratch/x" "--allreduce root" "--allreduce ring"; do
             # shellcheck disable=SC2086 # two words
             ! run_ranks 2 "$starter/build/stage1_naive/train" --model mlp-toy --steps 2 $flag >"$scratch/out" 2>&1 &&
                 grep -q -e "${flag% /*}: this directory leaves it out" "$scratch/out" ||
                 fail "$flag: $(cat "$scratch/out")"
         done
-        status 2 "$starter/check" 13
+        status 2 "$starter/check" 14
         status 2 "$starter/check" --sanitise
-        status 2 "$starter/check" 10
+        status 2 "$starter/check" 11 # it needs the other build
     fi
 
     # A variant's solution is the stage's, rewritten.
