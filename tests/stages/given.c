@@ -61,6 +61,7 @@ void give_start(ParameterList *ranks, const ParameterList *whole, const Partitio
         size_t bytes = (size_t)tensor_count(&whole->items[i]->tensor) * sizeof *right;
         if (ranks->items[i]->tensor.data != NULL)
             memcpy(ranks->items[i]->tensor.data, right, bytes);
+        parameter_changed(ranks->items[i]);
         const Slice *slice = partition != NULL ? &partition->slices[i] : NULL;
         if (slice != NULL && slice->weight != NULL)
             memcpy(slice->weight, right + slice->begin, (size_t)slice->count * sizeof *right);

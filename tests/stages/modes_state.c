@@ -16,14 +16,18 @@ long *state_versions(const Trial *trial)
     return versions;
 }
 
+/* Of what was received. Weights that are not rank 0's were not, which is another mistake. */
 void state_expect_marked(const Trial *trial, const long *versions)
 {
-    for (int i = 0; i < trial->ranks->parameters.count; i++)
-        if (pg_rank(trial->pg) > 0 && trial_tensor(trial, i)->data != NULL &&
+    for (int i = 0; i < trial->ranks->parameters.count; i++) {
+        const float *got = trial_tensor(trial, i)->data, *rank_0s = trial->whole.parameters.items[i]->tensor.data;
+        const size_t bytes = (size_t)tensor_count(trial_tensor(trial, i)) * sizeof *got;
+        if (!trial->begins_as_rank_0 && got != NULL && memcmp(got, rank_0s, bytes) == 0 &&
             trial->ranks->parameters.items[i]->version == versions[i])
             fail_msg("rank %d: ddp_create() has received %s, and not called parameter_changed(): products in 16 bits "
                      "would go on with the old weights (%s)", pg_rank(trial->pg),
                      trial->ranks->parameters.items[i]->name, trial->mode->title);
+    }
 }
 
 void state_expect_fresh_gradients(const Trial *trial)

@@ -112,8 +112,8 @@ Trial *trial_prepare(ProcessGroup *pg, const Mode *mode)
     *trial = (Trial){.pg = pg, .mode = mode};
     pg_set_algorithm(pg, mode->algorithm);
     trial->ranks = lend(sizeof *trial->ranks);
-    const bool as_rank_0 = pg_rank(pg) == 2 && mode->seed % 2 == 0; /* some ranks may have its weights already */
-    fan_create(trial->ranks, mode, mode->seed + (as_rank_0 ? 0 : (uint64_t)pg_rank(pg)));
+    trial->begins_as_rank_0 = pg_rank(pg) == 0 || (pg_rank(pg) == 2 && mode->seed % 2 == 0);
+    fan_create(trial->ranks, mode, mode->seed + (trial->begins_as_rank_0 ? 0 : (uint64_t)pg_rank(pg)));
     fan_create(&trial->whole, mode, mode->seed);
     trial->whole_gradients = parameters_allocate_gradients(&trial->whole.parameters);
     trial->size = alloc_or_fault((size_t)trial->whole.parameters.count * sizeof *trial->size);

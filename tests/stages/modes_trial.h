@@ -16,6 +16,7 @@ typedef struct Trial {
     Ddp *ddp;
     bool exact;  /* gradients must have the expected bits */
     bool others_send; /* the second model's micro-batches also come in stage 3, which may send their sums */
+    bool begins_as_rank_0; /* it has the same weights before ddp_create(); some other ranks may have them, too */
     bool keeps_weights; /* trial_free(): the model must have its last weights after ddp_destroy() */
     float **size; /* by parameter: sums of absolute gradients; owned */
     void (*before_backward)(bool begins); /* called around ddp_before_backward(); may be NULL */
