@@ -30,7 +30,7 @@ sanitizer_message() { # FILE
 # The first line of a test that says what is wrong, and its usual cause. Prints nothing if there is none.
 first_message() { # FILE
     grep -a -m 1 -o '[a-z_]*() is not written yet' "$1" && return # also where a sanitizer then reports a leak
-    local message crash='exception: |\(\): (invalid|corrupted|unaligned|mismatching)|double free'
+    local message crash='exception: |malloc assertion|\(\): (invalid|corrupted|unaligned|mismatching)|double free'
     message=$(sanitizer_message "$1")
     if [ -z "$message" ]; then
         message=$(awk '!said && /ERROR: |ERROR +\] ---|fault: |error: |exception: |^([0-9]+: )?FAIL/ {
