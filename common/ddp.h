@@ -89,8 +89,8 @@ void ddp_gather_weights(Ddp *ddp);
 /* Bytes on this rank. */
 typedef struct DdpMemory {
     size_t weights, gradients; /* all the time */
-    size_t buffers; /* stages 1 to 4: beside gradients, for what is sent or received: all that a step allocates. More
-                     * than is needed is allowed, but not more than is told here */
+    size_t buffers; /* stages 1 to 4: beside gradients, for what is sent or received: all that a step allocates. A
+                     * stage may hold more than it needs, if it tells of it here */
     size_t gathered_weights, whole_gradients; /* stage 5: in addition, while they are used: now, ... */
     size_t most_gathered_weights, most_whole_gradients; /* ... and at most so far */
 } DdpMemory;

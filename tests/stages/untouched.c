@@ -298,7 +298,7 @@ void __wrap_ddp_destroy(Ddp *ddp)
     }
     Before *was = before(ddp);
     begin(was);
-    was->tape->listener = was->stage; /* whoever has listened since ddp_create() ends with the stage */
+    was->tape->listener = was->stage; /* a stage may remove its own listener only, and must find it here */
     __real_ddp_destroy(ddp);
     stage_ends("ddp_destroy()");
     expect_tape_untouched(was, "ddp_destroy()");

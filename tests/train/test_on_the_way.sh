@@ -108,15 +108,15 @@ wait_for() { # COMMAND...
     done
     fail "not after 30 s: $*"
 }
-# start LAUNCHER...: such a run with $flags. stop: ends it.
+# start LAUNCHER...: such a run with $flags. stop: tells one rank to end it, and kills it if it does not.
 start() {
-    rm -f err
+    rm -f err pid.*
     # shellcheck disable=SC2016 # sh expands $$
-    "$@" sh -c 'echo $$ >pid; exec "$@"' sh "$train" "${toy[@]}" --steps 100000000 "${flags[@]}" >out 2>err </dev/null &
+    timeout -k 5 120 "$@" sh -c 'touch pid.$$; exec "$@"' sh "$train" "${toy[@]}" --steps 100000000 "${flags[@]}" >out 2>err </dev/null &
 }
 stop() {
-    local status
-    kill -USR1 "$(cat pid)"
+    local status pids=(pid.*)
+    kill -USR1 "${pids[0]#pid.}"
     wait $!
     status=$?
     [ $status -eq 75 ] || fail "expected status 75, got $status: ${flags[*]}"
@@ -158,7 +158,8 @@ flags=(--log full --log-every 4)
 start env
 wait_for test -s full
 size=$(($(stat -c %s full) + 50021))
-prlimit --pid $! --fsize=$size:$size
+pids=(pid.*)
+prlimit --pid "${pids[0]#pid.}" --fsize=$size:$size
 wait_for grep -q 'note: full: write failed: .*; the row of step [0-9]* is left out, and training goes on' err
 stop
 grep -q 'fault: .*full: lacks [0-9]* row' err || fail "no line says that rows are missing"
