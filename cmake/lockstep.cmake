@@ -41,7 +41,7 @@ if(LOCKSTEP_ONEDNN) # (its own CMake file wants OpenCL, which the processor's pr
         list(JOIN version . version)
     endif()
     if(version VERSION_GREATER_EQUAL 2.6)
-        set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/onednn/rounded_onednn.c)
+        set(LOCKSTEP_ROUNDED_SOURCE ${LOCKSTEP_ROOT}/backends/onednn/rounded_onednn.c)
         set(LOCKSTEP_ROUNDED_LIBRARY ${LOCKSTEP_DNNL})
     elseif(NOT LOCKSTEP_ONEDNN STREQUAL "AUTO")
         message(FATAL_ERROR "LOCKSTEP_ONEDNN=ON, but there is no oneDNN 2.6 or later: install libdnnl-dev")
@@ -85,7 +85,7 @@ if(NOT TARGET lockstep_common)
     add_subdirectory(${LOCKSTEP_ROOT}/common ${CMAKE_BINARY_DIR}/common)
     add_subdirectory(${LOCKSTEP_ROOT}/train ${CMAKE_BINARY_DIR}/train_parts) # "train" is a program, in a stage built alone
     if(LOCKSTEP_WITH_CUDA)
-        add_subdirectory(${LOCKSTEP_ROOT}/gpu ${CMAKE_BINARY_DIR}/gpu)
+        add_subdirectory(${LOCKSTEP_ROOT}/backends/gpu ${CMAKE_BINARY_DIR}/gpu)
     endif()
 endif()
 

@@ -64,7 +64,7 @@ is_wanted_for_collectives() {
     esac
 }
 
-# Left out are other stages, gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
+# Left out are other stages, backends/gpu/, bench/, tests that are not graded, chapters that the assignment's reading list does
 # not name, and the parts of common/ that a later stage introduces.
 is_wanted() {
     local name=${1##*/}

@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 case ${1-} in -*) sed -n 's/^# usage/usage/p' "$0" >&2 && exit 2 ;; esac
 for python in python3 /usr/bin/python3; do
     "$python" -c 'import markdown, pygments' 2>/dev/null &&
-        exec "$python" -B "$root/book/make_book.py" "${1-$root/build/book}"
+        exec "$python" -B "$root/tools/book/make_book.py" "${1-$root/build/book}"
 done
 echo "book.sh: error: Python lacks markdown or pygments: apt-get install python3-markdown python3-pygments" >&2
 exit 1

@@ -136,7 +136,7 @@ def busy_seconds():
 def measure_communication(runs, run, f):
     f["alone"], rate = {}, f["wire"][0] * 1e6 / 8 if f["wire"] else 1e9  # bytes per ms, of the size before
     for size in MESSAGES:
-        if 12 * size / rate < 1e3 * SECONDS_OF_MESSAGE:  # bench/collectives calls it so often
+        if 12 * size / rate < 1e3 * SECONDS_OF_MESSAGE:  # tools/bench/collectives calls it so often
             f["alone"][str(size)] = runs.message(size, run)
             rate = size / f["alone"][str(size)]
     nearest = min(f["alone"], key=lambda size: abs(int(size) - f["bytes"]), default=None)

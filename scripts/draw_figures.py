@@ -5,7 +5,7 @@ Those that show committed measurements are in draw_charts.py.
     scripts/draw_figures.py             writes them to notes/
     scripts/draw_figures.py --check     compares them with those in notes/, and looks for what every figure there needs
 
-The figures that show a run are drawn by bench/draw_timeline.py. Needs only Python's own library.
+The figures that show a run are drawn by tools/bench/draw_timeline.py. Needs only Python's own library.
 """
 import math
 import re

@@ -282,10 +282,10 @@ check_bench() {
     fi
     seconds=$(time_left)
     if [ "$seconds" -lt 60 ]; then
-        not_run "bench/gpu.sh" "no time left (--minutes $minutes)"
+        not_run "tools/bench/gpu.sh" "no time left (--minutes $minutes)"
         return
     fi
-    "$repository/bench/gpu.sh" --build "$build" --minutes "$((seconds < 540 ? seconds / 60 : 9))" "${backend[@]}" |
+    "$repository/tools/bench/gpu.sh" --build "$build" --minutes "$((seconds < 540 ? seconds / 60 : 9))" "${backend[@]}" |
         tee "$logs/bench" || status=$?
-    [ "$status" -eq 0 ] || { record "bench/gpu.sh" "FAILED with status $status"; failures=$((failures + 1)); }
+    [ "$status" -eq 0 ] || { record "tools/bench/gpu.sh" "FAILED with status $status"; failures=$((failures + 1)); }
 }

@@ -128,4 +128,4 @@ for steps in $lengths; do
     done
 done
 
-python3 report/make_report.py "$results" "$out"
+python3 tools/report/make_report.py "$results" "$out"

@@ -17,7 +17,7 @@ row() { # LABEL FILE...
 }
 
 printf '%-28s %6s %8s\n' part files lines
-for directory in common train/guard gpu onednn tests bench; do
+for directory in common train/guard backends tests tools; do
     mapfile -t files < <(code $directory)
     row "$directory/" "${files[@]}"
 done

@@ -20,12 +20,12 @@ may_not() {
 }
 
 # The directories of the rules must exist, or a rule would hold only because its directory was renamed.
-# (gpu/ and onednn/ are asked for: a copy of the project may lack them.)
+# (backends/ is asked for: a copy of the project may lack them.)
 for room in common/base common/device common/autograd common/nn common/optim common/data common/comm common/ddp \
     train/cli train/files train/report train/guard train/loop; do
     [ -d "$room" ] || { echo "FAIL: there is no $room/: is this test out of date?"; failures=1; }
 done
-may_not common 'train/|gpu/|onednn/|dnnl' "common/ knows neither the program around it nor what may replace its parts"
+may_not common 'train/|backends/|dnnl' "common/ knows neither the program around it nor what may replace its parts"
 may_not common/base '(device|autograd|nn|optim|data|comm|ddp)/|ddp.h' "base/ lies at the bottom"
 may_not common/device '(autograd|nn|optim|data|comm|ddp)/|ddp.h' "device/ knows kernels alone"
 may_not common/comm '(autograd|nn|optim|data|ddp)/|ddp.h' "comm/ knows nothing of models: addresses, counts and names"
@@ -38,15 +38,15 @@ may_not train/guard 'train/(cli|files|report|loop)' "guard/ watches a group, wha
 may_not train/files 'train/(cli|report|guard|loop)' "files/ knows formats alone"
 may_not train/report 'train/(cli|guard|loop)' "report/ gets numbers, and knows nothing of training"
 may_not train/cli 'train/(report|guard|loop)' "the command line does not know what follows it"
-may_not onednn '(autograd|nn|optim|data|comm|ddp|train|gpu)/|ddp.h' "onednn/ replaces a part of device/"
-may_not gpu 'train/(cli|files|report|guard|loop)' "gpu/ is a device and a backend"
+may_not backends/onednn '(autograd|nn|optim|data|comm|ddp|train|backends/gpu)/|ddp.h' "backends/onednn/ replaces a part of device/"
+may_not backends/gpu 'train/(cli|files|report|guard|loop)' "backends/gpu/ is a device and a backend"
 private=$(cd common && ls comm/*.h | grep -v -E '/(process_group|collective|observer|backend)\.h$' | paste -s -d '|')
 open="process_group.h, collective.h, observer.h, backend.h"
-for room in common/*/ train gpu onednn bench stage[0-9]_*; do
+for room in common/*/ train backends tools/bench stage[0-9]_*; do
     [ "$room" = common/comm/ ] || may_not "$room" "$private" "of comm/'s headers, others know $open alone"
 done
 for stage in stage[0-9]_*; do
-    may_not "$stage" 'train/|gpu/|nn/|optim/|data/|comm/[^p]' "a stage knows ddp.h, and what common/ offers stages"
+    may_not "$stage" 'train/|backends/|nn/|optim/|data/|comm/[^p]' "a stage knows ddp.h, and what common/ offers stages"
 done
 
 # no_circle WHAT: of the pairs "A B" on stdin, for "A needs B".
@@ -72,7 +72,7 @@ no_circle "files of common/, by the functions that they call" < <(nm -A -P -g "$
 
 # A script that is started (one without #! is sourced) says export LC_ALL=C, itself or by way of build.sh: tools then write
 # English messages and decimal points, and sort and match bytes. (ctest sets it for the tests that it runs.)
-for script in course/*.sh course/gradescope/* scripts/*.sh bench/*.sh tests/mutants/*.sh tests/test_course*.sh \
+for script in course/*.sh course/gradescope/* scripts/*.sh tools/bench/*.sh tests/mutants/*.sh tests/test_course*.sh \
     tests/test_results.sh tests/guard/attack.sh tests/guard/slurm.sh tests/train/weights_hashes.sh; do
     [[ $(head -n 1 "$script") = '#!'* ]] || continue
     grep -q -E '^(export LC_ALL=C( |$)|source .*/build\.sh")' "$script" && continue

@@ -184,7 +184,7 @@ for document in "$pack"/*.md; do
             [ -e "$pack/$target" ] || echo "FAIL: $name: there is no $target in the pack"
         done
     # Files of the project, and mutants by name.
-    grep -o -E '\b(course|notes|tests|common|train|scripts|bench|gpu|stage[1-5]_[a-z]+)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' \
+    grep -o -E '\b(course|notes|tests|common|train|scripts|tools|backends|stage[1-5]_[a-z]+)/[A-Za-z0-9_./-]*[A-Za-z0-9_]' \
         "$document" | grep -v -E '^stage.*/train$' | sort -u | while IFS= read -r path; do
             [ -e "$root/$path" ] || grep -q -F "build/$path" "$document" || # a program
                 echo "FAIL: $name names $path, which does not exist"

@@ -30,12 +30,12 @@ fail() {
 
 {
     for file in README.md CONTRIBUTING.md; do [ -f "$file" ] && echo "$file"; done
-    for directory in notes course bench tests stage[0-9]_*; do
+    for directory in notes course tools tests stage[0-9]_*; do
         [ -d "$directory" ] && find "$directory" -type d -name 'build*' -prune -o -name '*.md' -print
     done
 } | sort >"$work/documents"
 
-for directory in common train gpu tests scripts cmake bench course stage[0-9]_*; do
+for directory in common train backends tests scripts cmake tools course stage[0-9]_*; do
     [ -d "$directory" ] && find "$directory" -type d -name 'build*' -prune -o -type f \
         \( -name '*.[ch]' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' -o -name '*.cmake' \
         -o -name CMakeLists.txt \) -print

@@ -1,4 +1,4 @@
-/* no_gpu.c: replaces gpu/join_group.c in a program for the CPU. */
+/* no_gpu.c: replaces backends/gpu/join_group.c in a program for the CPU. */
 #include "base/check.h"
 #include "train/gpu.h"
 

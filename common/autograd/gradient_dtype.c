@@ -1,4 +1,4 @@
-/* gradient_dtype.c: every gradient is stored in float32. (For a GPU, gpu/gradient_dtype.c takes the place of this file:
+/* gradient_dtype.c: every gradient is stored in float32. (backends/gpu/gradient_dtype.c replaces this file:
  * it chooses 16 bits where only a matrix product will read the gradient.) */
 #include "autograd/tape.h"
 

@@ -68,7 +68,7 @@ void job_close(ProcessGroup *world);
  * Makes groups: ranks of `parent` that give the same color, a number from 0 on, share one; their order stays. It has
  * the parent's options and backend, is watched by the parent's observers, and has its own communicator, shared memory,
  * communication thread, queue and counters. So collectives of two groups may be under way at the same time (over NCCL
- * they should not be: gpu/pg_nccl.c). Ranks that are in both groups must call the BLOCKING ones, and the waits, in the
+ * they should not be: backends/gpu/pg_nccl.c). Ranks that are in both groups must call the BLOCKING ones, and the waits, in the
  * same order, or each group waits for the other. Free with pg_destroy(), before the parent. Collective in `parent`. */
 ProcessGroup *pg_split(ProcessGroup *parent, int color);
 /* Frees a group of pg_split(). Faults if a Work has not been given to work_wait(). Collective. */

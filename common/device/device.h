@@ -1,5 +1,5 @@
 /* device.h: one prototype for each kernel that training needs. device_cpu*.c implement them with OpenBLAS and plain
- * loops, gpu/device_cuda*.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
+ * loops, backends/gpu/device_cuda*.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
  *
  * Pointers are device memory, owned by the caller, unless a comment says otherwise. Matrices are row-major. The same
  * input gives the same bits: results do not depend on addresses (if tensors are aligned to device_alignment()), and no
@@ -71,7 +71,7 @@ void device_free_host(void *memory);
 typedef struct Gradient {
     float *values; /* NULL: this gradient is not needed */
     bool add;      /* true: +=; false: =, the first contribution */
-    DType dtype;   /* DTYPE_F32. (On a GPU some kernels can set 16 bits: gpu/gradient_dtype.c.) */
+    DType dtype;   /* DTYPE_F32. (On a GPU some kernels can set 16 bits: backends/gpu/gradient_dtype.c.) */
 } Gradient;
 void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution */
 
@@ -104,7 +104,7 @@ void device_dropout(Gradient to, const float *x, const DropoutMask *mask, int64_
 
 /* ---- rounded numbers: operands of matrix products (why: autograd/rounding.h) ----
  * The device chooses their format, so pointers to them are void pointers. The CPU emulates bf16 and f16: a float holds
- * the rounded value. CUDA stores 16 bits, which its tensor cores read; so does onednn/ for bf16. Under DTYPE_F32,
+ * the rounded value. CUDA stores 16 bits, which its tensor cores read; so does backends/onednn/ for bf16. Under DTYPE_F32,
  * nothing is rounded. */
 size_t device_rounded_bytes(DType precision, int64_t n);
 void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n);

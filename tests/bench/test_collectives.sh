@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_collectives.sh: bench/collectives writes a row to the CSV for each algorithm and size, its sums of freshly
+# test_collectives.sh: tools/bench/collectives writes a row to the CSV for each algorithm and size, its sums of freshly
 # written data are right, and the status is 1 when one is not. So does bench/peer_all_reduce.cpp. Times are not checked.
 #
 # usage: test_collectives.sh COLLECTIVES COLLECTIVES_THAT_ADD_WRONGLY COLLECTIVES_OVER_A_PLAYED_NCCL MPICC
@@ -9,7 +9,7 @@ set -u
 . "$(dirname "$0")/../lib.sh"
 collectives=$1 wrong=$2 played=$3 mpicc=$4
 shift 4
-bench=$(cd "$(dirname "$0")/../../bench" && pwd)
+bench=$(cd "$(dirname "$0")/../../tools/bench" && pwd)
 launcher=("$@")
 quick=(--samples 3 --budget 0.01)
 

@@ -240,7 +240,7 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         if len(sys.argv) == 2:
             test_reading(sys.argv[1], directory)
-            print("bench/whatif: all checks passed")
+            print("tools/bench/whatif: all checks passed")
         else:
             test_wasm(sys.argv[1], sys.argv[2], sys.argv[3], directory)
 

@@ -2,7 +2,7 @@
  * computed in 32 bits overflows there. The last row must have the same result as the same row alone.
  *
  * LOCKSTEP_TEST_LOGITS in the environment: the minimal number of logits, instead of both sizes. */
-#include "gpu/device_cuda.h"
+#include "backends/gpu/device_cuda.h"
 
 #include <stdlib.h>
 

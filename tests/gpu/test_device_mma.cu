@@ -1,7 +1,7 @@
 /* test_device_mma.cu: each function of device_cuda_mma.h alone, so that a wrong layout of squares is found here, by
  * name, and not as wrong attention. Small integers: all results are exact.
  */
-#include "gpu/device_cuda_mma.h"
+#include "backends/gpu/device_cuda_mma.h"
 
 #include <cuda_pipeline.h>
 

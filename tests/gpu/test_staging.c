@@ -13,7 +13,7 @@
 #include "comm/process_group.h"
 #include "expect.h"
 #include "mpi_main.h"
-#include "gpu/staging.h"
+#include "backends/gpu/staging.h"
 #include "train/guard/guard.h"
 
 enum { COUNT = 3000, MAX_RANKS = 8, ROOM = MAX_RANKS * COUNT };

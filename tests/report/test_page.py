@@ -224,13 +224,13 @@ def check_sliders(answers, whatif, directory):
         efficiency = rows["efficiency: step of one rank / this step, %"]
         same(efficiency, 100 * expected["efficiency"], 3, f"efficiency of {what}")
     check(len({answer["command"] for answer in answers}) >= 40, "the sliders asked too few different questions")
-    print(f"{len(answers)} positions of the sliders compared with bench/whatif")
+    print(f"{len(answers)} positions of the sliders compared with tools/bench/whatif")
 
 
 def check_without_simulator(work, browser):
     """As the page is where clang is missing: a sentence in place of the sliders, and all else."""
     os.remove(os.path.join(work, "runs", "simulate.wasm"))
-    subprocess.run([sys.executable, os.path.join(HERE, "../../report/make_report.py"), os.path.join(work, "runs"),
+    subprocess.run([sys.executable, os.path.join(HERE, "../../tools/report/make_report.py"), os.path.join(work, "runs"),
                     os.path.join(work, "report.html")], check=True)
     found = show_page(work, browser, 1600)
     check(len(found["tables"]["memory"]) == 8, "without a simulator, the table of memory is not whole")

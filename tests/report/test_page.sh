@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_page.sh: makes a report page of short runs, lets a browser show it, and compares what it shows with the files of
-# the runs and with what bench/whatif prints.
+# the runs and with what tools/bench/whatif prints.
 #
 # usage: test_page.sh ROOT BUILD
 # Exit status 77 (skipped) without chromium, or if BUILD has no simulate.wasm, because clang or wasm-ld is missing.

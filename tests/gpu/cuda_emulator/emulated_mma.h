@@ -1,4 +1,4 @@
-/* emulated_mma.h: the instructions of gpu/device_cuda_mma.h, emulated; mma.cpp implements them. */
+/* emulated_mma.h: the instructions of backends/gpu/device_cuda_mma.h, emulated; mma.cpp implements them. */
 #ifndef LOCKSTEP_TESTS_EMULATED_MMA_H
 #define LOCKSTEP_TESTS_EMULATED_MMA_H
 

@@ -1,6 +1,6 @@
 /* join_group.c: device memory in collectives, for an emulated GPU: there is no NCCL. */
 #include "base/check.h"
-#include "gpu/staging.h"
+#include "backends/gpu/staging.h"
 #include "train/gpu.h"
 
 bool gpu_has_nccl(void)

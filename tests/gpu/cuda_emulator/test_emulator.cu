@@ -3,7 +3,7 @@
  * tests show: tests/common/test_device_*.) */
 #include "test_emulator.h"
 
-#include "gpu/device_cuda_mma.h"
+#include "backends/gpu/device_cuda_mma.h"
 
 #include <cuda_pipeline.h>
 

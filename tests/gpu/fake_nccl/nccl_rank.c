@@ -13,7 +13,7 @@
 #include "device/device.h"
 #include "comm/process_group.h"
 #include "base/dtype.h"
-#include "gpu/pg_nccl.h"
+#include "backends/gpu/pg_nccl.h"
 #include "train/guard/guard.h"
 #include "train/report/trace.h"
 
