@@ -86,7 +86,7 @@ typedef struct Line {
 
 static void line_append_list(Line *line, const char *format, va_list arguments)
 {
-    size_t room = sizeof line->text - line->length; /* with the final 0, in whose place line_print() puts a newline */
+    size_t room = sizeof line->text - line->length; /* includes the final 0, which line_print() replaces by a newline */
     int wanted = vsnprintf(line->text + line->length, room, format, arguments);
     if (wanted > 0)
         line->length += (size_t)wanted < room ? (size_t)wanted : room - 1;
@@ -100,8 +100,8 @@ static void __attribute__((format(printf, 2, 3))) line_append(Line *line, const 
     va_end(arguments);
 }
 
-/* Prints the line with one write(), so that lines of several ranks do not mix. Control characters, for example in what
- * the user typed, become '?', so that it stays one line. */
+/* Prints the line with one write(), so that lines of several ranks do not mix. Control characters become '?', so that
+ * it stays one line. */
 static void line_print(Line *line)
 {
     for (size_t i = 0; i < line->length; i++)
@@ -117,8 +117,8 @@ static void line_print(Line *line)
 }
 
 /* note: ending-together
- * As a rule all ranks make the same mistake, and rank 0 alone prints it. So each rank waits a moment for the others; if
- * they do not come, only this rank has made it, prints it itself, and ends the job. */
+ * Usually all ranks make the same mistake, and only rank 0 prints it. So each rank waits a moment for the others. If
+ * they do not arrive, only this rank made the mistake: it prints the line itself and ends the job. */
 void die(const char *format, ...)
 {
     Line line = {.length = 0};
@@ -138,7 +138,7 @@ void die(const char *format, ...)
     if (job.all_ranks_arrive(MISTAKE_WAIT_SECONDS)) { /* every rank made the same mistake, and rank 0 has printed it */
         job_leave();
         fflush(NULL);
-        _exit(STATUS_WRONG_USE); /* not exit(): a sanitizer would report what MPI still held */
+        _exit(STATUS_WRONG_USE); /* not exit(): a sanitizer would report memory that MPI still holds */
     }
     if (job.rank != 0) {
         line_append(&line, " (rank %d)", job.rank);
@@ -217,7 +217,7 @@ void *alloc_or_fault(size_t bytes)
     const size_t alignment = 64;
     void *memory = NULL;
     CHECK(bytes <= PTRDIFF_MAX, "cannot allocate %zu bytes: the size is not plausible", bytes);
-    /* Not aligned_alloc(), which requires a multiple of 64: behind such a block a sanitizer sees no overflow. */
+    /* Not aligned_alloc(): it requires a multiple of 64 bytes, and a sanitizer sees no overflow into the padding. */
     CHECK(posix_memalign(&memory, alignment, bytes > 0 ? bytes : 1) == 0, "out of memory: cannot allocate %zu bytes",
           bytes);
     memset(memory, 0, bytes);

@@ -17,27 +17,24 @@
 typedef struct Job {
     int rank;       /* 0 until job_set() */
     int world_size; /* 1 until job_set() */
-    /* The functions are NULL without MPI, as in tests without a process group.
-     * True once every rank has called it; false if some rank did not within `seconds`. */
-    bool (*all_ranks_arrive)(double seconds);
-    /* Ends MPI on this rank: see job_leave(). */
-    void (*leave)(void);
-    /* Ends all ranks' processes at once. */
-    void (*abort_all)(int status);
+    /* The functions are NULL without MPI, as in tests without a process group. */
+    bool (*all_ranks_arrive)(double seconds); /* waits for all ranks to call it; false: one did not within `seconds` */
+    void (*leave)(void);                      /* ends MPI on this rank: see job_leave() */
+    void (*abort_all)(int status);            /* ends all ranks' processes at once */
 } Job;
 
 void job_set(Job job);
 void job_leave(void); /* ends MPI on this rank, if it runs; call it on every rank */
 
-/* Calls `action` once before the whole job is ended; NULL: no call. Use it to stop what would keep a process from
- * ending. It runs in the thread that ends the job. Do not wait in it for long. */
+/* Calls `action` once before the job aborts, on the thread that aborts it; NULL: no call. Use it to stop work that
+ * would keep the process alive. It must not block for long. */
 void job_before_abort(void (*action)(void));
 
 /* note: explained-end
- * The end of a process is explained if the process has printed an error, or has reached the regular end of its work.
- * From outside, an unexplained end looks the same, because a library may call exit(0) or exit(1). So the process tells
- * its parent (train/guard/supervise.c): job_end_is_explained() calls `action`, in any thread, also in a signal handler.
- * It may be called more than once. */
+ * A process's exit is explained if the process has printed an error or has finished its work. The exit status does not
+ * show this, because a library may call exit(0) or exit(1). So the process reports it to its parent
+ * (train/guard/supervise.c): job_end_is_explained() calls `action`, on any thread, also in a signal handler, and
+ * perhaps more than once. */
 void job_on_explained_end(void (*action)(void));
 void job_end_is_explained(void);
 
@@ -64,8 +61,8 @@ _Noreturn void fault_at(const char *file, int line, const char *format, ...) __a
 #define FAULT(...) fault_at(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(condition, ...) ((condition) ? (void)0 : fault_at(__FILE__, __LINE__, __VA_ARGS__))
 
-/* The two parts of a fault, for callers that must do something between them: print the line, without (FILE:LINE); end
- * all ranks. */
+/* The two halves of a fault, for callers that must act between them. The first prints the line, without (FILE:LINE);
+ * the second ends all ranks. */
 void job_say_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 _Noreturn void job_abort(int status);
 

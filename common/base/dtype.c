@@ -40,8 +40,8 @@ static inline uint32_t f16_bits(float x)
 static inline float float_of_f16_bits(uint32_t half)
 {
     const uint32_t sign = (half & 0x8000u) << 16;
-    const uint32_t shifted = (half & 0x7fffu) << 13; /* exponent and mantissa where float32 has them, ... */
-    const float value = float_of(shifted) * 0x1p112f; /* ... the exponent with f16's bias; right for subnormals, too */
+    const uint32_t shifted = (half & 0x7fffu) << 13; /* exponent and mantissa in float32's places */
+    const float value = float_of(shifted) * 0x1p112f; /* corrects the exponent's bias; right for subnormals, too */
     const uint32_t not_finite = shifted | 0x7f800000u;
     return float_of(sign | ((half & 0x7c00u) == 0x7c00u ? not_finite : bits_of(value)));
 }
@@ -84,11 +84,11 @@ static float largest_of_block(const float *x) /* NaN if a number is NaN */
 
 static Int8Block block_from_floats(const float *x)
 {
-    const float largest = largest_of_block(x), to_whole = 0x1.8p23f; /* floats near it are whole numbers */
+    const float largest = largest_of_block(x), round_to_integer = 0x1.8p23f;
     Int8Block block = {.scale = largest < INFINITY ? largest / 127.0f : NAN};
     if (block.scale >= FLT_MIN) /* else the integers stay 0 */
         for (int i = 0; i < INT8_BLOCK; i++)
-            block.integers[i] = (int8_t)((x[i] / block.scale + to_whole) - to_whole);
+            block.integers[i] = (int8_t)((x[i] / block.scale + round_to_integer) - round_to_integer);
     return block;
 }
 

@@ -1,7 +1,6 @@
-/* dtype.h: the types of numbers, and rounded ones in host memory: bf16 (the upper half of a float32), f16 (5 bits of
- * exponent, 10 of mantissa), and blocks of 8-bit integers with a scale. All rounding is to nearest, ties to even. The
- * device chooses by itself how it keeps 16-bit numbers in its own memory.
- */
+/* dtype.h: element types, and conversion between float32 and the narrow types in host memory: bf16 (the upper half of a
+ * float32), f16 (5 bits of exponent, 10 of mantissa), and blocks of 8-bit integers with a scale. All rounding is to
+ * nearest, ties to even. In its own memory, a device may store 16-bit numbers in another format. */
 #ifndef LOCKSTEP_BASE_DTYPE_H
 #define LOCKSTEP_BASE_DTYPE_H
 
@@ -18,8 +17,8 @@ const char *dtype_name(DType dtype);
 
 /* ---- 16-bit floating point in host memory ---- */
 
-/* n numbers from float32 to 16 bits, and back. dtype: DTYPE_BF16 or DTYPE_F16. NaN stays NaN; what is too large for f16
- * becomes infinite. */
+/* Convert n numbers from float32 to 16 bits, and back. dtype: DTYPE_BF16 or DTYPE_F16. NaN stays NaN; a number that is
+ * too large for f16 becomes infinite. */
 void half_from_floats(void *half, const float *x, DType dtype, int64_t n);
 void half_to_floats(float *x, const void *half, DType dtype, int64_t n);
 
@@ -27,14 +26,14 @@ void half_to_floats(float *x, const void *half, DType dtype, int64_t n);
 
 enum { INT8_BLOCK = 16 };
 
-/* An element of DTYPE_INT8_BLOCK: 16 numbers, of which the largest is scale * 127 or scale * -127. */
+/* An element of DTYPE_INT8_BLOCK: 16 numbers. The one with the largest magnitude is scale * 127 or scale * -127. */
 typedef struct Int8Block {
     float scale;
     int8_t integers[INT8_BLOCK]; /* from -127 to 127 */
 } Int8Block;
 
-/* n numbers, a multiple of INT8_BLOCK. Each is off by at most half a scale, or zero where the scale is no normal number.
- * A block with a NaN or an infinite number comes back as NaN. */
+/* Convert n float32 numbers, a multiple of INT8_BLOCK, to blocks, and back. Each is off by at most half a scale. If the
+ * scale would be subnormal, the block becomes zeros. A block with a NaN or an infinity becomes NaN. */
 void int8_from_floats(Int8Block *blocks, const float *x, int64_t n);
 void int8_to_floats(float *x, const Int8Block *blocks, int64_t n);
 
@@ -54,7 +53,7 @@ static inline float float_of(uint32_t bits)
     return x;
 }
 
-/* ---- rounding: the nearest number that the format has, still as a float ---- */
+/* ---- rounding to the nearest number of a format; the result is a float ---- */
 
 static const float F16_LARGEST = 65504.0f;
 static const float F16_SMALLEST_NORMAL = 0x1p-14f;
@@ -64,7 +63,7 @@ static inline float nearest_bf16(float x)
 {
     const uint32_t bits = bits_of(x);
     const uint32_t last_kept_bit = (bits >> 16) & 1;
-    const uint32_t rounded = (bits + 0x7fff + last_kept_bit) & 0xffff0000u; /* a carry reaches the exponent: right */
+    const uint32_t rounded = (bits + 0x7fff + last_kept_bit) & 0xffff0000u; /* a carry into the exponent is right */
     const uint32_t quiet_nan = (bits & 0xffff0000u) | 0x00400000u;
     return float_of(x != x ? quiet_nan : rounded);
 }

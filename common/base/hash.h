@@ -8,7 +8,7 @@
 
 #define FNV1A_START 14695981039346656037u
 
-/* The hash of all data so far, whose hash is `hash`, followed by `bytes` bytes of data. Begin with FNV1A_START. */
+/* Extends `hash`, the hash of the data so far, by `bytes` bytes of data. Begin with FNV1A_START. */
 static inline uint64_t fnv1a(uint64_t hash, const void *data, size_t bytes)
 {
     const unsigned char *byte = data;

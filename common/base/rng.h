@@ -15,8 +15,8 @@ uint64_t rng_below(Rng *rng, uint64_t limit); /* uniform in [0, limit), without 
 float rng_uniform(Rng *rng);                  /* uniform in [0, 1) */
 float rng_normal(Rng *rng);                   /* mean 0, variance 1 (Box-Muller) */
 
-/* Philox4x32-10 (Salmon et al., 2011): four random numbers that depend on key and counter alone, so that any of them
- * can be computed anywhere, in any order, and again. For one key, other counters give independent numbers. */
+/* Philox4x32-10 (Salmon et al., 2011): four random numbers that depend only on key and counter, so they can be computed
+ * anywhere, in any order, and again. Different counters give independent numbers. */
 void rng_philox(uint64_t key, const uint32_t counter[4], uint32_t numbers[4]);
 
 #endif
