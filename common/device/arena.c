@@ -15,8 +15,8 @@ static void add_block(Arena *arena, size_t size)
     CHECK(arena->blocks != NULL, "out of memory for the arena's list of blocks");
     arena->blocks[arena->block_count++] = (ArenaBlock){.memory = device_alloc(size), .size = size};
     arena->held += size;
-    if (arena->held > arena->most_held)
-        arena->most_held = arena->held;
+    if (arena->held > arena->peak_held)
+        arena->peak_held = arena->held;
 }
 
 static void free_blocks(Arena *arena)

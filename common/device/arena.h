@@ -20,7 +20,7 @@ typedef struct Arena {
     size_t used; /* bytes handed out since the last reset */
     size_t peak; /* the largest value of `used` so far */
     size_t held; /* bytes of all blocks */
-    size_t most_held; /* the largest value of `held`; above peak, because the end of a full block stays unused */
+    size_t peak_held; /* the largest value of `held`; above `peak`, because the end of a full block stays unused */
 } Arena;
 
 /* Device memory, aligned to device_alignment(), not cleared. Valid until the next arena_reset(). */

@@ -1,10 +1,10 @@
 /* device.h: one prototype for each kernel that training needs. device_cpu*.c implement them with OpenBLAS and plain
- * loops, backends/gpu/device_cuda*.cu with cuBLAS and CUDA kernels, in the same order; the linker chooses.
+ * loops; backends/gpu/device_cuda*.cu, with cuBLAS and CUDA kernels. The linker chooses. Both keep the order of this
+ * header.
  *
  * Pointers are device memory, owned by the caller, unless a comment says otherwise. Matrices are row-major. The same
  * input gives the same bits: results do not depend on addresses (if tensors are aligned to device_alignment()), and no
- * kernel uses atomics. Any count may be zero. An error of the device is a fault.
- */
+ * kernel uses atomics. Any count may be zero. An error of the device is a fault. */
 #ifndef LOCKSTEP_DEVICE_DEVICE_H
 #define LOCKSTEP_DEVICE_DEVICE_H
 
@@ -12,10 +12,10 @@
 
 /* ---- the device ---- */
 
-/* Call first in main(): may start the program anew, if OpenBLAS does not know this processor. CUDA: does nothing. */
+/* Call first in main(): restarts the program if OpenBLAS does not know this processor. CUDA: does nothing. */
 void device_choose_kernels(char **argv);
 /* Call once, before training. local_rank: this process's number on its host. CUDA: takes device number local_rank %
- * (devices that this process sees), and does not check whether another rank has the same: compare device_identity().
+ * (number of visible devices); to see whether another rank has the same device, compare device_identity().
  * CPU: uses `threads` BLAS threads. */
 void device_init(int local_rank, int threads);
 /* Call in every other thread before it uses the device. (CUDA: each new thread starts with device 0.) */
@@ -42,16 +42,17 @@ void device_event_wait(DeviceEvent *event); /* work that this thread queues late
 /* ---- ranges: which part of training a thread's work belongs to. They nest; names are given as for printf. CUDA: for
  * profilers (NVTX) and for the timeline; if neither is on, a range costs one test. CPU: no effect. ---- */
 void device_range_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
-void device_range_begin_on(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3))); /* CUDA's */
+/* Of the work on this CUDA stream. */
+void device_range_begin_on(void *stream, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void device_range_end(void);
-void device_mark(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a moment */
-/* Call these around a step. While the timeline (base/clock.h) is on, ranges in between are added to it with the GPU's
- * times: when the GPU worked on them. Only begin() and end() wait for the GPU. Timeline off: no effect. */
+void device_mark(const char *format, ...) __attribute__((format(printf, 1, 2))); /* a point in time */
+/* Call these around a step. While the timeline (base/clock.h) is on, it gets the ranges between them, with the times at
+ * which the GPU ran their work. Of these functions only the two below wait for the GPU. Timeline off: no effect. */
 void device_timeline_begin(void);
 void device_timeline_end(void);
 
 /* ---- memory ---- */
-size_t device_alignment(void); /* bytes: tensors begin at its multiples. CPU: 64; CUDA: 256 */
+size_t device_alignment(void); /* bytes: tensors begin at multiples of it. CPU: 64; CUDA: 256 */
 void *device_alloc(size_t bytes); /* zeroed, aligned to device_alignment(); device_free() it */
 void device_free(void *memory); /* waits for this thread's work first; NULL is allowed */
 void device_to_host(void *host, const void *device, size_t bytes); /* both copies are done on return */
@@ -59,19 +60,19 @@ void device_from_host(void *device, const void *host, size_t bytes);
 void device_copy(void *to, const void *from, size_t bytes); /* both device memory, not overlapping */
 void device_zero(void *memory, size_t bytes);
 bool device_owns(const void *memory); /* true: device memory, which the host cannot read. CPU: always false */
-void *device_alloc_host(size_t bytes); /* zeroed host memory with the fastest copies; device_free_host() it */
+void *device_alloc_host(size_t bytes); /* zeroed host memory (CUDA: pinned); device_free_host() it */
 void device_free_host(void *memory);
 
-/* ---- where a kernel puts a gradient ----
+/* ---- where a kernel writes a gradient ----
  * note: first-contribution
  * A tensor's gradient is the sum of one contribution for each use. The first could be added to zeros. But writing and
  * reading zeros costs two passes over memory, and most activations have only one contribution. So the first one is
- * stored with =, and the memory may hold anything before, even NaN. (A kernel that sums terms in place writes zeros
- * first, for example attention on the CPU.) */
+ * stored with =, and the memory may hold anything before, even NaN. A kernel that sums terms in place, such as
+ * attention on the CPU, writes zeros first. */
 typedef struct Gradient {
     float *values; /* NULL: this gradient is not needed */
     bool add;      /* true: +=; false: =, the first contribution */
-    DType dtype;   /* DTYPE_F32. (On a GPU some kernels can set 16 bits: backends/gpu/gradient_dtype.c.) */
+    DType dtype;   /* DTYPE_F32; for some kernels on a GPU perhaps 16 bits: backends/gpu/gradient_dtype.c */
 } Gradient;
 void device_contribute(Gradient to, const float *x, int64_t n); /* x is the contribution */
 
@@ -88,17 +89,17 @@ void device_gelu_forward(float *out, const float *x, int64_t n);
 void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_t n);
 
 /* ---- dropout: to = x / (1 - probability), or 0 with that probability. Backward is the same function, of dout ----
- * x (samples, elements). CUDA: a fault; nothing on a GPU uses it.
+ * x (samples, elements). CUDA: faults, and options_check.c rejects dropout on a GPU.
  *
  * note: dropout-mask
- * Whether an element is dropped depends on these numbers alone: no two elements of a run have the same ones, and they
- * do not depend on which rank has a sample. So N ranks drop what one process drops, a run that goes on from a
- * checkpoint drops what the undisturbed one drops, and backward draws the mask again instead of keeping it. */
+ * Whether an element is dropped depends only on these numbers and on its index. No two elements of a run have the same
+ * ones, and they do not depend on which rank has a sample. So N ranks drop the elements that one process drops, a
+ * resumed run those of an uninterrupted run, and backward recomputes the mask instead of storing it. */
 typedef struct DropoutMask {
     float probability; /* in [0, 1); 0: nothing is dropped */
     uint64_t seed;
     uint32_t step, layer;  /* layer: counts the masks of a forward pass */
-    const int64_t *places; /* (samples), in host memory: where each stands in the step's whole batch, at most 2^32 */
+    const int64_t *places; /* (samples), host memory: index of each in the step's global batch, below 2^32 */
 } DropoutMask;
 void device_dropout(Gradient to, const float *x, const DropoutMask *mask, int64_t samples, int64_t elements);
 
@@ -153,9 +154,9 @@ void device_mse_backward(Gradient dprediction, const float *dloss, const float *
                          int64_t rows, int64_t n);
 
 /* ---- norm and clipping: the results stay on the device, so that the host need not wait for them ---- */
-/* sums[k] = sum of x[i]^2 over block k of x, in float64. A block has SQUARES_BLOCK numbers, the last one may have fewer.
- * So the sums do not depend on who computes them: ranks that hold different blocks of one gradient get the bits that one
- * process gets. A sum is finite exactly if its block is, because float64 can hold the square of every float32. */
+/* sums[k] = sum of x[i]^2 over block k of x, in float64. A block has SQUARES_BLOCK numbers; the last one may have
+ * fewer. So ranks that hold different blocks of one gradient get the bits that one process gets. A sum is finite
+ * exactly if its block is, because float64 can hold the square of every float32. */
 #define SQUARES_BLOCK 1024
 #define squares_blocks(n) (((n) + SQUARES_BLOCK - 1) / SQUARES_BLOCK)
 void device_sum_of_squares(double *sums, const float *x, int64_t n);

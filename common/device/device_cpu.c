@@ -27,9 +27,9 @@ extern void omp_set_num_threads(int threads) __attribute__((weak));
 
 static char description[128] = "cpu";
 
-/* OpenBLAS chooses its kernels from a list of processors while it is loaded. A newer processor gets the kernels that run
- * on every processor, which are several times slower. Only the environment can change this, so the program is started
- * anew. (If that fails, it goes on as it is.) */
+/* OpenBLAS chooses its kernels from a list of processors when it is loaded. A processor newer than this list gets
+ * generic kernels, which are several times slower. Only an environment variable can change the choice, so the program
+ * restarts itself with one. If the restart fails, the program continues with the generic kernels. */
 void device_choose_kernels(char **argv)
 {
     const char *better = NULL;

@@ -36,7 +36,7 @@ int64_t device_attention_saved(int64_t B, int64_t T, int64_t C, int heads)
 
 int64_t device_attention_scratch(int64_t B, int64_t T, int64_t C, int heads)
 {
-    (void)B; /* the same scratch serves one head of one sequence after the other */
+    (void)B; /* all heads of all sequences use the same scratch, one after the other */
     return BLOCK_ROWS * T + rounded_size(T, C, heads); /* the gradient of one block of p, and work space */
 }
 
@@ -65,7 +65,7 @@ static Head head_of(float *workspace, const float *qkv, int64_t T, int64_t C, in
                   .stride = width, .width = width};
 }
 
-/* Turns row t (T numbers) from scores, of which only the first t + 1 are set, into probabilities. */
+/* Turns row t (T numbers) from scores into probabilities. Only its first t + 1 scores are set. */
 static void causal_softmax_row(float *row, int64_t t, int64_t T)
 {
     const int64_t seen = t + 1;
@@ -118,7 +118,7 @@ void device_attention_forward(void *out, float *saved, const float *qkv, int64_t
         }
 }
 
-/* From the gradient of row t of p (in dp) to the gradient of its scores (in dp, too). */
+/* Turns the gradient of row t of p into the gradient of its scores, in place (dp). */
 static void causal_softmax_row_backward(float *dp, const float *p, int64_t t, int64_t end)
 {
     const int64_t seen = t + 1;

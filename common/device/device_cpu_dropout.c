@@ -1,8 +1,8 @@
-/* device_cpu_dropout.c: dropout, with masks that are computed, and not stored. */
+/* device_cpu_dropout.c: dropout; its masks are computed, not stored. */
 #include "base/rng.h"
 #include "device/device.h"
 
-/* A factor and no branch, so that NaN stays NaN: 0 times NaN is NaN, and --on-nan sees it. */
+/* Multiplies instead of branching, so that a dropped NaN stays NaN and --on-nan sees it. */
 void device_dropout(Gradient to, const float *x, const DropoutMask *mask, int64_t samples, int64_t elements)
 {
     const uint32_t dropped_below = (uint32_t)((double)mask->probability * 0x1p32);

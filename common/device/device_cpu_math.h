@@ -70,7 +70,7 @@ static inline float dot_of(const float *x, const float *y, int64_t n)
     return sum_of_lanes(lane);
 }
 
-/* The largest of n > 0 numbers. (The order of comparisons does not matter, so the compiler may choose it.) */
+/* The largest of n > 0 numbers. The compiler may reorder the comparisons: the result stays the same. */
 static inline float max_of(const float *x, int64_t n)
 {
     float largest = x[0];
@@ -109,7 +109,7 @@ static inline float exp_of(float x)
 /* ---- BLAS ---- */
 
 /* c (m, n) = alpha * a b + beta * c, with a (m, k) or its transpose, b (k, n) or its transpose. If beta = 0, c may
- * hold anything before. stride: numbers from one row to the next, as the matrix is stored. */
+ * hold anything before. stride: numbers from one stored row to the next. */
 static inline void matmul(float *c, int64_t c_stride, float alpha, const float *a, int64_t a_stride,
                           CBLAS_TRANSPOSE a_transposed, const float *b, int64_t b_stride,
                           CBLAS_TRANSPOSE b_transposed, float beta, int64_t m, int64_t n, int64_t k)
@@ -117,7 +117,7 @@ static inline void matmul(float *c, int64_t c_stride, float alpha, const float *
     if (m == 0 || n == 0)
         return;
     for (int64_t row = 0; row < m && k == 0 && beta == 0; row++)
-        memset(c + row * c_stride, 0, (size_t)n * sizeof *c); /* a sum of nothing */
+        memset(c + row * c_stride, 0, (size_t)n * sizeof *c); /* an empty sum */
     if (k == 0)
         return; /* BLAS refuses strides of 0 */
     cblas_sgemm(CblasRowMajor, a_transposed, b_transposed, (int)m, (int)n, (int)k, alpha, a, (int)a_stride, b,
@@ -125,10 +125,10 @@ static inline void matmul(float *c, int64_t c_stride, float alpha, const float *
 }
 
 /* ---- products of rounded numbers: device_cpu_rounded.c, or another file that is linked in its place ----
- * That file also has device_rounded_bytes() and device_store_rounded(), and so chooses how they are stored. */
+ * That file also defines device_rounded_bytes() and device_store_rounded(), so it chooses the format in memory. */
 
 /* c (m, n) = a b, or c += a b if `add`. a (m, k) and b (k, n) are rounded to `precision` and stored row by row;
- * transposed: what is stored is the transpose. */
+ * transposed: the matrix is stored as its transpose. */
 void rounded_product(float *c, const void *a, bool a_transposed, const void *b, bool b_transposed, bool add, int64_t m,
                      int64_t n, int64_t k, DType precision);
 /* sum += the n rounded numbers from number `first` on. */

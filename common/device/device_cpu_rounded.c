@@ -1,7 +1,6 @@
 /* device_cpu_rounded.c: rounded numbers and their products on the CPU, emulated: a float holds the rounded value, and
- * OpenBLAS multiplies floats. The product of two bf16 or f16 numbers is exact in float32, so the operands are the ones
- * that a processor with 16-bit instructions would read. (backends/onednn/rounded_onednn.c uses such instructions.)
- */
+ * OpenBLAS multiplies floats. The product of two bf16 or f16 numbers is exact in float32, so these are the products
+ * that 16-bit instructions would compute. backends/onednn/rounded_onednn.c uses such instructions. */
 #include "device/device_cpu_math.h"
 
 size_t device_rounded_bytes(DType precision, int64_t n)

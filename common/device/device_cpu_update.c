@@ -5,7 +5,7 @@
 
 /* ---- losses ---- */
 
-/* The sum of exp(x[i] - largest), as sum_of() adds, but without storing the terms in memory. */
+/* The sum of exp(x[i] - largest), in the order of sum_of(), without storing the terms. */
 static float sum_of_exp(const float *x, float largest, int64_t n)
 {
     float lane[LANES] = {0};
@@ -155,7 +155,8 @@ void device_adamw(const DeviceUpdate *update, float *m, float *v, float lr, floa
 
 /* ---- accuracy ---- */
 
-/* If several logits are largest, the first one is the answer. A row with a NaN is wrong: no comparison holds. */
+/* If several logits are the largest, the prediction is the first of them. A row with a NaN counts as wrong, because no
+ * comparison holds. */
 static bool row_is_correct(const float *x, int64_t target, int64_t V)
 {
     bool correct = x[target] <= x[target];
@@ -174,7 +175,7 @@ int64_t device_count_correct(const float *logits, const int32_t *targets, int64_
     return correct;
 }
 
-/* ---- what device_cpu_rounded.c needs ---- */
+/* ---- for device_cpu_rounded.c ---- */
 
 void device_accumulate(float *out, const float *x, int64_t n)
 {

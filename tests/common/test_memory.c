@@ -121,7 +121,7 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
         assert_int_equal(arena.used, arena.peak);
         /* In the first round: the two large pieces, and two blocks of 1 MiB, which the small ones do not fill. */
         assert_int_equal(arena.held, round == 0 ? 5000000 + (2 << 20) : arena.peak);
-        assert_int_equal(arena.most_held, 5000000 + (2 << 20));
+        assert_int_equal(arena.peak_held, 5000000 + (2 << 20));
         arena_reset(&arena);
         assert_int_equal(arena.used, 0);
     }

@@ -164,7 +164,7 @@ static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, c
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
     summary_add_number(memory, "gradients_mb", (double)(held.gradients + held.buffers) / 1e6);
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
-    const size_t activations = replica->tape.arena.most_held + replica->tape.block_arena.most_held;
+    const size_t activations = replica->tape.arena.peak_held + replica->tape.block_arena.peak_held;
     summary_add_number(memory, "activations_mb", (double)activations / 1e6);
     summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
 }
