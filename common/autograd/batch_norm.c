@@ -55,8 +55,9 @@ static void own_statistics(double *own, const float *x, int64_t rows, int64_t C)
 }
 
 /* note: combined-statistics
- * Adds the statistics of more rows. The mean of the ranks' variances would be too small: it lacks how far the ranks'
- * means lie apart. And each rank counts by its number of rows. Source: Chan, Golub and LeVeque, 1979. */
+ * Adds the statistics of more rows. The mean of the ranks' variances would be wrong: it ignores the distance between
+ * the ranks' means, so it is too small, and it ignores how many rows each rank has. Source: Chan, Golub and LeVeque,
+ * 1979. */
 static void add_statistics(double *total, const double *part, int64_t C)
 {
     const double before = total[0], more = part[0], all = before + more;
@@ -68,7 +69,8 @@ static void add_statistics(double *total, const double *part, int64_t C)
     total[0] = all;
 }
 
-/* Of the rows of all ranks, added in rank order, so that every rank has the same bits. Free it. */
+/* The statistics of all ranks' rows, added in rank order, so that every rank has the same bits. The caller frees them.
+ */
 static double *statistics(const float *x, int64_t rows, int64_t C, const RankGather *ranks)
 {
     double *own = new_statistics(C, 1);
@@ -84,7 +86,7 @@ static double *statistics(const float *x, int64_t rows, int64_t C, const RankGat
     return total;
 }
 
-/* The running variance takes the unbiased one, divided by one row less, as in PyTorch. */
+/* The running variance is computed from unbiased ones, divided by rows - 1, as in PyTorch. */
 static void move_running(const RunningStatistics *running, const double *total, int64_t C)
 {
     float *mean = running->mean->tensor.data, *var = running->var->tensor.data;
@@ -98,7 +100,7 @@ static void move_running(const RunningStatistics *running, const double *total, 
 
 /* ---- the operation. saved[0]: C means, C times 1 / sqrt(variance + eps), and the number of rows; saved[1]: ranks ---- */
 
-/* Of this rank's rows: C sums of dout, C sums of dout * h, with h = (x - mean) * rstd. */
+/* own (2 C) = sums over this rank's rows: C sums of dout, then C sums of dout * h, with h = (x - mean) * rstd. */
 static void own_sums(double *own, const float *dout, const float *x, const double *mean, int64_t rows, int64_t C)
 {
     const double *rstd = mean + C;
@@ -109,7 +111,7 @@ static void own_sums(double *own, const float *dout, const float *x, const doubl
         }
 }
 
-/* All ranks' `own` (count), added in rank order. Free it. */
+/* The sum over ranks of `own` (count), added in rank order. The caller frees it. */
 static double *sum_over_ranks(const double *own, int64_t count, const RankGather *ranks)
 {
     const int parts = ranks != NULL ? ranks->ranks : 1;
@@ -144,7 +146,7 @@ static void contribute_input(Gradient dx, const float *dout, const float *x, con
  * The loss of every rank depends on this rank's rows, because they are in the statistics:
  *   dx = weight * rstd * (dout - (sum of dout) / n - h * (sum of dout * h) / n)
  * n and both sums are over the rows of ALL ranks: the second collective. dweight = sum of dout * h and dbias = sum of
- * dout are over this rank's own rows, because DDP will add them up as it adds all gradients. */
+ * dout are over this rank's own rows, because DDP adds them up like all gradients. */
 static void batch_norm_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
@@ -176,16 +178,17 @@ static bool are_finite(const double *values, int64_t count)
     return true;
 }
 
-/* Means and 1 / sqrt(variance + eps) into `saved`, from the rows of this pass or, in evaluation, the running ones. */
+/* Writes C means and C times 1 / sqrt(variance + eps) to `saved`: of the rows of this pass or, in evaluation, the
+ * running ones. */
 static void choose_statistics(const Tape *tape, const Tensor *x, const RunningStatistics *running,
                               const RankGather *ranks, double *saved)
 {
     const int64_t rows = tensor_rows(x), C = tensor_last(x);
     const float *running_mean = running->mean->tensor.data, *running_var = running->var->tensor.data;
     double *total = tape->recording ? statistics(x->data, rows, C, ranks) : NULL;
-    CHECK(total == NULL || total[0] != 1, "batch normalization of a single sample, which has no variance: take a "
-          "--batch-size that does not leave %s, also at the end of an epoch", ranks != NULL
-          ? "all ranks together a single one" : "a rank a single one, or on several ranks --norm sync-batch");
+    CHECK(total == NULL || total[0] != 1, "batch normalization of a single sample, which has no variance: choose a "
+          "--batch-size that leaves %s, also at the end of an epoch", ranks != NULL
+          ? "all ranks together more than one" : "each rank more than one, or on several ranks --norm sync-batch");
     for (int64_t c = 0; c < C; c++) {
         const bool of_rows = total != NULL && total[0] > 0;
         const double var = of_rows ? total[1 + C + c] / total[0] : (double)running_var[c];
@@ -193,7 +196,7 @@ static void choose_statistics(const Tape *tape, const Tensor *x, const RunningSt
         saved[C + c] = 1 / sqrt(var + EPS);
     }
     saved[2 * C] = total != NULL ? total[0] : 0;
-    if (total != NULL && total[0] > 0 && are_finite(total, 1 + 2 * C)) /* else --on-nan decides about this step */
+    if (total != NULL && total[0] > 0 && are_finite(total, 1 + 2 * C)) /* else --on-nan handles this step */
         move_running(running, total, C);
     free(total);
 }

@@ -1,13 +1,13 @@
-/* batch_norm.h: batch normalization, and what its statistics need of other ranks. On the CPU only.
+/* batch_norm.h: batch normalization, with the statistics of one rank or of all. On the CPU only.
  *
- * Source: Ioffe and Szegedy, 2015; eps 1e-5 and momentum 0.1 as in torch.nn.BatchNorm1d.
- */
+ * Source: Ioffe and Szegedy, 2015; eps 1e-5 and momentum 0.1 as in torch.nn.BatchNorm1d. */
 #ifndef LOCKSTEP_AUTOGRAD_BATCH_NORM_H
 #define LOCKSTEP_AUTOGRAD_BATCH_NORM_H
 
 #include "autograd/tape.h"
 
-/* How an operation hears of other ranks; autograd/ knows no process group (ddp/sync_batch_norm.h makes one of these). */
+/* Gathers numbers from all ranks for an operation: autograd/ knows no process group, so ddp/sync_batch_norm.h makes it.
+ */
 typedef struct RankGather {
     int ranks;
     /* all (ranks * count) = every rank's own (count), in rank order. Collective. */
@@ -31,10 +31,10 @@ BatchNorm batch_norm_create(ParameterList *parameters, const char *name, int64_t
 
 /* x (rows, C) -> (rows, C) = (x - mean) / sqrt(variance + eps) * weight + bias, for each of the C columns; weight and
  * bias (C).
- * While the tape records, mean and variance are those of the rows of all ranks together (`ranks` NULL: of this process's
- * own), and the running ones move towards them: one collective here, one in backward, also on a rank without rows.
- * Otherwise they are the running ones. `ranks` must stay valid until backward has run. Faults if the statistics are of
- * a single row, which has no variance. */
+ * While the tape records, mean and variance are those of all ranks' rows (`ranks` NULL: of this process's rows), and
+ * the running ones move towards them. This takes one collective here and one in backward, also on a rank without rows.
+ * Otherwise mean and variance are the running ones. `ranks` must stay valid until backward has run. Faults if there is
+ * only one row, which has no variance. */
 Tensor *op_batch_norm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const RunningStatistics *running,
                       const RankGather *ranks);
 

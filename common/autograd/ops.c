@@ -25,11 +25,13 @@ static const float *floats_of(const Tensor *x, const char *operation)
 }
 
 /* ---- linear: out = x weight^T + bias ----
- * saved[0]: x as an operand (rounding.h). Backward looks the weight's up again: stage 5 may have moved it. */
+ * saved[0]: x as an operand (rounding.h). Backward asks for the weight's operand again, because stage 5 may have moved
+ * it. */
 
 /* note: contribution
- * The kernel writes this use's contributions to the gradients of x, weight and bias where tape_gradient() says. The
- * weight's place is memory of the stage: from stage 2 on a slice of a bucket. */
+ * The kernel writes this use's contributions to the gradients of x, weight and bias, into the memory that
+ * tape_gradient() returns. The memory of the weight's gradient belongs to the stage: from stage 2 on it is a slice of a
+ * bucket. */
 static void linear_backward(Tape *tape, Node *node)
 {
     Tensor *x = node->inputs[0], *weight = node->inputs[1], *bias = node->inputs[2];
@@ -99,9 +101,9 @@ Tensor *op_gelu(Tape *tape, Tensor *x)
 /* ---- add: out = a + b ---- */
 
 /* note: moved-gradient
- * forward: out = a + b, so da = dout and db = dout. All operations that read out stand later on the tape, so their
+ * forward: out = a + b, so da = dout and db = dout. All operations that read out are later on the tape, so their
  * backward functions have run, and this is the last read of dout. So if it is a's first contribution, a takes over
- * dout's memory instead of copying it. (Not if a outlives that memory.) */
+ * dout's memory instead of copying it, unless a outlives that memory. */
 static void add_backward(Tape *tape, Node *node)
 {
     Tensor *a = node->inputs[0], *b = node->inputs[1], *out = node->output;
@@ -119,7 +121,7 @@ static void check_same_shape(const Tensor *a, const Tensor *b)
     char shape_a[80], shape_b[80];
     tensor_describe(a, shape_a, sizeof shape_a);
     tensor_describe(b, shape_b, sizeof shape_b);
-    CHECK(strcmp(shape_a, shape_b) == 0, "add: %s and %s do not fit", shape_a, shape_b);
+    CHECK(strcmp(shape_a, shape_b) == 0, "add: %s and %s differ", shape_a, shape_b);
 }
 
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
@@ -131,7 +133,7 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b)
     return out;
 }
 
-/* ---- dropout: out = x * mask / (1 - probability); the mask is drawn again in backward ---- */
+/* ---- dropout: out = x * mask / (1 - probability); backward recomputes the mask ---- */
 
 static void drop(Gradient to, const float *x, const Tape *tape, uint32_t layer, const Tensor *shape)
 {
@@ -150,7 +152,7 @@ Tensor *op_dropout(Tape *tape, Tensor *x)
 {
     if (!tape->recording || tape->dropout.probability <= 0)
         return x;
-    CHECK(tape->dropout.places != NULL, "dropout: which samples are they? Set tape->dropout.places before forward");
+    CHECK(tape->dropout.places != NULL, "dropout: tape->dropout.places is NULL: set it before forward");
     Tensor *out = same_shape(tape, x, x->requires_grad);
     drop((Gradient){.values = out->data}, floats_of(x, "dropout"), tape, tape->dropout.layer, x);
     Node *node = tape_record(tape, "dropout", dropout_backward, out, x, NULL, NULL);
@@ -192,7 +194,8 @@ Tensor *op_layernorm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias)
 
 /* ---- embedding: out[b][t] = token_table[tokens[b][t]] + position_table[t] ---- */
 
-/* Rows of tokens that do not occur get no contribution. So a table that is no parameter gets its zeros here. */
+/* Rows of tokens that do not occur get no contribution. So if the table is not a parameter, its gradient is zeroed
+ * here. */
 static float *table_gradient(Tape *tape, Tensor *table)
 {
     const Gradient gradient = tape_gradient(tape, table);
@@ -242,7 +245,7 @@ static void attention_backward(Tape *tape, Node *node)
 Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
 {
     CHECK(qkv->ndim == 3 && qkv->shape[2] % (3 * heads) == 0,
-          "attention: rows of %lld are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
+          "attention: rows of %lld numbers are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
     Tensor *out = tape_rounded_tensor(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
     float *saved = tape_floats(tape, device_attention_saved(B, T, C, heads));

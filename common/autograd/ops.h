@@ -10,15 +10,15 @@
 #include "autograd/tape.h"
 
 /* x (rows, in) -> (rows, out) = x weight^T + bias. weight (out, in) as in torch.nn.Linear; bias (out) or NULL.
- * Under tape->precision bf16 or f16, both factors are rounded first: rounding.h. */
+ * Under tape->precision bf16 or f16, both operands are rounded first: rounding.h. */
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias);
 
 Tensor *op_relu(Tape *tape, Tensor *x);             /* max(x, 0) */
 Tensor *op_gelu(Tape *tape, Tensor *x);             /* GPT-2's tanh form (Hendrycks and Gimpel, 2016) */
 Tensor *op_add(Tape *tape, Tensor *a, Tensor *b);   /* same shapes: the residual connection */
 
-/* x (samples, ...) -> the same shape: drops elements by tape->dropout (device.h), and divides the others by the
- * probability to stay. Returns x itself if nothing is to be dropped, or if the tape does not record (evaluation).
+/* x (samples, ...) -> the same shape: drops elements by tape->dropout (device.h), and divides the others by
+ * 1 - probability. Returns x itself if nothing is to be dropped, or if the tape does not record (evaluation).
  * Source: Srivastava et al., 2014. */
 Tensor *op_dropout(Tape *tape, Tensor *x);
 

@@ -77,24 +77,24 @@ const void *rounded_gradient(Tape *tape, Tensor *out)
     return out->grad;
 }
 
-static bool copy_is_right(const Parameter *parameter)
+static bool copy_matches(const Parameter *parameter)
 {
     const size_t bytes = kept_bytes(parameter);
-    void *anew = device_alloc(bytes), *kept_on_host = alloc_or_fault(bytes), *anew_on_host = alloc_or_fault(bytes);
-    device_store_rounded(anew, parameter->tensor.data, parameter->rounded.dtype, tensor_count(&parameter->tensor));
-    device_to_host(anew_on_host, anew, bytes);
+    void *fresh = device_alloc(bytes), *kept_on_host = alloc_or_fault(bytes), *fresh_on_host = alloc_or_fault(bytes);
+    device_store_rounded(fresh, parameter->tensor.data, parameter->rounded.dtype, tensor_count(&parameter->tensor));
+    device_to_host(fresh_on_host, fresh, bytes);
     device_to_host(kept_on_host, parameter->rounded.values, bytes);
-    const bool right = memcmp(anew_on_host, kept_on_host, bytes) == 0;
-    device_free(anew);
-    free(anew_on_host);
+    const bool equal = memcmp(fresh_on_host, kept_on_host, bytes) == 0;
+    device_free(fresh);
+    free(fresh_on_host);
     free(kept_on_host);
-    return right;
+    return equal;
 }
 
 const Parameter *parameters_find_stale(const ParameterList *list)
 {
     for (int i = 0; i < list->count; i++)
-        if (is_up_to_date(list->items[i]) && !copy_is_right(list->items[i]))
+        if (is_up_to_date(list->items[i]) && !copy_matches(list->items[i]))
             return list->items[i];
     return NULL;
 }

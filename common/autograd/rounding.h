@@ -25,8 +25,8 @@ const void *rounded_gradient(Tape *tape, Tensor *out);
 /* Frees the parameter's copy. The next product makes a new one. */
 void parameter_drop_copy(Parameter *parameter);
 
-/* bf16 or f16 if nothing but matrix products has read the parameter, rounded to this type. Else float32. Reads count
- * from the parameter's start, or from the last parameter_forget_reads(). */
+/* The dtype in which operations have read the parameter since it was made, or since the last parameter_forget_reads():
+ * bf16 or f16 if only matrix products have read it, rounded to that type; else float32. */
 DType parameter_read_as(const Parameter *parameter);
 void parameter_forget_reads(Parameter *parameter);
 

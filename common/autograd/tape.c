@@ -138,7 +138,7 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
         return (Gradient){.values = NULL};
     if (tensor->grad == NULL && tensor->parameter != NULL && tape->listener.gradient_needed != NULL)
         tape->listener.gradient_needed(tape->listener.self, tensor->parameter);
-    CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution came");
+    CHECK(tensor->grad_dtype == DTYPE_F32, "a gradient was rounded before its last contribution");
     const bool first = tensor->grad == NULL;
     CHECK(!first || tensor->parameter == NULL, "parameter %s has no memory for its gradient: ddp_create() must "
           "give it some (stage 5: or listen to gradient_needed)", tensor->parameter->name);
@@ -154,8 +154,8 @@ Gradient tape_gradient(Tape *tape, Tensor *tensor)
 /* note: gradient-ready
  * A parameter's gradient is complete when backward has passed every node that used the parameter, whether the node
  * contributed or was skipped. Do not send it earlier. If it is reduced after the first of two contributions, the result
- * depends on timing: equally wrong on every rank, which only --verify finds; different on each rank; or correct by luck
- * (notes/tape.md). */
+ * depends on timing. It may be equally wrong on every rank, which only --verify finds, or different on each rank, or
+ * correct by luck (notes/tape.md). */
 static void count_down(Tape *tape, Tensor *input, bool contributed)
 {
     Parameter *parameter = input->parameter;
@@ -178,11 +178,11 @@ static void count_down_inputs(Tape *tape, const Node *node, bool contributed)
     for (int i = 0; i < NODE_MAX_INPUTS; i++)
         if (node->inputs[i] != NULL)
             count_down(tape, node->inputs[i], contributed);
-    for (int i = 0; i < node->parameter_count; i++) /* of a block that the loss does not depend on */
+    for (int i = 0; i < node->parameter_count; i++) /* a block that the loss does not depend on */
         count_down(tape, &tape->block_parameters[node->first_parameter + i]->tensor, contributed);
 }
 
-/* Named after the operation and its first parameter, which says where in the model the operation stands. */
+/* Names the range after the operation and its first parameter, which shows where in the model the operation stands. */
 static void begin_range(const Node *node)
 {
     const Parameter *parameter = NULL;
@@ -211,7 +211,7 @@ void tape_backward(Tape *tape, Tensor *loss, float seed)
         bool contributes = node->output->grad != NULL; /* false: the loss does not depend on this node */
         if (contributes && node->forward != NULL) {
             node->backward(tape, node);
-            i = tape->count; /* on to the last one of the nodes that have taken its place */
+            i = tape->count; /* continue with the last of the nodes that have replaced it */
             continue;
         }
         if (contributes) {

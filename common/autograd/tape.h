@@ -5,11 +5,12 @@
  *   loss = op_...(tape, ...);                each operation (ops.h) computes at once and appends a Node
  *   tape_backward(tape, loss, seed);         runs the nodes' backward functions, last to first
  *
- * While backward runs, the tape raises the gradient-ready event: once per parameter and backward pass, right
- * after its LAST contribution. For a weight that is used twice (GPT's tied embedding) that is once, after the
- * second. DDP listens to this event; the tape itself knows nothing of DDP.
- * Two more events are for what is not always in memory (stage 5): parameters-needed, right before an operation reads
- * weights, forward or backward; and gradient-needed, before a contribution to a parameter's gradient without memory.
+ * While backward runs, the tape raises the gradient-ready event once per parameter, right after the LAST contribution
+ * to its gradient. For a weight that is used twice (GPT's tied embedding), that is after the second. DDP listens to
+ * this event; the tape knows nothing of DDP.
+ * Two more events serve stage 5, which does not always hold all weights and gradients in memory: parameters-needed,
+ * right before an operation reads weights (in forward or backward), and gradient-needed, before a contribution to a
+ * parameter's gradient that has no memory.
  *
  * All activations, their gradients and the nodes belong to the tape and live until the next tape_begin().
  */
@@ -34,20 +35,21 @@ struct Node {
     const void *saved[3];   /* what forward keeps for backward; each operation says what */
     const int32_t *indices; /* tokens or targets, where the operation has them */
     int heads;              /* attention only */
-    uint32_t layer;         /* dropout: of its mask; a block: of its first one */
-    /* A block that is computed again (recompute.c): */
+    uint32_t layer;         /* dropout: number of its mask; block: of its first mask */
+    /* Only for a block that backward recomputes (recompute.c): */
     TapeBlock forward; /* NULL: the node is an operation */
     const void *what;
     int first_parameter, parameter_count; /* in Tape.block_parameters */
 };
 
-/* Who hears the tape's events. NULL: the listener does not want to hear this one. */
+/* The functions that handle the tape's events. NULL: ignore this event. */
 typedef struct TapeListener {
     void *self; /* passed to all three; not owned */
     void (*gradient_ready)(void *self, Parameter *parameter);
-    void (*gradient_needed)(void *self, Parameter *parameter); /* must place tensor.grad, zeroed */
-    void (*parameters_needed)(void *self, Parameter *const *parameters, int count); /* must place tensor.data of all
-                                                                                     * parameters of one operation */
+    /* Must point tensor.grad to zeroed memory. */
+    void (*gradient_needed)(void *self, Parameter *parameter);
+    /* Must point tensor.data of all these, the parameters of one operation, to their values. */
+    void (*parameters_needed)(void *self, Parameter *const *parameters, int count);
 } TapeListener;
 
 struct Tape {
@@ -59,14 +61,14 @@ struct Tape {
     bool recording;  /* false: evaluation, nothing is kept for backward */
     const Node *running; /* the node whose backward function runs; else NULL */
     DType precision; /* of matrix products (rounding.h): DTYPE_F32, _BF16 or _F16 */
-    bool recompute; /* tape_block() keeps nothing but the block's result */
+    bool recompute; /* tape_block() keeps only the block's result */
     bool in_block;  /* a block is being computed, or backward is in one */
     int block_begin, tensors_before_block; /* where its nodes and tensors begin */
     Arena block_arena;            /* its activations */
     Parameter **block_parameters; /* used in the blocks of this recording; owned (the list) */
     int block_parameter_count, block_parameter_capacity;
-    DropoutMask dropout; /* of op_dropout(), to be set before forward and kept until backward is over; but tape_begin()
-                          * sets the layer to 0, and op_dropout() counts it up */
+    DropoutMask dropout; /* for op_dropout(): set it before forward, keep it until backward ends. Only the tape sets
+                          * `layer`: tape_begin() to 0, each op_dropout() to the next number */
     TapeListener listener; /* set it with tape_listen() */
 };
 
@@ -74,8 +76,8 @@ struct Tape {
 void tape_begin(Tape *tape, bool recording);
 void tape_free(Tape *tape);
 
-/* From now on `listener` hears the tape's events, and the one before no longer does. Returns the one before, so that a
- * listener can pass events on to it. (TapeListener){0}: nobody listens, as at first. */
+/* Replaces the listener, and returns the previous one, so that the new one can forward events to it. At first, and
+ * after (TapeListener){0}, all events are ignored. */
 TapeListener tape_listen(Tape *tape, TapeListener listener);
 
 /* A new float32 activation; its data is not cleared. */
@@ -101,16 +103,16 @@ Node *tape_record(Tape *tape, const char *name, void (*backward)(Tape *, Node *)
  * parameter's gradient is zeroed before, so all contributions are added; if it has no memory, gradient-needed provides
  * it. Each call must be followed by exactly one contribution, in call order, because two inputs may be one tensor. */
 Gradient tape_gradient(Tape *tape, Tensor *tensor);
-/* The dtype of an activation's gradient, chosen at its first contribution: float32 (gradient_dtype.c). A GPU has
- * another version of this function. */
+/* The dtype of an activation's gradient, chosen at its first contribution. gradient_dtype.c always chooses float32;
+ * backends/gpu/ replaces that file. */
 DType gradient_dtype(const Tape *tape, const Tensor *tensor);
 
-/* Returns forward(tape, x, what), which has x's shape. If the tape recomputes, nothing is kept of it but the result;
- * backward computes it again, with the same bits. `what` must stay valid until then. */
+/* Returns forward(tape, x, what), which has x's shape. If the tape recomputes, it keeps only this result, and backward
+ * computes the rest again, with the same bits. `what` must stay valid until then. */
 Tensor *tape_block(Tape *tape, Tensor *x, TapeBlock forward, const void *what);
-/* Frees the activations of the block that was computed, and the gradients of these. */
+/* Frees the activations of the current block, and their gradients. */
 void tape_close_block(Tape *tape);
-/* The arena of what is computed now. */
+/* The arena for new activations: that of the current block, if there is one, else the tape's. */
 Arena *tape_arena(Tape *tape);
 
 /* Adds the gradient of (seed * loss) to the gradient of every parameter that the loss depends on. loss: one element.

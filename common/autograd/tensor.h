@@ -22,8 +22,8 @@ typedef struct Tensor {
     void *data;
     void *grad;                  /* same shape; NULL until backward adds to it. A parameter's: set by DDP */
     DType grad_dtype;            /* of grad: float32, unless gradient_dtype() (tape.h) chose another one */
-    bool in_block, grad_in_block; /* tape: its data, its grad lie in memory of a block that is computed again */
-    int uses;                    /* tape: operations that read it, less those that backward has passed */
+    bool in_block, grad_in_block; /* tape: data, grad lie in the memory of a recomputed block */
+    int uses;                    /* tape: operations that read it, minus those that backward has passed */
     bool reached;                /* tape: in tape_mark_used(), the loss depends on it */
     struct Parameter *parameter; /* set if this tensor is a parameter's value, else NULL */
 } Tensor;
@@ -50,13 +50,13 @@ typedef struct Parameter {
     int index;     /* place in the list */
     int layer;     /* the part of the model that it belongs to: parameters that are needed together (stage 5) */
     Tensor tensor; /* value in tensor.data (owned by the list), gradient in tensor.grad (owned by DDP) */
-    size_t gradient_room; /* bytes at tensor.grad, the gap behind the gradient included; 0: no gap is known */
+    size_t gradient_room; /* bytes at tensor.grad, including the gap after the gradient; 0: no gap is known */
     bool is_buffer;    /* not trained, but written by forward: a batch norm's running statistics */
     bool contributed;  /* tape: at least one use has contributed to the gradient in this backward pass */
     bool has_gradient; /* the gradient was completed at least once since parameters_zero_gradients() */
     long version;      /* how often the value has changed */
     long reads;         /* tape_needs(): how often an operation has read the value */
-    long product_reads; /* how often it was a matrix product, which has read a rounded copy */
+    long product_reads; /* how many of these were matrix products, which read the rounded copy */
     RoundedCopy rounded;
 } Parameter;
 
@@ -65,13 +65,13 @@ typedef struct Parameter {
 typedef struct ParameterList {
     Parameter **items;
     int count, capacity;
-    int layers; /* parameters_add() puts the parameter into the last one; a model counts up before each new layer */
+    int layers; /* so far; parameters_add() adds to the last one. A model increments it before each new layer */
 } ParameterList;
 
 /* Registers a float32 parameter of the given shape, zero-filled. The list owns it. */
 Parameter *parameters_add(ParameterList *list, const char *name, int ndim, const int64_t *shape);
 void parameters_free(ParameterList *list);
-/* From now on it is a buffer, which no optimizer updates; it is compared, saved and hashed like any other. */
+/* Makes it a buffer: no optimizer updates it, but it is compared, saved and hashed like any other parameter. */
 void parameter_make_buffer(Parameter *parameter);
 
 int64_t parameters_total(const ParameterList *list); /* elements in all */
@@ -90,11 +90,11 @@ void parameters_place_gradients(ParameterList *list, void *block);
 /* Allocates such a block with device_alloc(), and places the gradients in it. */
 void *parameters_allocate_gradients(ParameterList *list);
 
-/* Frees what parameters_allocate_gradients() gave: the parameters have no gradients then. */
+/* Frees the block of parameters_allocate_gradients(). The parameters then have no gradients. */
 void parameters_free_gradients(ParameterList *list, void *block);
 
-/* grad = 0 and has_gradient = false, for all. Clears the gaps, too: after a step that overflowed they may hold a NaN,
- * which int8 would give to the numbers before them. Call between the optimizer's step and the next forward pass. */
+/* grad = 0 and has_gradient = false, for all. Clears the gaps, too: after an overflow they may hold a NaN, which int8
+ * would spread to the numbers before them. Call between the optimizer's step and the next forward pass. */
 void parameters_zero_gradients(ParameterList *list);
 
 /* Copy all values to or from `values`: host memory, parameters_total() floats, in list order without gaps. */

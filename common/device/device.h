@@ -105,8 +105,8 @@ void device_dropout(Gradient to, const float *x, const DropoutMask *mask, int64_
 
 /* ---- rounded numbers: operands of matrix products (why: autograd/rounding.h) ----
  * The device chooses their format, so pointers to them are void pointers. The CPU emulates bf16 and f16: a float holds
- * the rounded value. CUDA stores 16 bits, which its tensor cores read; so does backends/onednn/ for bf16. Under DTYPE_F32,
- * nothing is rounded. */
+ * the rounded value. CUDA stores 16 bits, which its tensor cores read; so does backends/onednn/ for bf16. Under
+ * DTYPE_F32, nothing is rounded. */
 size_t device_rounded_bytes(DType precision, int64_t n);
 void device_store_rounded(void *rounded, const float *x, DType precision, int64_t n);
 

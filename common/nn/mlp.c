@@ -1,4 +1,4 @@
-/* mlp.c: three linear layers with a GELU (or a ReLU) between them, and perhaps a batch norm before it.
+/* mlp.c: three linear layers with a GELU (or a ReLU) between them, and perhaps a batch norm before each.
  *
  * note: kink
  * GELU is the default because it is smooth. ReLU has a kink at 0: its derivative jumps from 0 to 1. If two runs differ
@@ -30,7 +30,7 @@ static void add_linear(Model *model, int layer, int inputs, int outputs, bool bi
 void mlp_create(Model *model, Rng *rng)
 {
     const MlpSizes *sizes = &model->spec.mlp;
-    const bool has_norms = model->spec.norm != NORM_NONE; /* which would subtract a bias before them again */
+    const bool has_norms = model->spec.norm != NORM_NONE; /* a norm would subtract the bias before it */
     add_linear(model, 0, sizes->inputs, sizes->hidden1, !has_norms, rng);
     if (has_norms)
         model->norms[0] = batch_norm_create(&model->parameters, "bn1", sizes->hidden1);

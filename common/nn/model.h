@@ -22,7 +22,7 @@ typedef struct MlpSizes {
 typedef struct GptSizes {
     int layers, heads, width, context; /* context: the largest T */
     int vocabulary;                    /* number of different tokens */
-    int padded_vocabulary;             /* rows of the embedding: >= vocabulary, because some sizes multiply faster */
+    int padded_vocabulary;             /* rows of the embedding, >= vocabulary: some sizes multiply faster */
 } GptSizes;
 
 typedef struct ModelSpec {
@@ -32,8 +32,8 @@ typedef struct ModelSpec {
     Norm norm; /* of the MLP, before each activation; the GPTs have layer norms */
     MlpSizes mlp; /* valid if kind is MODEL_MLP; else gpt is */
     GptSizes gpt;
-    int skip_layer; /* the GPT's block, or the MLP's layer, that forward leaves out, counted from 1; 0: none. The shapes
-                     * around it must fit: of an MLP's layers only the second has as many inputs as outputs, perhaps */
+    int skip_layer; /* forward skips this block of the GPT or layer of the MLP, counted from 1; 0: none. It must have
+                     * as many outputs as inputs; in an MLP only the second layer can */
 } ModelSpec;
 
 #define GPT_MAX_LAYERS 64
@@ -49,7 +49,7 @@ typedef struct Model {
     ParameterList parameters;
     Parameter *fc_weight[3], *fc_bias[3];                   /* MLP */
     BatchNorm norms[2];                                     /* MLP, if it has any */
-    const RankGather *norm_ranks; /* whose samples their statistics are of; NULL: this process's. Not owned */
+    const RankGather *norm_ranks; /* the ranks that share their statistics; NULL: this process alone. Not owned */
     Parameter *wte, *wpe, *ln_f_weight, *ln_f_bias;         /* GPT; the output layer is wte again (tied) */
     GptBlock blocks[GPT_MAX_LAYERS];
 } Model;
@@ -70,14 +70,14 @@ Tensor *model_forward(Model *model, Tape *tape, void *inputs, int64_t samples, i
 
 /* The loss, SUMMED over samples (MLP) or tokens (GPT). targets: int32 (samples) or (samples, time) for
  * cross-entropy, float (samples, outputs) for MSE. inputs and targets: device memory that stays valid until the
- * next tape_begin(). time is ignored by the MLP. */
+ * next tape_begin(). The MLP ignores time. */
 Tensor *model_loss(Model *model, Tape *tape, void *inputs, void *targets, int64_t samples, int64_t time);
 
 /* "gelu" or "relu"; static, not owned. */
 const char *activation_name(Activation activation);
 
-/* The number of terms in the summed loss of `samples` samples: samples, or samples * time for the GPT. (Masked targets
- * are no terms: dataset_terms() counts without them.) */
+/* The number of terms in the summed loss of `samples` samples: samples, or samples * time for the GPT. It includes
+ * masked targets; dataset_terms() does not. */
 int64_t model_loss_terms(const ModelSpec *spec, int64_t samples, int64_t time);
 
 #endif

@@ -103,7 +103,7 @@ static void test_when_it_drops(void **state)
     tape.dropout.probability = 0;
     assert_ptr_equal(op_dropout(&tape, x), x);
     tape_free(&tape);
-    expect_dies(drop_unknown_samples, NULL, 1, "dropout: which samples are they?");
+    expect_dies(drop_unknown_samples, NULL, 1, "dropout: tape->dropout.places is NULL");
 }
 
 /* ---- masks ---- */

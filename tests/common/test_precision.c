@@ -156,7 +156,7 @@ static void read_operand(void *argument)
 
 static void test_operands_are_for_products(void **state)
 {
-    const char *one_of_two = "float32 [1, 4, 6] and bfloat16 [1, 4, 6] do not fit";
+    const char *one_of_two = "float32 [1, 4, 6] and bfloat16 [1, 4, 6] differ";
     const char *messages[] = {"relu reads float32, not bfloat16",
                               "gelu reads float32, not bfloat16",
                               "add reads float32, not bfloat16",

@@ -133,10 +133,10 @@ static void test_operations_that_do_not_fit(void **state)
         [LINEAR_COLUMNS] = "linear: the input has 3 columns, the weight takes 4",
         [LINEAR_BIAS] = "linear: the bias must have 5 elements",
         [LINEAR_DTYPE] = "linear reads float32 or the tape's precision, not float16",
-        [ADD_SHAPES] = "add: float32 [2, 3] and float32 [3, 2] do not fit",
+        [ADD_SHAPES] = "add: float32 [2, 3] and float32 [3, 2] differ",
         [EMBEDDING_COLUMNS] = "embedding: the two tables have 4 and 3 columns",
         [EMBEDDING_POSITIONS] = "embedding: 6 positions, but the table has only 5",
-        [ATTENTION_HEADS] = "attention: rows of 12 are not query, key and value of 3 heads",
+        [ATTENTION_HEADS] = "attention: rows of 12 numbers are not query, key and value of 3 heads",
         [ATTENTION_DIMENSIONS] = "are not query, key and value of 2 heads",
     };
     normalize_with(3, 3);
@@ -181,7 +181,7 @@ static void test_backward_that_cannot_start(void **state)
     expect_dies(start_from_two_numbers, NULL, 1, "backward starts from one number, not 2");
     expect_dies(start_from_an_untrained_number, NULL, 1, "the loss does not depend on any parameter that is trained");
     expect_dies(leave_out_the_gradients, NULL, 1, "parameter x has no memory for its gradient");
-    expect_dies(add_to_a_rounded_gradient, NULL, 1, "a gradient was rounded before its last contribution came");
+    expect_dies(add_to_a_rounded_gradient, NULL, 1, "a gradient was rounded before its last contribution");
     tape_free(&tape);
     assert_null(tape.nodes); /* it may be used again */
     assert_null(tape.tensors);
