@@ -69,8 +69,7 @@ static void add_statistics(double *total, const double *part, int64_t C)
     total[0] = all;
 }
 
-/* The statistics of all ranks' rows, added in rank order, so that every rank has the same bits. The caller frees them.
- */
+/* Of all ranks' rows, added in rank order, so that every rank has the same bits. The caller frees them. */
 static double *statistics(const float *x, int64_t rows, int64_t C, const RankGather *ranks)
 {
     double *own = new_statistics(C, 1);

@@ -6,8 +6,7 @@
 
 #include "autograd/tape.h"
 
-/* Gathers numbers from all ranks for an operation: autograd/ knows no process group, so ddp/sync_batch_norm.h makes it.
- */
+/* Lets an operation gather numbers from all ranks. ddp/sync_batch_norm.h makes it: autograd/ knows no process group. */
 typedef struct RankGather {
     int ranks;
     /* all (ranks * count) = every rank's own (count), in rank order. Collective. */

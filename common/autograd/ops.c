@@ -245,7 +245,8 @@ static void attention_backward(Tape *tape, Node *node)
 Tensor *op_attention(Tape *tape, Tensor *qkv, int heads)
 {
     CHECK(qkv->ndim == 3 && qkv->shape[2] % (3 * heads) == 0,
-          "attention: rows of %lld numbers are not query, key and value of %d heads", (long long)tensor_last(qkv), heads);
+          "attention: rows of %lld numbers are not query, key and value of %d heads", (long long)tensor_last(qkv),
+          heads);
     int64_t B = qkv->shape[0], T = qkv->shape[1], C = qkv->shape[2] / 3;
     Tensor *out = tape_rounded_tensor(tape, 3, (int64_t[]){B, T, C}, qkv->requires_grad);
     float *saved = tape_floats(tape, device_attention_saved(B, T, C, heads));
