@@ -29,11 +29,11 @@ static const uint64_t MASK_STREAM = 0x71f0c4a95e2b6d38u;
 
 /* A gzip file of zeros unpacks to a thousand times its size, and would fill the memory of every rank. Text and images
  * unpack to two to four times their size. */
-#define MOST_UNPACKED 25                /* times the size of the file */
-#define ANY_UNPACKED ((size_t)64 << 20) /* bytes: this much is always allowed */
+#define MAX_UNPACK_RATIO 25
+#define UNPACK_FREE_BYTES ((size_t)64 << 20) /* up to here, every ratio is allowed */
 
-/* realloc() that faults. (alloc_or_fault() cannot grow a buffer, and a copy at each doubling would need half as much
- * memory again.) */
+/* Like realloc(), but faults. (alloc_or_fault() cannot grow a buffer, and copying it would need both buffers at
+ * once.) */
 static unsigned char *resize_or_fault(unsigned char *bytes, size_t capacity)
 {
     unsigned char *resized = realloc(bytes, capacity);
@@ -54,13 +54,13 @@ static void die_on_read_error(gzFile file, const char *path)
         die("--data: cannot unpack the gzip file: %s; fetch the file again", reason);
 }
 
-/* A run of gunzip that was interrupted leaves an empty file, which is found before the whole one beside it. */
+/* An interrupted gunzip leaves an empty file, which is found before the complete .gz file. */
 static void check_not_empty(const char *path, size_t size)
 {
     char packed[PATH_MAX];
     snprintf(packed, sizeof packed, "%s.gz", path);
     if (size == 0 && access(packed, F_OK) == 0)
-        die("--data: '%s' is empty, but the same with .gz is beside it; remove the empty file", path);
+        die("--data: '%s' is empty, but '%s.gz' exists; remove the empty file", path, path);
 }
 
 unsigned char *read_file_or_die(const char *path, int64_t *size)
@@ -68,7 +68,7 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
     struct stat status;
     bool there = stat(path, &status) == 0;
     if (there && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode))
-        die("--data: '%s' is no regular file: it is read more than once, so a pipe or a device will not do", path);
+        die("--data: '%s' is not a regular file: it is read more than once, so it cannot be a pipe or a device", path);
     gzFile file = there ? gzopen(path, "rb") : NULL;
     if (file == NULL)
         die("--data: cannot read '%s': %s", path, strerror(errno));
@@ -77,9 +77,9 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
     int got;
     while ((got = gzread(file, bytes + used, BYTES_PER_READ)) > 0) {
         used += (size_t)got;
-        if (used > ANY_UNPACKED && used / MOST_UNPACKED > (size_t)status.st_size)
-            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is meant, unpack it "
-                "(gunzip) and give the unpacked file", path, MOST_UNPACKED, (long long)status.st_size);
+        if (used > UNPACK_FREE_BYTES && used / MAX_UNPACK_RATIO > (size_t)status.st_size)
+            die("--data: '%s' unpacks to more than %d times its size of %lld bytes; if that is intended, unpack "
+                "it (gunzip) and give the unpacked file", path, MAX_UNPACK_RATIO, (long long)status.st_size);
         if (used + BYTES_PER_READ > capacity) {
             capacity *= 2;
             bytes = resize_or_fault(bytes, capacity);
@@ -89,7 +89,7 @@ unsigned char *read_file_or_die(const char *path, int64_t *size)
     gzclose(file);
     check_not_empty(path, used);
     *size = (int64_t)used;
-    return resize_or_fault(bytes, used + 1); /* an empty file, too, has memory to free */
+    return resize_or_fault(bytes, used + 1); /* not NULL, also for an empty file */
 }
 
 /* ---- text: a sequence of bytes, each byte a token ---- */
@@ -107,28 +107,29 @@ static void check_text_exists(const char *path)
         die("no text at %s: install the Debian/Ubuntu package jargon-text (if it is installed, this system leaves out "
             "/usr/share/doc), or name a text file with --data", DEFAULT_TEXT);
     snprintf(packed, sizeof packed, "%s.gz", path);
-    die("--data: there is no file '%s'%s; it must be a text file, gzipped or not", path,
-        access(packed, F_OK) == 0 ? ", but the same with .gz is there" : "");
+    if (access(packed, F_OK) == 0)
+        die("--data: there is no file '%s', but '%s' exists", path, packed);
+    die("--data: there is no file '%s'; it must be a text file, gzipped or not", path);
 }
 
 #define OR_BINARY_DATA "; --binary-data trains on its bytes as they are"
 
-/* Any bytes can be trained on, but those of a picture or an archive are rarely meant. Text that is not UTF-8 is
+/* Any bytes can be trained on, but those of a picture or an archive are rarely intended. Text that is not UTF-8 is
  * allowed, because many old texts are in Latin-1. */
 static void check_is_text(const char *path, const unsigned char *text, int64_t length, DatasetSplit split)
 {
     const char *kind = file_kind(text, length);
     if (kind != NULL)
-        die("--data: '%s' is no plain text, but %s" OR_BINARY_DATA, path, kind);
+        die("--data: '%s' is not plain text, but %s" OR_BINARY_DATA, path, kind);
     const unsigned char *zero = memchr(text, '\0', (size_t)length);
     if (zero != NULL)
-        die("--data: '%s' is no plain text: byte %lld is 0, as in binary files, or in UTF-16 (iconv -f UTF-16LE -t "
+        die("--data: '%s' is not plain text: byte %lld is 0, as in binary files, or in UTF-16 (iconv -f UTF-16LE -t "
             "UTF-8 converts it)" OR_BINARY_DATA, path, (long long)(zero - text));
     int64_t at = 0;
     int step = 1;
     while (at < length && (step = utf8_length(text + at, length - at)) > 0)
         at += step;
-    if (step < 0 && split == SPLIT_TRAIN) /* else it would be said twice */
+    if (step < 0 && split == SPLIT_TRAIN) /* so that it is printed once */
         advise("--data: '%s' is not UTF-8 (see byte %lld); it is trained on as it is, but --generate prints '?' for "
                "such bytes (iconv -f LATIN1 -t UTF-8 converts Latin-1)", path, (long long)at);
 }
@@ -260,7 +261,7 @@ void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int
 {
     for (int64_t i = 0; i < count; i++) {
         int64_t index = indices[i];
-        CHECK(index >= 0 && index < dataset->size, "sample %lld asked of a data set of %lld (%s)", (long long)index,
+        CHECK(index >= 0 && index < dataset->size, "sample %lld of a data set of %lld (%s)", (long long)index,
               (long long)dataset->size, dataset->source);
         void *input = (unsigned char *)inputs + (size_t)i * dataset->input_bytes;
         void *target = (unsigned char *)targets + (size_t)i * dataset->target_bytes;
@@ -285,7 +286,7 @@ int64_t dataset_terms(const Dataset *dataset, const void *targets, int64_t sampl
 
 uint32_t dataset_checksum(const Dataset *dataset)
 {
-    const uLong sum = crc32_z(0, dataset->bytes, (size_t)dataset->byte_count); /* a fifth of the time of fnv1a() */
+    const uLong sum = crc32_z(0, dataset->bytes, (size_t)dataset->byte_count); /* five times as fast as fnv1a() */
     return (uint32_t)(dataset->labels != NULL ? crc32_z(sum, dataset->labels, (size_t)dataset->size) : sum);
 }
 

@@ -37,23 +37,23 @@ typedef struct Dataset {
 /* Opens images in MNIST's IDX format, gzipped or not, from `directory` (NULL: where Debian's package
  * dataset-fashion-mnist installs them): train-images-idx3-ubyte and -labels-idx1-, or t10k-... for SPLIT_EVAL (for
  * other names see dataset_image_path()). A pixel p becomes (p/255 - 0.2860) / 0.3530, with Fashion-MNIST's mean and
- * deviation. `inputs` and `classes` are what the model expects: other image sizes, or labels >= classes, end with
- * die(). */
+ * standard deviation. `inputs` and `classes` are what the model expects: other image sizes, or labels >= classes, end
+ * with die(). */
 void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit split, int64_t inputs, int classes);
 
 enum { IMAGE_FILES = 4, IMAGE_NAMES = 4 };
 
-/* Writes to path (PATH_MAX bytes) a name that file 0 .. IMAGE_FILES - 1 of `directory` may have: training images and
- * labels, then those for evaluation. The first of its names 0 .. IMAGE_NAMES - 1 that exists is read: some sites write
- * a dot for the second dash, and each may end in .gz. Returns false if the name is too long. */
+/* Writes to path (PATH_MAX bytes) one of the names that a file of `directory` may have. file: 0 training images, 1
+ * training labels, 2 evaluation images, 3 evaluation labels. name: 0 to IMAGE_NAMES - 1; the first that exists is read.
+ * Some sites write a dot for the second dash, and each name may end in .gz. Returns false if the path is too long. */
 bool dataset_image_path(char *path, const char *directory, int file, int name);
 
 /* Opens a text as bytes from `path`, gzipped or not (NULL: /usr/share/doc/jargon-text/jargon.txt.gz, Debian's package
  * jargon-text). The last tenth is SPLIT_EVAL. A sample is a window of context + 1 bytes: the inputs are its first
  * `context` bytes, the targets its last ones. Training windows follow each other without overlap. In each epoch they
  * start at another place (a shift below `context`, drawn from seed and epoch); evaluation windows never shift. The text
- * must be long enough for two evaluation windows: 10 * (2 * context + 1) bytes. Unless any_bytes, a file that is no
- * plain text (an archive, a picture, a page, UTF-16) ends with die(), which names what it is. */
+ * must be long enough for two evaluation windows: 10 * (2 * context + 1) bytes. Unless any_bytes is set, a file that is
+ * not plain text (an archive, a picture, HTML, UTF-16) ends with die(), which names its format. */
 void dataset_open_text(Dataset *dataset, const char *path, DatasetSplit split, int64_t context, uint64_t seed,
                        bool any_bytes);
 
@@ -62,7 +62,7 @@ void dataset_open_random(Dataset *dataset, int64_t size, int64_t inputs, int64_t
 
 /* Copies samples indices[0..count) to inputs (count * input_bytes) and targets (count * target_bytes), in host memory.
  * epoch (from 0) matters only for training text. Faults if an index is not in [0, size). Which targets are masked
- * depends on seed, epoch, sample number and position alone, so it is the same on whichever rank has the sample. */
+ * depends only on seed, epoch, sample number and position, so it is the same on every rank. */
 void dataset_get(const Dataset *dataset, long epoch, const int64_t *indices, int64_t count, void *inputs,
                  void *targets);
 /* The number of terms in the summed loss of `samples` samples, whose targets dataset_get() has written: samples, or the

@@ -33,22 +33,23 @@ bool dataset_image_path(char *path, const char *directory, int file, int name)
                     file % 2 == 0 ? 3 : 1, name % 2 == 0 ? "" : ".gz") < PATH_MAX;
 }
 
-/* torchvision keeps the files in a directory below the one that it is given. Returns that directory, in `below`, for a
- * hint; "" if there is none. It is not read, because there may be several, with other pictures in each. */
-static void find_below(char below[PATH_MAX], const char *directory)
+/* torchvision stores the files in a subdirectory of the directory that it is given. Writes the path of such a
+ * subdirectory, for a hint; "" if there is none. It is not read, because there may be several, with different
+ * pictures. */
+static void find_subdirectory(char inner[PATH_MAX], const char *directory)
 {
     static const char *const names[] = {"raw", "FashionMNIST/raw", "MNIST/raw"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (snprintf(below, PATH_MAX, "%s/%s", directory, names[i]) < PATH_MAX && access(below, F_OK) == 0)
+        if (snprintf(inner, PATH_MAX, "%s/%s", directory, names[i]) < PATH_MAX && access(inner, F_OK) == 0)
             return;
-    below[0] = '\0';
+    inner[0] = '\0';
 }
 
 /* Finds the file under one of its names. */
 static void find_file(IdxFile *file, const char *directory, int which)
 {
     const char *where = directory != NULL ? directory : DEFAULT_DIRECTORY;
-    char below[PATH_MAX];
+    char inner[PATH_MAX];
     for (int name = 0; name < IMAGE_NAMES; name++) {
         if (!dataset_image_path(file->path, where, which, name))
             die("--data: the directory's name is too long");
@@ -60,10 +61,10 @@ static void find_file(IdxFile *file, const char *directory, int which)
     if (directory == NULL)
         die("no Fashion-MNIST in %s (no %s.gz there): install the Debian/Ubuntu package dataset-fashion-mnist, or "
             "name a directory that holds MNIST's four files with --data", where, name);
-    find_below(below, where);
-    if (below[0] != '\0')
+    find_subdirectory(inner, where);
+    if (inner[0] != '\0')
         die("--data: neither %s nor %s.gz in '%s', but there is a directory '%s': is that the right one?", name, name,
-            where, below);
+            where, inner);
     die("--data: neither %s nor %s.gz in '%s', which must be a directory that holds MNIST's four files", name, name,
         where);
 }
@@ -73,14 +74,14 @@ static uint32_t big_endian(const unsigned char *bytes)
     return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | bytes[3];
 }
 
-/* The file is not what its name says: it has another beginning than that of `dims` dimensions. */
-static _Noreturn void die_of_kind(const IdxFile *file, int dims)
+/* The file does not begin like an IDX file of bytes in `dims` dimensions. */
+static _Noreturn void die_not_idx(const IdxFile *file, int dims)
 {
     const unsigned char *magic = file->content;
     const char *kind = file_kind(file->content, file->length);
     if (kind != NULL)
-        die("--data: '%s' is no IDX file of bytes in %d dimension(s), but %s", file->path, dims, kind);
-    die("--data: '%s' is no IDX file of bytes in %d dimension(s): it begins with %02x %02x %02x %02x, not with "
+        die("--data: '%s' is not an IDX file of bytes in %d dimension(s), but %s", file->path, dims, kind);
+    die("--data: '%s' is not an IDX file of bytes in %d dimension(s): it begins with %02x %02x %02x %02x, not with "
         "00 00 08 %02x", file->path, dims, magic[0], magic[1], magic[2], magic[3], dims);
 }
 
@@ -95,13 +96,13 @@ static void read_idx(IdxFile *file, const char *directory, int which, int dims)
         die("--data: '%s' is too short for an IDX file: %lld bytes, and the header alone has %lld", file->path,
             (long long)file->length, (long long)file->header);
     if (magic[0] != 0 || magic[1] != 0 || magic[2] != IDX_UNSIGNED_BYTE || magic[3] != dims)
-        die_of_kind(file, dims);
+        die_not_idx(file, dims);
     for (int i = 0; i < dims; i++)
         file->sizes[i] = big_endian(file->content + 4 + 4 * i);
 }
 
 /* Checks that exactly sizes[0] items of item_bytes each follow the header, and moves them to the start of the content's
- * memory. It divides, because the product of two sizes from the header may overflow. */
+ * memory. It divides, because a product of two sizes from the header may overflow. */
 static unsigned char *take_elements(const IdxFile *file, int64_t item_bytes)
 {
     int64_t elements = file->length - file->header;
@@ -147,7 +148,7 @@ void dataset_open_images(Dataset *dataset, const char *directory, DatasetSplit s
     dataset->bytes = take_elements(&images, inputs);
     dataset->byte_count = dataset->size * inputs;
     if (dataset->size == 0)
-        die("--data: '%s' holds no image", images.path);
+        die("--data: '%s' holds no images", images.path);
     read_idx(&labels, directory, train ? 1 : 3, 1);
     dataset->labels = take_elements(&labels, 1);
     check_labels(dataset, &labels, classes);

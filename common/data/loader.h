@@ -11,7 +11,7 @@
 
 typedef struct Batch {
     void *inputs, *targets; /* host memory, owned by the loader */
-    int64_t *places;        /* (samples): where each stands in the step's whole batch: sampler_places(); owned, too */
+    int64_t *places;        /* (samples): index of each in the step's global batch (sampler_places()); owned likewise */
     int64_t samples;        /* of this rank's micro-batch, possibly 0 */
     int64_t terms;          /* of the loss of this rank's micro-batch: dataset_terms() */
     int64_t global_samples; /* of the whole step: all ranks, all micro-batches */

@@ -64,8 +64,9 @@ void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples)
     if (rank_samples == NULL)
         return;
     int world_size = sampler->world_size;
-    CHECK(sampler->epoch < 0 && sampler->pieces == NULL, "data of the ranks' own comes before the first epoch");
-    CHECK(sampler->global_batch % world_size == 0, "%d ranks with data of their own, batch %lld", world_size,
+    CHECK(sampler->epoch < 0 && sampler->pieces == NULL,
+          "call sampler_set_rank_samples() once, before the first epoch");
+    CHECK(sampler->global_batch % world_size == 0, "%d ranks with their own data, batch %lld", world_size,
           (long long)sampler->global_batch);
     int64_t first = 0, fewest = INT64_MAX, most = 0;
     sampler->pieces = alloc_or_fault((size_t)world_size * sizeof *sampler->pieces);
@@ -127,7 +128,7 @@ void sampler_set_epoch(Sampler *sampler, long epoch)
         rng_seed(&rng, rng_bits(&rng) + (uint64_t)epoch); /* with seed + epoch alone, seed 1 would repeat seed 0 */
         shuffle_samples(sampler, &rng);
     }
-    /* Round to the start again: more than once if there are fewer samples than ranks. */
+    /* Continues at the start of the list, more than once if there are fewer samples than ranks. */
     for (int64_t place = sampler->dataset_size; place < sampler->length; place++)
         sampler->list[place] = sampler->list[place - sampler->dataset_size];
     sampler->epoch = epoch;
@@ -161,9 +162,9 @@ DataPlace sampler_place(const Sampler *sampler, long step)
     return (DataPlace){epoch, samples_of_steps(sampler, step_of_epoch)};
 }
 
-int64_t sampler_go_on(Sampler *sampler, long step, DataPlace place)
+int64_t sampler_resume(Sampler *sampler, long step, DataPlace place)
 {
-    int64_t low = 0, high = sampler->steps; /* the most steps of an epoch that have no more samples than that */
+    int64_t low = 0, high = sampler->steps; /* finds the largest number of steps with at most place.samples */
     while (low < high) {
         const int64_t middle = (low + high + 1) / 2;
         if (samples_of_steps(sampler, middle) <= place.samples)
@@ -204,7 +205,7 @@ static void check_step(const Sampler *sampler, int64_t step)
           (long long)sampler->steps);
 }
 
-/* The places [first, end) of a step's global batch, if ranks have no data of their own. */
+/* The places [first, end) of a step's global batch, if ranks do not have their own data. */
 static void places_of_step(const Sampler *sampler, int64_t step, int64_t *first, int64_t *end)
 {
     *first = step * sampler->global_batch;

@@ -19,7 +19,7 @@
 /* One rank's own samples: consecutive places of the list. */
 typedef struct Piece {
     int64_t first, samples;
-    int64_t used; /* of them, in an epoch; with drop_last: as many as the rank with the fewest has */
+    int64_t used; /* in an epoch: all `samples`; with drop_last, the smallest `samples` of any rank */
 } Piece;
 
 typedef struct Sampler {
@@ -29,25 +29,25 @@ typedef struct Sampler {
     uint64_t seed;
     bool shuffle, drop_last;
     int64_t *list;  /* the sample number at each place; owned */
-    int64_t length; /* places of an epoch: a multiple of world_size, but for pieces of unequal length */
+    int64_t length; /* places of an epoch: a multiple of world_size, unless pieces have unequal lengths */
     int64_t steps;  /* of an epoch */
     Piece *pieces;  /* (world_size), or NULL: the list is distributed over the ranks. Owned */
     long epoch;     /* -1 before the first sampler_set_epoch() */
-    int64_t batch_offset; /* step s of the run takes batch s + batch_offset of all epochs; see sampler_go_on() */
+    int64_t batch_offset; /* step s of the run takes batch s + batch_offset of all epochs; see sampler_resume() */
 } Sampler;
 
 /* Makes a sampler; free it with sampler_free(). With drop_last, fewer samples than ranks end with die(), because no
  * rank would get any. */
 void sampler_create(Sampler *sampler, int64_t dataset_size, int world_size, int64_t global_batch, uint64_t seed,
                     bool shuffle, bool drop_last);
-/* Makes a sampler with the settings of another one. */
+/* Makes a sampler with the settings of `other`. */
 void sampler_create_like(Sampler *sampler, const Sampler *other);
 void sampler_free(Sampler *sampler);
 
-/* Gives rank r its own rank_samples[r] samples (NULL: does nothing): rank 0 the first samples of the data set, rank
- * 1 the next ones, and so on. Each rank's samples are shuffled among themselves. In a step a rank takes global_batch /
- * world_size of them, which must be a whole number, while it has any. Call it before the first sampler_set_epoch(). If
- * the data set has fewer samples than all ranks together, it ends with die(). */
+/* Gives rank r its own rank_samples[r] samples (NULL: does nothing): rank 0 the first samples of the data set, rank 1
+ * the next ones, and so on. Shuffling reorders each rank's samples only among themselves. In each step a rank takes
+ * global_batch / world_size of its samples, which must be a whole number, until none are left. Call it before the first
+ * sampler_set_epoch(). If the data set has fewer samples than all ranks together want, it ends with die(). */
 void sampler_set_rank_samples(Sampler *sampler, const int64_t *rank_samples);
 
 /* A run's place in its data: how many samples of this epoch all ranks together have trained. At the end of an epoch it
@@ -62,10 +62,10 @@ long sampler_epoch_of_step(const Sampler *sampler, long step, int64_t *step_of_e
 /* The place at which `step` begins. */
 DataPlace sampler_place(const Sampler *sampler, long step);
 /* note: going-on
- * Lets `step` begin at `place`, which a run may have reached with another batch size. A step begins with a whole batch,
- * so if the place is in the middle of one, `step` begins earlier. Returns how many samples are trained again. Copies of
- * the sampler go on there, too. */
-int64_t sampler_go_on(Sampler *sampler, long step, DataPlace place);
+ * Lets `step` begin at `place`, which a run may have reached with another batch size. A step takes a whole batch: if
+ * the place is inside a batch, `step` begins with that batch. Returns how many samples are then trained again. A
+ * sampler that is copied from this one later resumes there, too. */
+int64_t sampler_resume(Sampler *sampler, long step, DataPlace place);
 
 /* Draws the list of `epoch`, if it is not the current one. */
 void sampler_set_epoch(Sampler *sampler, long epoch);
@@ -83,9 +83,9 @@ int64_t sampler_count(const Sampler *sampler, int64_t step, int rank, int k, int
  * possibly 0. indices needs room for ceil(ceil(global_batch / world_size) / K) entries. K = 1, k = 0 gives the rank's
  * whole share. */
 int64_t sampler_indices(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *indices);
-/* Writes where each of these samples stands in the step's whole batch, in the order of sampler_whole_batch(): 0 to
- * sampler_global_count() - 1. So it names a sample in the same way on whatever rank and in whatever micro-batch it is.
- * Arguments and result as above. */
+/* Writes the index of each of these samples in the step's global batch, in the order of sampler_whole_batch(): 0 to
+ * sampler_global_count() - 1. It names a sample independently of its rank and micro-batch. Arguments and result as
+ * above. */
 int64_t sampler_places(const Sampler *sampler, int64_t step, int rank, int k, int K, int64_t *places);
 /* Writes the whole global batch, for training in one process, to indices: in order of place, or in order of rank if
  * ranks have their own data. Returns their number. indices needs room for sampler_global_count() entries, at most

@@ -48,7 +48,7 @@ void optimizer_allocate_state(Optimizer *optimizer)
     optimizer->has_state = true;
 }
 
-/* Replaces a whole parameter's state by that of a slice. */
+/* Replaces the state of a whole parameter by that of a slice. */
 static void keep_slice(float **state, const Slice *slice)
 {
     float *whole = *state;
@@ -61,7 +61,7 @@ static void keep_slice(float **state, const Slice *slice)
 
 void optimizer_set_partition(Optimizer *optimizer, const Partition *partition)
 {
-    CHECK(optimizer->partition == NULL, "the optimizer's state is divided already");
+    CHECK(optimizer->partition == NULL, "the optimizer has a partition already");
     optimizer->partition = partition;
     for (int i = 0; i < optimizer->parameters->count && partition != NULL; i++) {
         keep_slice(&optimizer->state1[i], &partition->slices[i]);
@@ -69,32 +69,32 @@ void optimizer_set_partition(Optimizer *optimizer, const Partition *partition)
     }
 }
 
-float **optimizer_whole(const Optimizer *optimizer, float **states, bool keeps)
+float **optimizer_gather_state(const Optimizer *optimizer, float **states, bool keeps)
 {
     const Partition *partition = optimizer->partition;
     if (partition == NULL)
         return states;
-    float **wholes = alloc_or_fault((size_t)optimizer->parameters->count * sizeof *wholes);
+    float **whole = alloc_or_fault((size_t)optimizer->parameters->count * sizeof *whole);
     for (int i = 0; i < optimizer->parameters->count; i++) {
         if (states[i] == NULL)
             continue;
-        wholes[i] = device_alloc((size_t)tensor_count(&optimizer->parameters->items[i]->tensor) * sizeof(float));
-        partition->gather(partition->owner, i, states[i], wholes[i]);
+        whole[i] = device_alloc((size_t)tensor_count(&optimizer->parameters->items[i]->tensor) * sizeof(float));
+        partition->gather(partition->owner, i, states[i], whole[i]);
         if (keeps)
             continue;
-        device_free(wholes[i]); /* one at a time: a rank that does not save needs no room for all */
-        wholes[i] = NULL;
+        device_free(whole[i]); /* one at a time: a rank that does not save needs no room for all */
+        whole[i] = NULL;
     }
-    return wholes;
+    return whole;
 }
 
-void optimizer_free_whole(const Optimizer *optimizer, float **wholes)
+void optimizer_free_gathered(const Optimizer *optimizer, float **whole)
 {
     if (optimizer->partition == NULL)
         return; /* they are the optimizer's own */
     for (int i = 0; i < optimizer->parameters->count; i++)
-        device_free(wholes[i]);
-    free(wholes);
+        device_free(whole[i]);
+    free(whole);
 }
 
 size_t optimizer_state_bytes(const Optimizer *optimizer)
@@ -140,7 +140,7 @@ void clip_grad_norm(Optimizer *optimizer, double max_norm)
             device_sum_of_squares(optimizer->squares + optimizer->first_square[i] + slice.begin / SQUARES_BLOCK,
                                   slice.grad, slice.count);
     }
-    if (partition != NULL) /* one process has computed each block's sum; in all others it is 0 */
+    if (partition != NULL) /* one process has computed each block's sum; on all others it is 0 */
         partition->add_up(partition->owner, optimizer->squares, (size_t)squares);
     device_clip_factor(optimizer->factor, optimizer->squares, squares, max_norm);
     if (isinf(max_norm))
@@ -193,7 +193,7 @@ static void adamw_update(Optimizer *optimizer, int i, float lr)
 }
 
 /* note: optimizer-step
- * Here a gradient's way ends: it moves its own weight, on every rank by the same amount (in stage 5, on the rank that
+ * The last step of a gradient: it updates its weight, by the same amount on every rank (in stage 5, on the rank that
  * owns the slice). A parameter that no rank used keeps its weight and its state. */
 void optimizer_step(Optimizer *optimizer, float lr)
 {
@@ -241,22 +241,22 @@ LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_fi
 }
 
 /* note: overflow
- * Halves the scale after an overflow, and doubles it after a row of good steps. It looks at gradients that are already
- * synchronised, so all ranks change the scale alike without a message. */
+ * Halves the scale after an overflow, and doubles it after LOSS_SCALER_GROWTH_INTERVAL good steps. The gradients are
+ * already synchronised, so all ranks change the scale alike without a message. */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite)
 {
     scaler->not_finite = not_finite;
     if (not_finite != NULL) {
         if (scaler->enabled)
             scaler->scale /= 2;
-        CHECK(scaler->scale >= LOSS_SCALER_LEAST, "the gradient of %s still overflows at a loss scale of %g: training "
+        CHECK(scaler->scale >= LOSS_SCALER_MIN, "the gradient of %s still overflows at a loss scale of %g: training "
               "itself diverges (is --lr too large?)", not_finite->name, (double)scaler->scale);
         scaler->good_steps = 0;
         scaler->skipped++;
         return false;
     }
     if (scaler->enabled && ++scaler->good_steps == LOSS_SCALER_GROWTH_INTERVAL) {
-        scaler->scale = fminf(2 * scaler->scale, LOSS_SCALER_MOST);
+        scaler->scale = fminf(2 * scaler->scale, LOSS_SCALER_MAX);
         scaler->good_steps = 0;
     }
     return true;

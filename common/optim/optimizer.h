@@ -1,7 +1,7 @@
 /* optimizer.h: SGD and AdamW over a list of parameters, clipping by the global norm, and the loss scale of fp16.
  *
  * If a parameter has no gradient in this step (has_gradient is false: unused on every rank), neither its value nor its
- * optimizer state changes, as in PyTorch if grad is None.
+ * optimizer state changes, as in PyTorch when grad is None.
  */
 #ifndef LOCKSTEP_OPTIM_OPTIMIZER_H
 #define LOCKSTEP_OPTIM_OPTIMIZER_H
@@ -22,15 +22,15 @@ typedef struct OptimizerOptions {
 /* The elements of a parameter that this process updates. Without a partition: all. */
 typedef struct Slice {
     int64_t begin, count; /* begin is a multiple of SQUARES_BLOCK (device.h), or 0 if there are none */
-    float *weight, *grad; /* of the first of them; device memory */
+    float *weight, *grad; /* of element `begin`; device memory */
 } Slice;
 
-/* Which slices this process updates, if the work is divided among processes (stage 5; ddp/shards.h). */
+/* Which slices this process updates, if the optimizer is sharded over processes (stage 5; ddp/shards.h). */
 typedef struct Partition {
     const Slice *slices; /* by parameter index */
-    /* Adds `squares` (device memory) up over all processes. Collective. */
+    /* squares = sum over all processes of `squares` (device memory, `count` numbers). Collective. */
     void (*add_up)(void *owner, double *squares, size_t count);
-    /* whole (the whole parameter) = every process's `slice`. Collective. */
+    /* Puts every process's `slice` of the parameter together in `whole` (device memory). Collective. */
     void (*gather)(void *owner, int parameter, const float *slice, float *whole);
     void *owner; /* the first argument of both */
 } Partition;
@@ -42,11 +42,11 @@ typedef struct Optimizer {
     bool has_state;            /* false: state1 and state2 are not allocated yet */
     float **state1, **state2;  /* per parameter, of its slice: momentum, or m and v; device memory, NULL if not needed */
     long *steps;               /* per parameter: number of updates */
-    /* About the current step. The first two are device memory: kernels read them, so the host need not wait. */
-    double *squares; /* of each block of each gradient (device_sum_of_squares()); 0 if there is no gradient */
-    int64_t *first_square; /* per parameter: where its blocks begin; one more entry: how many there are */
+    /* The current step. squares and factor are device memory: kernels read them, so the host need not wait. */
+    double *squares; /* of each block of each gradient (device_sum_of_squares()); 0 without a gradient */
+    int64_t *first_square; /* per parameter: its first block; one more entry: the number of all blocks */
     float *factor;   /* gradients were multiplied by it to clip them. NaN: a gradient is not finite, skip the step */
-    bool *updated;   /* per parameter: steps counts this step already */
+    bool *updated;   /* per parameter: steps already counts this step */
     double norm;     /* of all gradients, before clipping; valid after optimizer_end_step() */
 } Optimizer;
 
@@ -56,14 +56,14 @@ void optimizer_free(Optimizer *optimizer);
 
 /* Allocates zeroed state, if that has not been done. The first step does this; call it before state is loaded. */
 void optimizer_allocate_state(Optimizer *optimizer);
-/* From now on this process updates its slices only (NULL: everything, as before). Of state that exists, it keeps these
- * slices. The partition must outlive the optimizer. */
+/* From now on this process updates only its slices (NULL: everything, as before) and keeps only their state. The
+ * partition must outlive the optimizer. */
 void optimizer_set_partition(Optimizer *optimizer, const Partition *partition);
-/* `states` is state1 or state2. Returns whole tensors, to be saved: `states` itself, or, if it is divided, what all
- * processes have of it (collective). Only a process that `keeps` them gets them; the others get NULL in each place. Free
- * with optimizer_free_whole(). */
-float **optimizer_whole(const Optimizer *optimizer, float **states, bool keeps);
-void optimizer_free_whole(const Optimizer *optimizer, float **wholes);
+/* Returns state1 or state2 (`states`) as whole tensors, to save them. Without a partition, this is `states` itself.
+ * With one, the processes' slices are gathered (collective), and a process whose `keeps` is false gets NULL for each
+ * parameter. Free with optimizer_free_gathered(). */
+float **optimizer_gather_state(const Optimizer *optimizer, float **states, bool keeps);
+void optimizer_free_gathered(const Optimizer *optimizer, float **whole);
 size_t optimizer_state_bytes(const Optimizer *optimizer); /* of this process */
 
 /* A step consists of these three calls, in this order. On a GPU, the first two only queue work.
@@ -80,20 +80,20 @@ const Parameter *optimizer_end_step(Optimizer *optimizer);
 
 /* Gradients below 6e-8 become 0 in fp16. So the loss is multiplied by a large scale before backward, which multiplies
  * all gradients by it, and afterwards the float32 gradients are divided by the scale. If a gradient overflows, the step
- * is skipped and the scale is halved; after many good steps the scale is doubled, up to LOSS_SCALER_MOST.
+ * is skipped and the scale is halved; after many good steps the scale is doubled, up to LOSS_SCALER_MAX.
  * Source: Micikevicius et al., 2018. Halving and doubling are as in torch.cuda.amp.GradScaler, which doubles after 2000
  * good steps and starts at 65536. Here losses are sums, not means, so gradients are larger: the initial scale is
  * --loss-scale, see train/cli/options_flags.c. */
 
 #define LOSS_SCALER_GROWTH_INTERVAL 200 /* good steps until the scale is doubled */
-#define LOSS_SCALER_LEAST 0x1p-24f      /* an overflow below this scale is not caused by the scale */
+#define LOSS_SCALER_MIN 0x1p-24f        /* an overflow below this scale is not caused by the scale */
 
-/* note: most-loss-scale
- * Gradients that are 0 never overflow, so the scale would double for ever. GradScaler has no limit: at infinity, all
- * gradients become NaN (0 x infinity), and each later step is skipped, while 1 / scale is 0. NVIDIA's apex, which came
- * before it, has this one (max_loss_scale = 2^24). A larger scale would save nothing that counts: at 2^24, only
- * gradients below 2^-48 become 0 in fp16. */
-#define LOSS_SCALER_MOST 0x1p24f
+/* note: max-loss-scale
+ * Gradients that are all 0 never overflow, so without a limit the scale would double for ever. GradScaler has no
+ * limit: at infinity, all gradients become NaN (0 x infinity), and every later step is skipped. NVIDIA's older apex
+ * has this limit (max_loss_scale = 2^24). A larger scale would not help: at 2^24, only gradients below 2^-48 become
+ * 0 in fp16. */
+#define LOSS_SCALER_MAX 0x1p24f
 
 typedef struct LossScaler {
     bool enabled;    /* false: the scale stays 1 */
@@ -101,16 +101,16 @@ typedef struct LossScaler {
     float scale;
     long good_steps; /* since the scale last changed */
     long skipped;    /* steps skipped because a gradient was not finite */
-    const Parameter *not_finite; /* whose gradient made the last step skip; NULL: the step was taken */
+    const Parameter *not_finite; /* its gradient caused the last step to be skipped; NULL: the step was taken */
 } LossScaler;
 
-/* enabled implies skip_not_finite. initial_scale: at most LOSS_SCALER_MOST. */
+/* enabled implies skip_not_finite. initial_scale: at most LOSS_SCALER_MAX. */
 LossScaler loss_scaler_start(bool enabled, float initial_scale, bool skip_not_finite);
 
 /* Adjusts the scale. not_finite: the result of optimizer_end_step(), which reads unscaled, SYNCHRONISED gradients: all
  * ranks see the same infinities, so all decide alike. Returns true if the step was taken. If it was not and
- * skip_not_finite is false, stop training. A scale below LOSS_SCALER_LEAST is a fault. (PyTorch's scale would fall to
- * 0, and every later step would be skipped.) */
+ * skip_not_finite is false, stop training. A scale below LOSS_SCALER_MIN is a fault; PyTorch's scale would fall to 0,
+ * and every later step would be skipped. */
 bool loss_scaler_update(LossScaler *scaler, const Parameter *not_finite);
 
 #endif

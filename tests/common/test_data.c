@@ -95,11 +95,11 @@ static void other_arrangements_are_explained(void **state)
     write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, sizeof labels);
     write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
     write_file("train-images-idx3-ubyte", "", 0); /* gunzip was interrupted */
-    expect_images_die("train-images-idx3-ubyte' is empty, but the same with .gz is beside it; remove the empty file");
+    expect_images_die("train-images-idx3-ubyte' is empty, but '; remove the empty file");
     write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){2, 3, 5}, pixels, sizeof pixels);
     expect_images_die("images of 3 x 5 pixels, but the model takes 6 numbers; is it transposed? The number of");
     write_file("train-images-idx3-ubyte", "PK\3\4 an archive of it", 20);
-    expect_images_die("is no IDX file of bytes in 3 dimension(s), but a zip archive");
+    expect_images_die("is not an IDX file of bytes in 3 dimension(s), but a zip archive");
     write_file("train-images-idx3-ubyte", "<!DOCTYPE html> not found", 25);
     expect_images_die("but an HTML page");
 }
@@ -136,7 +136,7 @@ static void image_headers_are_not_believed(void **state)
         {{3, 0, 3}, 18, "images of 0 x 3 pixels"},
         {{3, 0x80000000, 0x80000000}, 18, "images of 2147483648 x 2147483648 pixels"},
         {{1, 0x10000, 0x10000}, 18, "images of 65536 x 65536 pixels"}, /* in 32 bits the product would be 0 */
-        {{0, 2, 3}, 0, "holds no image"},
+        {{0, 2, 3}, 0, "holds no images"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         write_idx("train-images-idx3-ubyte", 3, cases[i].sizes, pixels, cases[i].size);
@@ -153,7 +153,7 @@ static void image_headers_are_not_believed(void **state)
     write_file("train-images-idx3-ubyte", "\0\1\010\003 not zero second", 20);
     expect_images_die("begins with 00 01 08 03");
     write_idx("train-images-idx3-ubyte", 1, three_labels, pixels, sizeof pixels);
-    expect_images_die("is no IDX file of bytes in 3 dimension(s), but a file of MNIST's labels");
+    expect_images_die("is not an IDX file of bytes in 3 dimension(s), but a file of MNIST's labels");
     write_file("train-images-idx3-ubyte", "\0\0\010\002 two dimensions", 20);
     expect_images_die("begins with 00 00 08 02, not with 00 00 08 03");
 }

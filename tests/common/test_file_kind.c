@@ -1,4 +1,4 @@
-/* test_file_kind.c: a file that is no plain text is refused as one, and named; text in any language is not. */
+/* test_file_kind.c: a file that is not plain text is refused as one, and named; text in any language is not. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

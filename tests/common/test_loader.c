@@ -43,7 +43,7 @@ static void check_loader(int accumulate, long first_step, const int64_t *rank_sa
     sampler_create(&sampler, dataset.size, 2, 20, 5, true, false); /* 48 places: steps of 20, 20 and 8 */
     sampler_set_rank_samples(&sampler, rank_samples);
     if (place != NULL)
-        sampler_go_on(&sampler, first_step, *place);
+        sampler_resume(&sampler, first_step, *place);
     for (int rank = 0; rank < 2; rank++) {
         Loader *loader = loader_start(&dataset, &sampler, rank, accumulate, first_step);
         for (long number = first_step * accumulate; number < (first_step + 8) * accumulate; number++) {
@@ -83,7 +83,7 @@ static void check_going_on(const Sampler *old, int64_t steps, Sampler *next)
     assert_int_equal(place.epoch, steps < old->steps ? 3 : 4);
     assert_int_equal(place.samples, steps < old->steps ? done : 0);
 
-    const int64_t again = sampler_go_on(next, step, place);
+    const int64_t again = sampler_resume(next, step, place);
     const long epoch = sampler_epoch_of_step(next, step, &first);
     for (int64_t s = step; sampler_epoch_of_step(next, (long)s, &step_of_epoch) == epoch; s++)
         rest += sampler_global_count(next, step_of_epoch);
@@ -123,9 +123,9 @@ static void loader_goes_on_where_another_batch_size_stopped(void **state)
     check_loader(3, 100, NULL, &middle);
     check_loader(2, 50, NULL, &start);
     sampler_create(&sampler, 47, 2, 20, 5, true, false);
-    assert_int_equal(sampler_go_on(&sampler, 14, sampler_place(&sampler, 14)), 0); /* the same batch size */
+    assert_int_equal(sampler_resume(&sampler, 14, sampler_place(&sampler, 14)), 0); /* the same batch size */
     assert_int_equal(sampler.batch_offset, 0);
-    assert_int_equal(sampler_go_on(&sampler, 7, middle), 10); /* in the middle of step 1 */
+    assert_int_equal(sampler_resume(&sampler, 7, middle), 10); /* in the middle of step 1 */
     assert_int_equal(sampler_place(&sampler, 7).epoch, 4);
     assert_int_equal(sampler_place(&sampler, 7).samples, 20);
     sampler_free(&sampler);

@@ -25,13 +25,13 @@ static void gather(void *owner, int parameter, const float *slice, float *whole)
 
 static void expect_wholes(Optimizer *optimizer, float **states, bool keeps)
 {
-    float **wholes = optimizer_whole(optimizer, states, keeps);
+    float **wholes = optimizer_gather_state(optimizer, states, keeps);
     for (int i = 0; i < TENSORS; i++) {
         assert_int_equal(wholes[i] != NULL, keeps);
         for (int k = 0; k < WHOLE && keeps; k++)
             assert_true(wholes[i][k] == (k < BEGIN ? 0 : (float)k));
     }
-    optimizer_free_whole(optimizer, wholes);
+    optimizer_free_gathered(optimizer, wholes);
 }
 
 static void divide_twice(void *optimizer)
@@ -56,7 +56,7 @@ static void test_state_of_slices(void **state)
             optimizer.state1[i][k] = optimizer.state2[i][k] = (float)k;
     optimizer_set_partition(&optimizer, NULL); /* no change */
     assert_int_equal(optimizer_state_bytes(&optimizer), 2 * TENSORS * WHOLE * sizeof(float));
-    assert_ptr_equal(optimizer_whole(&optimizer, optimizer.state1, false), optimizer.state1);
+    assert_ptr_equal(optimizer_gather_state(&optimizer, optimizer.state1, false), optimizer.state1);
 
     const Partition partition = {.slices = slices, .gather = gather, .owner = gathered};
     optimizer_set_partition(&optimizer, &partition);
@@ -68,7 +68,7 @@ static void test_state_of_slices(void **state)
     expect_wholes(&optimizer, optimizer.state2, false);
     for (int i = 0; i < TENSORS; i++)
         assert_int_equal(gathered[i], 2);
-    expect_dies(divide_twice, &optimizer, 1, "the optimizer's state is divided already");
+    expect_dies(divide_twice, &optimizer, 1, "the optimizer has a partition already");
     optimizer_free(&optimizer);
     parameters_free(&list);
 }
@@ -128,7 +128,7 @@ static void test_loss_scaler(void **state)
     assert_true(scaler.scale == 1 && scaler.skipped == 40 && scaler.skip_not_finite);
     assert_false(loss_scaler_start(false, 64, false).skip_not_finite);
 
-    scaler = loss_scaler_start(true, 2 * LOSS_SCALER_LEAST, true);
+    scaler = loss_scaler_start(true, 2 * LOSS_SCALER_MIN, true);
     assert_false(loss_scaler_update(&scaler, &parameter));
     expect_dies(let_it_overflow, &scaler, 1, "fc1.weight still overflows at a loss scale of 2.98023e-08");
 }
@@ -140,9 +140,9 @@ static void test_loss_scale_has_a_limit(void **state)
     LossScaler scaler = loss_scaler_start(true, 1024, true);
     for (int step = 0; step < 200 * LOSS_SCALER_GROWTH_INTERVAL; step++) /* 200 doublings: more than float has */
         assert_true(loss_scaler_update(&scaler, NULL));
-    assert_true(scaler.scale == LOSS_SCALER_MOST && scaler.good_steps < LOSS_SCALER_GROWTH_INTERVAL);
+    assert_true(scaler.scale == LOSS_SCALER_MAX && scaler.good_steps < LOSS_SCALER_GROWTH_INTERVAL);
     assert_false(loss_scaler_update(&scaler, &parameter));
-    assert_true(scaler.scale == LOSS_SCALER_MOST / 2);
+    assert_true(scaler.scale == LOSS_SCALER_MAX / 2);
 }
 
 int main(void)

@@ -107,13 +107,13 @@ static void test_state_is_that_of_the_slices(void **state)
                          "the state of the wrong shard", (double)optimizer.state1[i][k], parameters->items[i]->name,
                          (long long)(slice.begin + k));
     }
-    float **whole = optimizer_whole(&optimizer, optimizer.state1, true);
+    float **whole = optimizer_gather_state(&optimizer, optimizer.state1, true);
     for (int i = 0; i < parameters->count; i++)
         for (int64_t k = 0; k < tensor_count(&parameters->items[i]->tensor); k++)
             if (whole[i][k] != (float)k)
                 fail_msg("a checkpoint would hold the optimizer's state of element %g of %s for element %lld",
                          (double)whole[i][k], parameters->items[i]->name, (long long)k);
-    optimizer_free_whole(&optimizer, whole);
+    optimizer_free_gathered(&optimizer, whole);
     optimizer_free(&optimizer);
     run_free(run);
 }

@@ -124,7 +124,7 @@ iconv -f UTF-8 -t UTF-8 <"$scratch/text" >/dev/null || fail "the generated text 
 head -c 30000 "$train" >"$scratch/program"
 run 1 --model gpt --steps 1 --data "$scratch/program"
 ended 2 --data "$scratch/program"
-grep -q "program' is no plain text, but a compiled program (ELF), .*; --binary-data trains on" "$scratch/err" ||
+grep -q "program' is not plain text, but a compiled program (ELF), .*; --binary-data trains on" "$scratch/err" ||
     fail "expected to hear that this is a program" --data "$scratch/program"
 # shellcheck disable=SC2086 # a list of words
 succeeds 1 $tiny --steps 1 --data "$scratch/program" --binary-data

@@ -109,7 +109,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_TF32] = {"tf32", NULL, NULL, NULL, 0, 0, 1, NULL,
                    "train_cuda: fp32 matrix products on tensor cores, which round their operands to TF32",
                    .bits = true},
-    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, (double)LOSS_SCALER_MOST, 4, "loss scaling",
+    [FLAG_LOSS_SCALE] = {"loss-scale", "X", NULL, "1024", 1, (double)LOSS_SCALER_MAX, 4, "loss scaling",
                          "the first scale, at most 2^24, with --precision fp16 (and --grad-dtype fp16: "
                          LOSS_SCALE_FP16_ON_THE_WIRE ")"},
 

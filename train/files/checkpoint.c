@@ -191,8 +191,8 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
 {
     bool written = true;
     optimizer_allocate_state(optimizer);
-    float **state1 = optimizer_whole(optimizer, optimizer->state1, path != NULL);
-    float **state2 = optimizer_whole(optimizer, optimizer->state2, path != NULL);
+    float **state1 = optimizer_gather_state(optimizer, optimizer->state1, path != NULL);
+    float **state2 = optimizer_gather_state(optimizer, optimizer->state2, path != NULL);
     if (path != NULL) {
         AtomicFile file;
         TensorTable table = table_create(optimizer, state1, state2, state->more);
@@ -204,8 +204,8 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
                    state->step);
         free(table.entries);
     }
-    optimizer_free_whole(optimizer, state1);
-    optimizer_free_whole(optimizer, state2);
+    optimizer_free_gathered(optimizer, state1);
+    optimizer_free_gathered(optimizer, state2);
     return written;
 }
 

@@ -107,14 +107,14 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
             advise("%s: holds parameters only; the optimizer and the step number start from zero", path);
         return 0;
     }
-    const int64_t again = saved.place.epoch >= 0 ? sampler_go_on(sampler, saved.step, saved.place) : 0;
+    const int64_t again = saved.place.epoch >= 0 ? sampler_resume(sampler, saved.step, saved.place) : 0;
     replica->total_steps = run_length(replica->options, sampler);
     CheckpointState ours = checkpoint_state(replica, sampler, saved.step);
     if (!replica->resumes_quietly)
         tell_differences(replica, path, &saved, &ours, again);
     if (strcmp(checkpoint_setting(&saved, CHECKPOINT_PRECISION)->words,
                checkpoint_setting(&ours, CHECKPOINT_PRECISION)->words) == 0) {
-        replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MOST); /* older versions had no limit */
+        replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MAX); /* older versions had no limit */
         replica->scaler.good_steps = saved.good_steps;
     }
     take_best_loss(replica, path, &saved, &ours);
