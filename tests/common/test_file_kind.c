@@ -41,7 +41,7 @@ static void files_that_are_no_text_are_named(void **state)
         {6, "\xfd" "7zXZ\0", "but compressed by xz: unpack it with xz -d; --binary-data trains on its bytes"},
         {10, "BZh91AY&SY", "compressed by bzip2: unpack it with bzip2 -d"},
         {4, "\x28\xb5\x2f\xfd", "compressed by zstd: unpack it with zstd -d"},
-        {4, "PK\3\4", "a zip archive (.docx, .epub, .npz and .pt files are such, too): unpack it with unzip"},
+        {4, "PK\3\4", "a zip archive (as are .docx, .epub, .npz and .pt files): unpack it with unzip"},
         {8, "\x89PNG\r\n\x1a\n", "a PNG picture"},
         {4, "\xff\xd8\xff\xe0", "a JPEG picture"},
         {5, "%PDF-", "pdftotext"},

@@ -65,8 +65,8 @@ static void own_data_must_be_there_and_be_shared(void **state)
     expect_dies(create_own, (int64_t[]){4, 6, 5}, 2, "--rank-samples: the ranks want 11 samples together, but the data "
                                                      "set has 10");
     expect_dies(create_own, (int64_t[]){5, 6, 3}, 1, "2 ranks with their own data, batch 5");
-    expect_dies(give_own_data_twice, NULL, 1, "sampler_set_rank_samples() comes before the first epoch, and once");
-    expect_dies(give_own_data_too_late, NULL, 1, "sampler_set_rank_samples() comes before the first epoch, and once");
+    expect_dies(give_own_data_twice, NULL, 1, "call sampler_set_rank_samples() once, before the first epoch");
+    expect_dies(give_own_data_too_late, NULL, 1, "call sampler_set_rank_samples() once, before the first epoch");
 }
 
 static void set_epoch(void *epoch)

@@ -210,18 +210,18 @@ static void unreadable_files_are_explained(void **state)
     expect_dies(open_text, "absent.txt", 2, "error: --data: there is no file '");
     expect_dies(open_text, "absent.txt", 2, "/absent.txt'; it must be");
     assert_int_equal(symlink("/dev/null", path_of("device")), 0);
-    expect_dies(open_text, "device", 2, "/device' is no regular file");
+    expect_dies(open_text, "device", 2, "/device' is not a regular file");
     assert_int_equal(mkfifo(path_of("pipe"), 0600), 0);
-    expect_dies(open_text, "pipe", 2, "/pipe' is no regular file"); /* and does not wait for a writer */
+    expect_dies(open_text, "pipe", 2, "/pipe' is not a regular file"); /* and does not wait for a writer */
     write_file("text.txt", text, sizeof text);
     expect_dies(open_without_descriptors, "text.txt", 2, "/text.txt': Too many open files");
     write_file("text.txt.gz", text, sizeof text);
     assert_int_equal(truncate(path_of("text.txt.gz"), 40), 0);
     expect_dies(open_text, "text.txt.gz", 2, "is cut short");
     write_file("packed.txt.gz", text, sizeof text);
-    expect_dies(open_text, "packed.txt", 2, "/packed.txt', but '");
+    expect_dies(open_text, "packed.txt", 2, "/packed.txt.gz' exists");
     write_file("packed.txt", "", 0);
-    expect_dies(open_text, "packed.txt", 2, "/packed.txt' is empty, but '");
+    expect_dies(open_text, "packed.txt", 2, "/packed.txt.gz' exists; remove the empty file");
 }
 
 /* ---- long files ---- */
