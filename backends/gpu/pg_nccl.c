@@ -188,13 +188,13 @@ static void start(const Nccl *nccl, const Collective *c)
 }
 
 /* note: nccl-wait
- * A loop that polls and yields, as wait_a_moment() does for a thread in the foreground: the computation is on the GPU
+ * A loop that polls and yields, as back_off() does for a thread in the foreground: the computation is on the GPU
  * and does not need this core. cudaStreamSynchronize() would be shorter, but if a peer dies, NCCL's kernel and the wait
  * would never end: NCCL reports such errors only through ncclCommGetAsyncError(). The watchdog checks time-outs. */
 static void wait_until_done(const Nccl *nccl, ProcessGroup *pg, const Collective *c)
 {
     Collective foreground = *c;
-    Waiting waiting = {0};
+    Backoff waiting = {0};
     bool queued = false;
     foreground.background = false;
     for (;;) {
@@ -211,7 +211,7 @@ static void wait_until_done(const Nccl *nccl, ProcessGroup *pg, const Collective
             return;
         CHECK(status == cudaErrorNotReady, "CUDA: %s: %s (%s); it may come from an earlier kernel: compute-sanitizer "
               "finds it", collective_name(pg, c), cudaGetErrorName(status), cudaGetErrorString(status));
-        wait_a_moment(pg, &foreground, &waiting);
+        back_off(pg, &foreground, &waiting);
     }
 }
 

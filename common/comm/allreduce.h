@@ -9,13 +9,12 @@
  *   shm                 allreduce_shm.c       the same, without messages, in memory that all ranks see
  *   hierarchical        allreduce_hierarchical.c  ordered, within each host, and then across hosts
  *
- * What each costs and when it wins: notes/allreduce.md.
+ * Their costs, and which is fastest when: notes/allreduce.md.
  *
  * Interface: an algorithm gets a Collective and fills its `receive` as process_group.h says, in place or not. There may
- * be fewer elements than ranks. None is called with 0 elements or on one rank. A ring is the same function for all three
- * operations. An ordered all-reduce is an ordered reduce-scatter, and then an all-gather; root and
- * recursive-doubling have no reduce-scatter and all-gather of their own, and use these.
- */
+ * be fewer elements than ranks. No algorithm is called with 0 elements or on one rank. A ring is the same function for
+ * all three operations. An ordered all-reduce is an ordered reduce-scatter, and then an all-gather; root and
+ * recursive-doubling use these two, too. */
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H
 #define LOCKSTEP_COMM_ALLREDUCE_H
 
@@ -38,7 +37,7 @@ void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *collectiv
 void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *collective);
 void all_gather_hierarchical(ProcessGroup *pg, const Collective *collective);
 
-/* Makes the levels of the group, in place of those for other options. die()s where hosts have unequal numbers of
+/* Makes the levels of the group, in place of those of other options. Ends with die() if hosts have unequal numbers of
  * ranks. Both are collective. */
 void hierarchy_open(ProcessGroup *pg);
 void hierarchy_close(ProcessGroup *pg);
@@ -46,7 +45,7 @@ void hierarchy_close(ProcessGroup *pg);
 /* ---- combine.c ---- */
 bool adds_in_float32(DType dtype); /* 16 bits, and blocks of 8 bits */
 
-/* out = a op b; out may be a or b. Not where adds_in_float32(). */
+/* out = a op b; out may be a or b. Not for types that adds_in_float32() names. */
 void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
 
 /* Every one of `totals` = parts[0] op parts[1] op ..., in this order: at least two parts, `count` elements each. A

@@ -123,8 +123,8 @@ void all_reduce_halving_doubling(ProcessGroup *pg, const Collective *c)
     }
     for (int d = 1; takes_part && d < P; d *= 2) {
         int partner = rank ^ d;
-        Block his = block_of(c, P, partner / d * d, d);
-        swap_blocks(pg, c, partner, block_of(c, P, rank / d * d, d), his.elements, his.count);
+        Block partner_block = block_of(c, P, partner / d * d, d);
+        swap_blocks(pg, c, partner, block_of(c, P, rank / d * d, d), partner_block.elements, partner_block.count);
     }
     fold_out(pg, c, P);
 }

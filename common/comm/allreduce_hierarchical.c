@@ -1,4 +1,4 @@
-/* allreduce_hierarchical.c: two levels: the ranks of each host first, then the hosts.
+/* allreduce_hierarchical.c: all-reduce on two levels: between the ranks of each host, and across hosts.
  *
  * note: hierarchical
  * A message within a host is fast, and one between hosts is slow. On H hosts of L ranks each:
@@ -15,7 +15,8 @@
 #include "base/check.h"
 #include "comm/allreduce.h"
 
-/* The levels have what messages need of a group; `host` has this rank's number on its host, `across` the host's. */
+/* Each level is a ProcessGroup that has only what messages need. host: the ranks of this host. across: the ranks that
+ * have this rank's number on their hosts. */
 struct Hierarchy {
     ProcessGroup host, across;
     int ranks_per_host; /* of the options that it was made for */
@@ -54,11 +55,12 @@ void hierarchy_open(ProcessGroup *pg)
     open_level(&hierarchy->across, pg, hierarchy->host.rank);
     const int size = hierarchy->host.world_size, apart = pg->rank - first - hierarchy->host.rank;
     const int mine[] = {size, -size, abs(apart)};
-    int most[3];
-    CHECK_MPI(MPI_Allreduce(mine, most, 3, MPI_INT, MPI_MAX, pg->comm));
-    if (most[0] != -most[1] || most[2] != 0)
-        die("--allreduce: hierarchical needs equally many ranks on each host, numbered host by host, but the hosts have "
-            "%d to %d%s; give ordered, ring or mpi", -most[1], most[0], most[2] != 0 ? " in turns" : "");
+    int max[3];
+    CHECK_MPI(MPI_Allreduce(mine, max, 3, MPI_INT, MPI_MAX, pg->comm));
+    if (max[0] != -max[1] || max[2] != 0)
+        die("--allreduce: hierarchical needs the same number of ranks on each host, numbered host by host, but the "
+            "hosts have %d to %d ranks%s; choose ordered, ring or mpi", -max[1], max[0],
+            max[2] != 0 ? ", numbered alternately" : "");
 }
 
 void hierarchy_close(ProcessGroup *pg)
@@ -89,8 +91,8 @@ static void run_step(ProcessGroup *pg, ProcessGroup *level, Step step, const Col
         step(level, c);
 }
 
-/* Where ranks are alone on their hosts, or all on one, one level is all that there is: runs the step there. False: there
- * are two. */
+/* If each host has one rank, or one host has all ranks, there is only one level: runs the step there and returns
+ * true. */
 static bool run_if_flat(ProcessGroup *pg, Step step, const Collective *c)
 {
     if (pg->hierarchy->host.world_size > 1 && pg->hierarchy->across.world_size > 1)
@@ -113,7 +115,7 @@ void all_reduce_hierarchical(ProcessGroup *pg, const Collective *c)
     run_step(pg, host, all_gather_ordered, c);
 }
 
-/* Few bytes: each rank adds all parts of its host, and then the hosts' sums: the same additions. */
+/* For few bytes: each rank adds all parts of its host, and then the hosts' sums. These are the same additions. */
 void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *c)
 {
     Collective sums = *c;
@@ -125,9 +127,9 @@ void all_reduce_hierarchical_small(ProcessGroup *pg, const Collective *c)
 }
 
 /* note: hierarchical-halves
- * Rank number l of host h owns part hL + l: the parts of host h's ranks lie side by side. So a reduce-scatter within
- * the host is made for the parts of each host, and leaves those with number l, which are then scattered across hosts.
- * An all-gather goes the other way. */
+ * Rank number l of host h owns part hL + l: the parts of host h's ranks lie side by side. So the ranks of each host
+ * make one reduce-scatter for the parts of every host, after which rank number l has its host's sums of all parts with
+ * number l. A reduce-scatter across hosts then adds these. An all-gather takes the same steps in reverse. */
 void reduce_scatter_hierarchical(ProcessGroup *pg, const Collective *c)
 {
     ProcessGroup *host = &pg->hierarchy->host, *across = &pg->hierarchy->across;

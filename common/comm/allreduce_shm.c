@@ -4,15 +4,15 @@
  * note: shm
  * MPI copies each message into a buffer between the processes, and out of it again. Ranks that share memory need no
  * messages: each can read the gradients of the others where they are. As in the ordered algorithm, rank c owns chunk c
- * and adds all parts of it in rank order, so the result has the same bits. There are three methods (a meeting is a
- * barrier in shared memory):
+ * and adds all parts of it in rank order, so the result has the same bits. There are three methods, with
+ * barriers in shared memory:
  *
  *   all_reduce_in_window  The buffers lie in a window (pg_alloc_shared). Rank c reads chunk c of all buffers and writes
- *                         the sum to all buffers. Nothing is copied. One meeting before, one after.
+ *                         the sum to all buffers. Nothing is copied. One barrier before, one after.
  *   all_reduce_staged     The buffers lie elsewhere. Piece after piece is copied into the mailboxes, summed there, and
  *                         copied out.
- *   exchange_small        For so few bytes that a meeting costs more than adding: each rank copies its part into its
- *                         mailbox, and after ONE meeting each rank adds all parts itself.
+ *   exchange_small        For so few bytes that a barrier costs more than adding: each rank copies its part into its
+ *                         mailbox, and after ONE barrier each rank adds all parts itself.
  */
 #include <string.h>
 
@@ -21,15 +21,15 @@
 #include "comm/shared_memory.h"
 
 /* note: shm-small
- * Copies `send` (of `bytes` bytes) into this rank's mailbox, and meets. Then parts[rank] is every rank's `send`, from
- * byte `offset` on. */
+ * Copies `send` (of `bytes` bytes) into this rank's mailbox, and waits at a barrier. Then parts[rank] is every rank's
+ * `send`, from byte `offset` on. */
 static void exchange_small(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
     int slot = (int)(pg->shared->calls % 2);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->mailboxes[rank]->small[slot] + offset;
     memcpy(pg->shared->mailboxes[pg->rank]->small[slot], c->send, bytes);
-    shared_announce_and_meet(pg, c, (Announcement){0});
+    shared_announce_at_barrier(pg, c, (Announcement){0});
 }
 
 /* receive = the sum of all ranks' parts. */
@@ -40,33 +40,33 @@ static void add_parts(ProcessGroup *pg, const Collective *c)
 
 /* note: shm-in-window
  * Rank c reads chunk c of every rank's buffer and writes the sum to every rank's buffer. No other rank reads or writes
- * that chunk between the two meetings. */
+ * that chunk between the two barriers. */
 static void all_reduce_in_window(ProcessGroup *pg, const Collective *c, const SharedWindow *window)
 {
     size_t offset = (size_t)((unsigned char *)c->receive - window->parts[pg->rank]);
     size_t mine = offset + chunk_start(c->count, pg->world_size, pg->rank) * dtype_size(c->dtype);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->totals[rank] = window->parts[rank] + mine;
-    shared_announce_and_meet(pg, c, (Announcement){.window = window->number, .offset = offset});
+    shared_announce_at_barrier(pg, c, (Announcement){.window = window->number, .offset = offset});
     combine_parts(pg->shared->totals, pg->world_size, pg->shared->parts, pg->world_size,
                   chunk_count(c->count, pg->world_size, pg->rank), c->dtype, c->op);
-    shared_meet(pg, c); /* every chunk is done, and no rank touches this rank's buffer any more */
+    shared_barrier(pg, c); /* every chunk is done, and no rank touches this rank's buffer any more */
 }
 
-/* One piece: copy in, meet, add this rank's chunk of it, meet, copy out. */
+/* One piece: copy in, barrier, add this rank's chunk of it, barrier, copy out. */
 static void reduce_piece(ProcessGroup *pg, const Collective *c)
 {
     size_t size = dtype_size(c->dtype), mine = chunk_start(c->count, pg->world_size, pg->rank) * size;
     int slot = (int)(pg->shared->pieces++ % 2);
     unsigned char *receive = c->receive;
     memcpy(pg->shared->mailboxes[pg->rank]->staging[slot], c->send, c->count * size);
-    shared_meet(pg, c);
+    shared_barrier(pg, c);
     for (int rank = 0; rank < pg->world_size; rank++)
         pg->shared->parts[rank] = pg->shared->mailboxes[rank]->staging[slot] + mine;
     void *totals[] = {pg->shared->mailboxes[pg->rank]->staging[slot] + mine, receive + mine};
     combine_parts(totals, 2, pg->shared->parts, pg->world_size, chunk_count(c->count, pg->world_size, pg->rank),
                   c->dtype, c->op);
-    shared_meet(pg, c);
+    shared_barrier(pg, c);
     for (int rank = 0; rank < pg->world_size; rank++) {
         size_t chunk = chunk_start(c->count, pg->world_size, rank) * size;
         if (rank != pg->rank)
@@ -76,14 +76,14 @@ static void reduce_piece(ProcessGroup *pg, const Collective *c)
 }
 
 /* note: shm-staged
- * The other ranks cannot see this buffer, so it goes through the mailboxes in pieces that fit into them. Two slots take
- * turns: a rank may fill one while others still read the other. */
+ * The other ranks cannot see this buffer, so it goes through the mailboxes in pieces that fit into them. Two slots
+ * alternate: a rank may fill one while others still read the other. */
 static void all_reduce_staged(ProcessGroup *pg, const Collective *c)
 {
-    size_t most = MAILBOX_STAGING / dtype_size(c->dtype);
-    shared_announce_and_meet(pg, c, (Announcement){0});
-    for (size_t start = 0; start < c->count; start += most) {
-        const Collective piece = segment_of(c, start, most);
+    size_t max_count = MAILBOX_STAGING / dtype_size(c->dtype);
+    shared_announce_at_barrier(pg, c, (Announcement){0});
+    for (size_t start = 0; start < c->count; start += max_count) {
+        const Collective piece = segment_of(c, start, max_count);
         reduce_piece(pg, &piece);
     }
 }
@@ -107,10 +107,10 @@ void all_reduce_shm(ProcessGroup *pg, const Collective *c)
 /* note: shm-halves
  * Here no rank writes into another's memory: it reads parts from the others' buffers (or mailboxes), and writes its own
  * `receive`. So the buffers may lie at different places of their windows, and each rank announces where its own lies.
- * The second meeting is still needed: after it, a rank may change its `send`. */
+ * The second barrier is still needed: after it, a rank may change its `send`. */
 
-/* Announces the call and meets. True: parts[rank] is every rank's `send`, from byte `offset` on. False: at least one of
- * them (`bytes` long) is in no window. */
+/* Announces the call and waits at a barrier. True: parts[rank] is every rank's `send`, from byte `offset` on. False: at
+ * least one of them (`bytes` long) is in no window. */
 static bool announce_sends(ProcessGroup *pg, const Collective *c, size_t bytes, size_t offset)
 {
     const SharedWindow *window = shared_window_of(pg->shared, pg->rank, c->send, bytes);
@@ -119,7 +119,7 @@ static bool announce_sends(ProcessGroup *pg, const Collective *c, size_t bytes, 
         mine.window = window->number;
         mine.offset = (size_t)((const unsigned char *)c->send - window->parts[pg->rank]);
     }
-    shared_announce_and_meet(pg, c, mine);
+    shared_announce_at_barrier(pg, c, mine);
     for (int rank = 0; rank < pg->world_size; rank++) {
         const unsigned char *send = shared_announced_send(pg->shared, rank);
         if (send == NULL)
@@ -145,21 +145,21 @@ static void add_or_copy_parts(ProcessGroup *pg, const Collective *c)
         copy_parts(pg, c);
 }
 
-/* Piece by piece: copies what this rank sends of a piece into its mailbox, meets, and then adds or copies what all
- * ranks have there. One meeting for each piece is enough: see Mailbox. */
+/* Piece by piece: copies what this rank sends of a piece into its mailbox, waits at a barrier, and then adds or copies
+ * what all ranks have there. One barrier for each piece is enough: see Mailbox. */
 static void run_staged(ProcessGroup *pg, const Collective *c)
 {
     bool adds = c->operation == OP_REDUCE_SCATTER;
     int sent_parts = adds ? pg->world_size : 1, first = adds ? 0 : pg->rank;
-    size_t most = MAILBOX_STAGING / dtype_size(c->dtype) / (size_t)sent_parts;
-    for (size_t start = 0; start < c->count; start += most) {
-        const Collective piece = segment_of(c, start, most);
+    size_t max_count = MAILBOX_STAGING / dtype_size(c->dtype) / (size_t)sent_parts;
+    for (size_t start = 0; start < c->count; start += max_count) {
+        const Collective piece = segment_of(c, start, max_count);
         size_t bytes = piece.count * dtype_size(c->dtype), mine = adds ? (size_t)pg->rank * bytes : 0;
         int slot = (int)(pg->shared->pieces++ % 2);
         unsigned char *staging = pg->shared->mailboxes[pg->rank]->staging[slot];
         for (int part = 0; part < sent_parts; part++)
             memcpy(staging + (size_t)part * bytes, part_sent(pg, &piece, first + part), bytes);
-        shared_meet(pg, c);
+        shared_barrier(pg, c);
         for (int rank = 0; rank < pg->world_size; rank++)
             pg->shared->parts[rank] = pg->shared->mailboxes[rank]->staging[slot] + mine;
         add_or_copy_parts(pg, &piece);
@@ -170,13 +170,13 @@ void scatter_or_gather_shm(ProcessGroup *pg, const Collective *c)
 {
     bool adds = c->operation == OP_REDUCE_SCATTER;
     size_t part = c->count * dtype_size(c->dtype), bytes = adds ? (size_t)pg->world_size * part : part;
-    size_t mine = adds ? (size_t)pg->rank * part : 0; /* what is mine of each rank's `send` begins there */
+    size_t mine = adds ? (size_t)pg->rank * part : 0; /* this rank's part of each rank's `send` begins there */
     if (bytes <= MAILBOX_SMALL) {
         exchange_small(pg, c, bytes, mine);
         add_or_copy_parts(pg, c);
     } else if (announce_sends(pg, c, bytes, mine)) {
         add_or_copy_parts(pg, c);
-        shared_meet(pg, c); /* no rank reads this rank's `send` any more */
+        shared_barrier(pg, c); /* no rank reads this rank's `send` any more */
     } else
         run_staged(pg, c);
 }

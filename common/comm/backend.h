@@ -1,9 +1,8 @@
 /* backend.h: what MPI, NCCL and copies in host memory implement: carrying out the collectives of a group.
  *
- * Interface: a backend is a struct that begins with a Backend. A group begins with MPI's. pg_wrap_backend() puts
- * another one around it, which passes on to `inner` what it does not carry out itself. Each group has backends of its
- * own.
- */
+ * Interface: a backend is a struct that begins with a Backend. A group begins with MPI's. pg_wrap_backend() wraps it in
+ * another one, which forwards to `inner` the collectives that it does not carry out itself. Each group has its own
+ * backends. */
 #ifndef LOCKSTEP_COMM_BACKEND_H
 #define LOCKSTEP_COMM_BACKEND_H
 
@@ -28,14 +27,14 @@ void pg_wrap_backend(ProcessGroup *pg, Backend *outer);
 /* ---- waiting ---- */
 
 /* How long a rank has been waiting for others. Initialise with {0}. */
-typedef struct Waiting {
+typedef struct Backoff {
     double start, pause; /* seconds */
     long yields;
-} Waiting;
+} Backoff;
 
-/* Call between two tests of a condition: yields the core or sleeps, longer from call to call. (train/guard ends a wait
- * that takes too long.) */
-void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting *waiting);
+/* Call between two tests of a condition: spins, yields the core or sleeps, longer from call to call. (train/guard ends
+ * a wait that takes too long.) */
+void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *waiting);
 
 /* ---- calls of MPI ---- */
 
@@ -43,7 +42,7 @@ void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting
 #define CHECK_MPI(call) check_mpi((call), #call, __FILE__, __LINE__)
 void check_mpi(int code, const char *call, const char *file, int line);
 
-/* That of the group's collectives. Send nothing on it; make another one of it (MPI_Comm_dup). */
+/* The communicator of the group's collectives. Send nothing on it; duplicate it (MPI_Comm_dup). */
 MPI_Comm pg_communicator(const ProcessGroup *pg);
 
 #endif

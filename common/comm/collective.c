@@ -1,5 +1,5 @@
-/* collective.c: what a group and a collective are called, how much it carries, whether its buffers can be right, and the
- * calls of observers. */
+/* collective.c: names of groups and collectives, the bytes of a collective, checks of its buffers, and the calls of
+ * observers. */
 #include "comm/collective.h"
 
 #include <stdio.h>
@@ -51,23 +51,24 @@ size_t collective_bytes(const ProcessGroup *pg, const Collective *collective)
     return per_rank ? bytes * (size_t)pg->world_size : bytes;
 }
 
-/* ---- are its buffers right? ---- */
+/* ---- checks of buffers ---- */
 
-/* The buffer, of so many times `count` elements, does not begin in what pg_alloc_shared() gave and end beyond it. */
+/* Faults if the buffer, of counts * `count` elements, begins in memory of pg_alloc_shared() and ends beyond it. */
 static void check_count(const ProcessGroup *pg, const Collective *c, const void *buffer, int counts)
 {
     const uintptr_t begin = (uintptr_t)buffer;
-    size_t most = SIZE_MAX;
-    for (const Allocation *given = pg->given; given != NULL && most == SIZE_MAX; given = given->next) /* newest first */
-        if (begin - given->begin < given->bytes) /* unsigned: huge if `begin` lies before it */
-            most = (given->begin + given->bytes - begin) / dtype_size(c->dtype);
-    CHECK(c->count <= most / (size_t)counts,
+    size_t left = SIZE_MAX;
+    for (const Allocation *a = pg->allocations; a != NULL && left == SIZE_MAX; a = a->next) /* newest first */
+        if (begin - a->begin < a->bytes) /* unsigned: huge if `begin` lies before it */
+            left = (a->begin + a->bytes - begin) / dtype_size(c->dtype);
+    CHECK(c->count <= left / (size_t)counts,
           "%s%s goes beyond the end of its memory, where %zu elements are left: counts are elements, never bytes; or "
           "the buffer is too small, or an earlier one of pg_alloc_shared() was freed by free()", collective_name(pg, c),
-          counts > 1 ? " for each rank" : "", most);
+          counts > 1 ? " for each rank" : "", left);
 }
 
-/* A reduce-scatter and an all-gather: the short buffer is this rank's part of the long one, or lies elsewhere. */
+/* In a reduce-scatter or an all-gather, the short buffer must be this rank's part of the long one, or not overlap
+ * it. */
 static void check_places(const ProcessGroup *pg, const Collective *c)
 {
     const bool gathers = c->operation == OP_ALL_GATHER;
@@ -83,10 +84,10 @@ static void check_places(const ProcessGroup *pg, const Collective *c)
 
 void group_check_buffers(const ProcessGroup *pg, const Collective *c)
 {
-    CHECK(c->count <= PTRDIFF_MAX, "%s: a count that was negative as an int?", collective_name(pg, c));
+    CHECK(c->count <= PTRDIFF_MAX, "%s: this count is implausible: was it negative as an int?", collective_name(pg, c));
     CHECK(c->count == 0 || (c->send != NULL && c->receive != NULL),
-          "%s: a buffer is NULL; so is the gradient of a frozen parameter, which needs no all-reduce, and in stage 5 "
-          "what was dropped or has moved into shards", collective_name(pg, c));
+          "%s: a buffer is NULL, like the gradient of a frozen parameter, which needs no all-reduce, or in stage 5 a "
+          "buffer that was dropped or has moved into shards", collective_name(pg, c));
     check_count(pg, c, c->send, c->operation == OP_REDUCE_SCATTER ? pg->world_size : 1);
     check_count(pg, c, c->receive, c->operation == OP_ALL_GATHER ? pg->world_size : 1);
     check_places(pg, c);
@@ -94,7 +95,7 @@ void group_check_buffers(const ProcessGroup *pg, const Collective *c)
 
 /* ---- observers ---- */
 
-void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective)
+void group_notify(ProcessGroup *pg, Moment moment, const Collective *collective)
 {
     for (int i = 0; i < pg->observer_count; i++) {
         const GroupObserver *o = &pg->observers[i];
@@ -104,19 +105,19 @@ void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective)
     }
 }
 
-Collective group_begin_meeting(ProcessGroup *pg, const char *what)
+Collective group_begin_barrier(ProcessGroup *pg, const char *what)
 {
     const double now = now_seconds();
-    const Collective meeting = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
+    const Collective barrier = {.operation = OP_BARRIER, .dtype = DTYPE_F32, .carries = what,
                                 .sequence = pg->sequence++, .queued = now, .start = now};
-    group_tell(pg, CALLED, &meeting);
-    group_tell(pg, READY, &meeting); /* it sends nothing */
-    return meeting;
+    group_notify(pg, CALLED, &barrier);
+    group_notify(pg, READY, &barrier); /* it sends nothing */
+    return barrier;
 }
 
-void group_end_meeting(ProcessGroup *pg, Collective *meeting)
+void group_end_barrier(ProcessGroup *pg, Collective *barrier)
 {
-    group_tell(pg, CARRIED, meeting);
-    meeting->end = now_seconds();
-    group_tell(pg, DONE, meeting);
+    group_notify(pg, CARRIED, barrier);
+    barrier->end = now_seconds();
+    group_notify(pg, DONE, barrier);
 }

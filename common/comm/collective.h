@@ -19,7 +19,7 @@ typedef struct Collective {
     const char *carries;
     long sequence;   /* number of this collective in its group, from 0; the same on all ranks */
     struct DeviceEvent *ready; /* background: device work that writes `send`; consumed at the start. NULL on the CPU */
-    bool background; /* queued, to run behind the computation, which keeps its core */
+    bool background; /* asynchronous: runs while training computes, and leaves it the core */
     double queued;   /* when it was called, by now_seconds(); an asynchronous one while the timeline is off: 0 */
     double start, end; /* for observers: see `done` and `waited` in observer.h */
 } Collective;

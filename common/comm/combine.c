@@ -89,7 +89,7 @@ static void to_floats(float *x, const void *elements, DType dtype, size_t number
 }
 
 /* The same for elements of 16 bits, and blocks of 8 bits. They are added in float32 and rounded once, at the end.
- * numbers: those of all its elements. */
+ * numbers: one for each element of 16 bits, INT8_BLOCK for each block of 8 bits. */
 static void combine_rounded_block(void *sum, const void *const *parts, int part_count, size_t offset, size_t numbers,
                                   DType dtype, ReduceOp op)
 {
@@ -109,9 +109,9 @@ void combine_parts(void *const *totals, int total_count, const void *const *part
                    DType dtype, ReduceOp op)
 {
     _Alignas(64) unsigned char sum[BLOCK_BYTES];
-    const size_t numbers = dtype == DTYPE_INT8_BLOCK ? INT8_BLOCK : 1, most = BLOCK_ELEMENTS / numbers;
-    for (size_t start = 0; start < count; start += most) {
-        size_t elements = count - start < most ? count - start : most;
+    const size_t numbers = dtype == DTYPE_INT8_BLOCK ? INT8_BLOCK : 1, block_elements = BLOCK_ELEMENTS / numbers;
+    for (size_t start = 0; start < count; start += block_elements) {
+        size_t elements = count - start < block_elements ? count - start : block_elements;
         size_t offset = start * dtype_size(dtype);
         if (adds_in_float32(dtype))
             combine_rounded_block(sum, parts, part_count, offset, elements * numbers, dtype, op);

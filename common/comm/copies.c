@@ -1,10 +1,10 @@
 /* copies.c: a group whose reduce-scatter also adds over copies of the group. For stage 5's --shard-ranks.
  *
  * note: copies
- * N ranks are N/R groups of R. Each group holds all shards, one per rank, and the ranks with the same number in their
- * groups hold copies of one shard. A reduce-scatter adds within the group; what the rank has received is then added over
- * its copies, on the same thread: so it runs behind backward, too. Everything else stays within the group.
- */
+ * N ranks are N/R groups of R. Each group holds all shards, one per rank, and the ranks with the same number in
+ * their groups hold copies of one shard. A reduce-scatter adds within the group, and then, on the same thread, over
+ * the copies of the part that the rank has received, so both overlap with backward. Everything else stays within the
+ * group. */
 #include <stdlib.h>
 
 #include "base/check.h"

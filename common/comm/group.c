@@ -52,8 +52,8 @@ static ProcessGroup *group_create(MPI_Comm of, int color)
 
 static void group_free(ProcessGroup *pg)
 {
-    CHECK(pg->parts == 0, "the group was split into groups of which %d are left: pg_destroy() must free them first",
-          pg->parts);
+    CHECK(pg->children == 0, "%d group(s) from pg_split() are left: pg_destroy() must free them first",
+          pg->children);
     worker_check_all_waited_for(pg, "this rank leaves the group");
     worker_stop(pg);
     for (int i = 0; i < pg->observer_count; i++)
@@ -93,7 +93,7 @@ void job_close(ProcessGroup *world)
     job_leave();
 }
 
-/* ---- its groups ---- */
+/* ---- groups ---- */
 
 static void set_name(ProcessGroup *pg, int color)
 {
@@ -113,22 +113,22 @@ static void split_backends(const Backend *of, ProcessGroup *pg, int color)
     }
 }
 
-/* Observers come before what pg_mpi_prepare() sends, so that it has a time-out, too. */
+/* Adds observers before pg_mpi_prepare() sends anything, so that it has a time-out, too. */
 ProcessGroup *pg_split(ProcessGroup *parent, int color)
 {
     CHECK(color >= 0, "pg_split() with the color %d, which is negative", color);
     worker_drain(parent);
-    Collective meeting = group_begin_meeting(parent, "splitting the group");
+    Collective barrier = group_begin_barrier(parent, "splitting the group");
     ProcessGroup *pg = group_create(parent->comm, color);
     pg->options = parent->options;
     if (parent->windows_if_room)
         pg->options.algorithm = ALLREDUCE_AUTO;
     pg->parent = parent;
-    parent->parts++;
+    parent->children++;
     parent->splits++;
     set_name(pg, color);
     split_backends(parent->backend, pg, color);
-    group_end_meeting(parent, &meeting);
+    group_end_barrier(parent, &barrier);
     for (int i = 0; i < parent->observer_count; i++)
         if (parent->observers[i].split != NULL)
             parent->observers[i].split(parent->observers[i].self, pg);
@@ -139,7 +139,7 @@ ProcessGroup *pg_split(ProcessGroup *parent, int color)
 void pg_destroy(ProcessGroup *pg)
 {
     CHECK(pg->parent != NULL, "pg_destroy() of the world, which lives as long as the job: job_close() frees it");
-    pg->parent->parts--;
+    pg->parent->children--;
     group_free(pg);
 }
 
@@ -157,11 +157,11 @@ void pg_wrap_backend(ProcessGroup *pg, Backend *outer)
 void pg_observe(ProcessGroup *pg, const GroupObserver *observer)
 {
     worker_drain(pg);
-    CHECK(pg->observer_count < MOST_OBSERVERS, "a group has %d observers at most", MOST_OBSERVERS);
+    CHECK(pg->observer_count < MAX_OBSERVERS, "a group has %d observers at most", MAX_OBSERVERS);
     pg->observers[pg->observer_count++] = *observer;
 }
 
-/* ---- what it is ---- */
+/* ---- properties ---- */
 
 int pg_rank(const ProcessGroup *pg)
 {

@@ -10,9 +10,9 @@
  *   shared_memory.c  memory that all ranks of a host see
  *   messages.c       sending, receiving and waiting for them
  *   combine.c        the additions
- *   collective.c     what a collective is called, whether its buffers can be right, and the calls of observers
+ *   collective.c     names of groups and collectives, checks of buffers, and the calls of observers
  *
- * A file calls functions of those below it alone. tests/test_includes.sh checks this.
+ * A file calls only functions of those below it. tests/test_includes.sh checks this.
  */
 #ifndef LOCKSTEP_COMM_GROUP_H
 #define LOCKSTEP_COMM_GROUP_H
@@ -27,7 +27,7 @@
 
 typedef struct Worker Worker; /* work.c */
 typedef struct Hierarchy Hierarchy; /* allreduce_hierarchical.c */
-enum { MOST_OBSERVERS = 5 };
+enum { MAX_OBSERVERS = 5 };
 
 /* Memory that pg_alloc_shared() gave. */
 typedef struct Allocation {
@@ -39,11 +39,11 @@ typedef struct Allocation {
 struct ProcessGroup {
     int rank, world_size, local_rank;
     int *job_ranks;      /* by rank: the same process's in the job; owned */
-    char name[80];       /* that of pg_of_group() */
+    char name[80];       /* pg_of_group() returns it */
     ProcessGroup *parent; /* NULL: the world */
-    ProcessGroup *counts_for; /* whose counters this group's collectives belong to; NULL: its own */
-    int parts, splits;   /* groups that pg_split() has made of it: there still; calls so far */
-    bool one_host;       /* all ranks are on it */
+    ProcessGroup *counts_for; /* its counters count this group's collectives; NULL: this group's own do */
+    int children, splits; /* groups that pg_split() has made of it and that still exist; calls of pg_split() */
+    bool one_host;       /* all ranks are on one host */
     bool core_per_rank;  /* this host has a core for each of its ranks */
     MPI_Comm comm;       /* of this group's collectives alone */
     ProcessGroupOptions options;
@@ -52,14 +52,14 @@ struct ProcessGroup {
     size_t scratch_bytes;
     Hierarchy *hierarchy; /* allreduce_hierarchical.c; NULL unless all_reduce is ALLREDUCE_HIERARCHICAL */
     struct SharedMemory *shared; /* shared_memory.c; NULL unless all_reduce is ALLREDUCE_SHM */
-    bool windows_if_room; /* a window that does not fit becomes ordinary memory; false: it is an error */
+    bool windows_if_room; /* true: if a window does not fit, use ordinary memory; false: it is an error */
     Worker *worker;  /* NULL until the first asynchronous collective */
     atomic_bool training_waits; /* the training thread is waiting for the communication thread */
-    GroupObserver observers[MOST_OBSERVERS];
+    GroupObserver observers[MAX_OBSERVERS];
     int observer_count;
     long sequence;   /* of the next collective */
     bool measuring;  /* counting and emulating the link */
-    Allocation *given; /* by pg_alloc_shared(), to check counts; owned */
+    Allocation *allocations; /* of pg_alloc_shared(), to check counts; owned */
     pthread_mutex_t lock; /* guards the counters */
     CommCounters counters;
 };
@@ -71,26 +71,26 @@ void group_check_buffers(const ProcessGroup *pg, const Collective *collective);
 
 /* Calls all observers: see observer.h. */
 typedef enum Moment { CALLED, READY, CARRIED, DONE, WAITED } Moment;
-void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective);
+void group_notify(ProcessGroup *pg, Moment moment, const Collective *collective);
 
-/* Around what is collective, but not carried out by a backend, for example making a window: observers must be able to
- * see which rank is missing. */
-Collective group_begin_meeting(ProcessGroup *pg, const char *what);
-void group_end_meeting(ProcessGroup *pg, Collective *meeting);
+/* Around a collective action that no backend carries out, for example making a window, so that observers see which rank
+ * is missing. */
+Collective group_begin_barrier(ProcessGroup *pg, const char *what);
+void group_end_barrier(ProcessGroup *pg, Collective *barrier);
 
 /* ---- work.c ---- */
 
-/* The training thread has waited for this collective: counts the time as exposed, and tells observers. */
+/* Counts the time in which the training thread waited for this collective as exposed, and notifies observers. */
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until);
 
-/* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. Returns when it
- * ended. */
+/* Runs the collective on the calling thread, not faster than the emulated link, and counts its time. Returns the time
+ * of its end. */
 double group_carry_out(ProcessGroup *pg, const Collective *collective);
 
 void worker_drain(ProcessGroup *pg); /* returns when the queue is empty and nothing is under way */
-/* Faults if a work has not been given to work_wait(), because the communication thread may still use its buffers.
- * `what`: the caller's next action, for the message. It also faults if all these works happen to be done, so that the
- * result does not differ from run to run. */
+/* Faults if a work had no work_wait(), because the communication thread may still use its buffers. `what`: the caller's
+ * next action, for the message. It faults even if all these works happen to be done, so that the result does not differ
+ * from run to run. */
 void worker_check_all_waited_for(ProcessGroup *pg, const char *what);
 void worker_stop(ProcessGroup *pg);
 

@@ -1,5 +1,5 @@
-/* memory.c: memory for gradients, in windows that all ranks of the host see, or not; and the list of what was given, to
- * which counts are compared. */
+/* memory.c: memory for gradients, in windows that all ranks of the host see, or not; and the list of allocations,
+ * against which counts are checked. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -10,7 +10,7 @@
  * worker_check_all_waited_for() below. */
 static void remove_from_list(ProcessGroup *pg, const void *memory)
 {
-    Allocation **link = &pg->given;
+    Allocation **link = &pg->allocations;
     while (*link != NULL && (*link)->begin != (uintptr_t)memory)
         link = &(*link)->next;
     Allocation *given = *link;
@@ -27,8 +27,8 @@ void *pg_alloc_shared(ProcessGroup *pg, size_t bytes)
     void *window = pg->shared != NULL ? window_create(pg, bytes) : NULL;
     void *memory = window != NULL ? window : device_alloc(bytes);
     Allocation *given = alloc_or_fault(sizeof *given);
-    *given = (Allocation){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->given};
-    pg->given = given;
+    *given = (Allocation){.begin = (uintptr_t)memory, .bytes = bytes, .next = pg->allocations};
+    pg->allocations = given;
     return memory;
 }
 

@@ -63,12 +63,12 @@ void *part_received(const ProcessGroup *pg, const Collective *c, int rank)
     return (unsigned char *)c->receive + (c->operation == OP_REDUCE_SCATTER ? 0 : part_offset(pg, c, rank));
 }
 
-Collective segment_of(const Collective *c, size_t start, size_t most)
+Collective segment_of(const Collective *c, size_t start, size_t max_count)
 {
     Collective segment = *c;
     segment.send = (const unsigned char *)c->send + start * dtype_size(c->dtype);
     segment.receive = (unsigned char *)c->receive + start * dtype_size(c->dtype);
-    segment.count = c->count - start < most ? c->count - start : most;
+    segment.count = c->count - start < max_count ? c->count - start : max_count;
     return segment;
 }
 
@@ -102,12 +102,12 @@ void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t
  * communication thread it takes the core from the computation that runs at the same time. So the loops that call this
  * spin for some microseconds if every rank has a core, then yield some times, and then sleep between their tests. The
  * communication thread sleeps at once while the training thread computes. */
-void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting *waiting)
+void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *waiting)
 {
     double now = now_seconds();
     bool in_background = collective->background && !atomic_load(&pg->training_waits);
     if (waiting->start == 0)
-        *waiting = (Waiting){.start = now, .pause = SHORTEST_SLEEP};
+        *waiting = (Backoff){.start = now, .pause = SHORTEST_SLEEP};
     if (!in_background && pg->core_per_rank && now - waiting->start < SPIN)
         return;
     if (!in_background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
@@ -120,13 +120,13 @@ void wait_a_moment(const ProcessGroup *pg, const Collective *collective, Waiting
 
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
 {
-    Waiting waiting = {0};
+    Backoff waiting = {0};
     for (int finished = 0; finished < count;) {
         int done; /* a test of any request lets MPI make progress on all of them */
         CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
         finished += done;
         if (!done)
-            wait_a_moment(pg, collective, &waiting);
+            back_off(pg, collective, &waiting);
     }
 }
 

@@ -24,9 +24,9 @@ size_t part_count(const ProcessGroup *pg, const Collective *c, int rank);
 const void *part_sent(const ProcessGroup *pg, const Collective *c, int rank);
 void *part_received(const ProcessGroup *pg, const Collective *c, int rank);
 
-/* The collective on a segment of at most `most` elements, from element `start` on: of the buffer of an all-reduce, or
- * of each part of the others'. */
-Collective segment_of(const Collective *c, size_t start, size_t most);
+/* The collective on a segment of at most `max_count` elements, from element `start` on: of the buffer of an all-reduce,
+ * or of each part of the others' buffers. */
+Collective segment_of(const Collective *c, size_t start, size_t max_count);
 
 /* Starts a message of `count` elements, and appends its request to requests[*pending]. Does nothing if count is 0. Do
  * not touch the elements until wait_for_messages() returns. */

@@ -63,7 +63,7 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
 /* ---- which algorithm ---- */
 
 /* note: segments
- * A long buffer is reduced segment by segment. What one step of an algorithm has written is then still in the cache
+ * A long buffer is reduced segment by segment. The output of one step of an algorithm is then still in the cache
  * when the next step reads it, and scratch memory stays small. On a real network a segment must be long enough to be
  * worth its latency. (In a reduce-scatter or an all-gather, a segment is the same piece of every part.) */
 #define SEGMENT_BYTES ((size_t)2 << 20)
@@ -78,22 +78,22 @@ static const struct {
     size_t small_bytes;
     bool segments;       /* it gets one segment after the other; false: the whole buffer */
     bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
-    bool passes_sums_on; /* ranks send partial sums, so not where these would be rounded: half-precision-sums, below */
+    bool sends_partial_sums; /* so it is not used for types that would round them: half-precision-sums, below */
 } algorithms[] = {
-    [ALLREDUCE_MPI] = {"mpi", all_reduce_mpi, run_by_mpi, run_by_mpi, .passes_sums_on = true},
+    [ALLREDUCE_MPI] = {"mpi", all_reduce_mpi, run_by_mpi, run_by_mpi, .sends_partial_sums = true},
     [ALLREDUCE_ROOT] = {"root", all_reduce_root, reduce_scatter_ordered, all_gather_ordered, .segments = true,
                         .rank_order = true},
-    [ALLREDUCE_RING] = {"ring", run_ring, run_ring, run_ring, .passes_sums_on = true},
+    [ALLREDUCE_RING] = {"ring", run_ring, run_ring, run_ring, .sends_partial_sums = true},
     [ALLREDUCE_DOUBLING] = {"recursive-doubling", all_reduce_halving_doubling, reduce_scatter_ordered,
                             all_gather_ordered, .all_reduce_small = all_reduce_recursive_doubling,
-                            .small_bytes = (size_t)16 << 10, .segments = true, .passes_sums_on = true},
+                            .small_bytes = (size_t)16 << 10, .segments = true, .sends_partial_sums = true},
     [ALLREDUCE_ORDERED] = {"ordered", all_reduce_ordered, reduce_scatter_ordered, all_gather_ordered,
                            .all_reduce_small = all_reduce_ordered_small, .small_bytes = (size_t)4 << 10,
                            .segments = true, .rank_order = true},
     [ALLREDUCE_SHM] = {"shm", all_reduce_shm, scatter_or_gather_shm, scatter_or_gather_shm, .rank_order = true},
     [ALLREDUCE_HIERARCHICAL] = {"hierarchical", all_reduce_hierarchical, reduce_scatter_hierarchical,
                                 all_gather_hierarchical, .all_reduce_small = all_reduce_hierarchical_small,
-                                .small_bytes = (size_t)4 << 10, .segments = true, .passes_sums_on = true},
+                                .small_bytes = (size_t)4 << 10, .segments = true, .sends_partial_sums = true},
 };
 
 /* note: half-precision-sums
@@ -103,7 +103,7 @@ static const struct {
  * more bytes than a ring. (MPI itself has no 16-bit floating point.) */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
-    return adds_in_float32(dtype) && algorithms[wanted].passes_sums_on ? ALLREDUCE_ORDERED : wanted;
+    return adds_in_float32(dtype) && algorithms[wanted].sends_partial_sums ? ALLREDUCE_ORDERED : wanted;
 }
 
 const char *all_reduce_name(AllReduceAlgorithm algorithm)
@@ -146,9 +146,9 @@ static void run(Backend *self, ProcessGroup *pg, const Collective *collective)
         return;
     }
     Algorithm algorithm = algorithm_for(chosen, &c);
-    size_t most = algorithms[chosen].segments ? SEGMENT_BYTES / parts / dtype_size(c.dtype) : c.count;
-    for (size_t start = 0; start < c.count; start += most) {
-        const Collective segment = segment_of(&c, start, most);
+    size_t max_count = algorithms[chosen].segments ? SEGMENT_BYTES / parts / dtype_size(c.dtype) : c.count;
+    for (size_t start = 0; start < c.count; start += max_count) {
+        const Collective segment = segment_of(&c, start, max_count);
         algorithm(pg, &segment);
     }
 }

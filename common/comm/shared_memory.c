@@ -1,4 +1,4 @@
-/* shared_memory.c: windows of memory that all ranks of one host share, and barriers (meetings) without messages. */
+/* shared_memory.c: windows of memory that all ranks of one host share, and barriers without messages. */
 #include "comm/shared_memory.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "comm/messages.h"
 
 #define PAGE_BYTES 4096
-#define QUICK_LOOKS 100 /* well under a microsecond, so that this needs no look at the clock */
+#define QUICK_TESTS 100 /* well under a microsecond, so that this needs no look at the clock */
 
 static void check_same_call(const ProcessGroup *pg, const Collective *c, Announcement mine, int rank,
                             Announcement theirs)
@@ -32,7 +32,7 @@ static void check_same_call(const ProcessGroup *pg, const Collective *c, Announc
           "allocate the same buffers in the same order", collective_name(pg, c), rank);
 }
 
-void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine)
+void shared_announce_at_barrier(ProcessGroup *pg, const Collective *collective, Announcement mine)
 {
     SharedMemory *shared = pg->shared;
     int slot = (int)(shared->calls++ % 2);
@@ -40,7 +40,7 @@ void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, An
     mine.dtype = (uint8_t)collective->dtype;
     mine.count = collective->count;
     shared->mailboxes[pg->rank]->announced[slot] = mine;
-    shared_meet(pg, collective);
+    shared_barrier(pg, collective);
     for (int rank = 0; rank < pg->world_size; rank++)
         check_same_call(pg, collective, mine, pg_job_rank(pg, rank), shared->mailboxes[rank]->announced[slot]);
 }
@@ -56,8 +56,8 @@ const unsigned char *shared_announced_send(const SharedMemory *shared, int rank)
 
 /* note: room-for-windows
  * A window is a file that all ranks map. MPICH and Open MPI make it in /dev/shm, or, if nothing can be written there,
- * in /tmp. The system allocates a page at the first write to it. If no page is left, this write ends the process (SIGBUS).
- * MPI does not check this, and a container's /dev/shm often has only 64 MB. */
+ * in /tmp. The system allocates a page at the first write to it. If no page is left, this write ends the process
+ * (SIGBUS). MPI does not check this, and a container's /dev/shm often has only 64 MB. */
 static bool has_room(const ProcessGroup *pg, size_t bytes_per_rank)
 {
     const size_t mebibyte = (size_t)1 << 20;
@@ -98,7 +98,7 @@ void *window_create(ProcessGroup *pg, size_t bytes)
 {
     /* Whole pages, so that parts begin on page boundaries; and one page more, because Open MPI's begin anywhere. */
     const size_t bytes_per_rank = (bytes / PAGE_BYTES + 2) * PAGE_BYTES;
-    Collective meeting = group_begin_meeting(pg, "making shared memory");
+    Collective barrier = group_begin_barrier(pg, "making shared memory");
     int fits = has_room(pg, bytes_per_rank);
     CHECK_MPI(MPI_Bcast(&fits, 1, MPI_INT, 0, pg->comm));
     SharedWindow *window = NULL;
@@ -108,7 +108,7 @@ void *window_create(ProcessGroup *pg, size_t bytes)
         window->parts = alloc_or_fault((size_t)pg->world_size * sizeof *window->parts);
         map_window(pg, window, bytes_per_rank);
     }
-    group_end_meeting(pg, &meeting);
+    group_end_barrier(pg, &barrier);
     if (window == NULL)
         return NULL;
     window->number = pg->shared->windows_made++;
@@ -133,11 +133,11 @@ bool window_free(ProcessGroup *pg, const void *memory)
         link = &(*link)->next;
     if (link == NULL || *link == NULL)
         return false;
-    Collective meeting = group_begin_meeting(pg, "freeing shared memory");
-    shared_announce_and_meet(pg, &meeting, (Announcement){.frees = true, .window = (*link)->number});
+    Collective barrier = group_begin_barrier(pg, "freeing shared memory");
+    shared_announce_at_barrier(pg, &barrier, (Announcement){.frees = true, .window = (*link)->number});
     free_first(link);
     CHECK_MPI(MPI_Barrier(pg->comm)); /* no rank maps it any more: has_room() counts free memory */
-    group_end_meeting(pg, &meeting);
+    group_end_barrier(pg, &barrier);
     return true;
 }
 
@@ -181,27 +181,27 @@ const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const
     return NULL;
 }
 
-/* Tests some times at once, and then with the pauses of wait_a_moment(). */
-static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long meeting)
+/* Tests some times at once, and then with the pauses of back_off(). */
+static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long barrier)
 {
     const Mailbox *mailbox = pg->shared->mailboxes[rank];
-    for (int look = 0; look < QUICK_LOOKS; look++)
-        if (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) >= meeting)
+    for (int look = 0; look < QUICK_TESTS; look++)
+        if (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) >= barrier)
             return;
-    Waiting waiting = {0};
-    while (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) < meeting)
-        wait_a_moment(pg, collective, &waiting);
+    Backoff waiting = {0};
+    while (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) < barrier)
+        back_off(pg, collective, &waiting);
 }
 
-/* note: meeting
- * A meeting is a barrier without messages: each rank counts its own meetings in shared memory, and waits until the
- * counts of all other ranks are as high. Release and acquire make everything that a rank wrote before the meeting
- * visible to the ranks that have read its count. */
-void shared_meet(ProcessGroup *pg, const Collective *collective)
+/* note: shm-barrier
+ * A barrier without messages: each rank counts its own barriers in shared memory, and waits until the counts of all
+ * other ranks are as high. Release and acquire make everything that a rank wrote before the barrier visible to the
+ * ranks that have read its count. */
+void shared_barrier(ProcessGroup *pg, const Collective *collective)
 {
-    long meeting = ++pg->shared->meetings;
-    atomic_store_explicit(&pg->shared->mailboxes[pg->rank]->arrived, meeting, memory_order_release);
+    long barrier = ++pg->shared->barriers;
+    atomic_store_explicit(&pg->shared->mailboxes[pg->rank]->arrived, barrier, memory_order_release);
     for (int rank = 0; rank < pg->world_size; rank++)
         if (rank != pg->rank)
-            wait_until_arrived(pg, collective, rank, meeting);
+            wait_until_arrived(pg, collective, rank, barrier);
 }

@@ -1,4 +1,4 @@
-/* shared_memory.h: inside comm/ only: memory that all ranks of one host share, and barriers (meetings) in it.
+/* shared_memory.h: inside comm/ only: memory that all ranks of one host share, and barriers in it.
  *
  * Interface: shared_memory_open() once, collective; shared_memory_close() at the end.
  */
@@ -20,7 +20,7 @@ struct SharedWindow {
     SharedWindow *next;
 };
 
-/* What a rank is about to do in a meeting: a collective in shared memory, or freeing a window. The ranks compare it
+/* What a rank is about to do after a barrier: a collective in shared memory, or freeing a window. The ranks compare it
  * before any rank writes into another's memory. */
 typedef struct Announcement {
     bool frees;        /* it frees the window; count and offset are 0 then */
@@ -33,9 +33,9 @@ typedef struct Announcement {
 
 /* One rank's mailbox, in a window. Only its owner writes to it, except to the chunks of `staging` that other ranks own.
  * Two calls in succession use different halves, and so do two pieces, so that a faster rank does not overwrite what
- * others still read. It cannot be two calls or pieces ahead, because each of them has at least one meeting. */
+ * others still read. It cannot be two calls or pieces ahead, because each of them has at least one barrier. */
 typedef struct Mailbox {
-    _Atomic long arrived;      /* meetings of the owner so far; on the same cache line as the next field, all of it */
+    _Atomic long arrived;      /* barriers that the owner has reached; on one cache line with the next field */
     Announcement announced[2]; /* of call number n: [n % 2] */
     _Alignas(64) unsigned char small[2][MAILBOX_SMALL];
     unsigned char staging[2][MAILBOX_STAGING];
@@ -47,7 +47,7 @@ typedef struct SharedMemory {
     const void **parts;    /* by rank: what allreduce_shm.c reads; kept here so that a small sum allocates nothing */
     void **totals;
     uint32_t windows_made;
-    long meetings;         /* this rank's, so far */
+    long barriers;         /* that this rank has reached so far */
     long calls;            /* announcements of this rank so far */
     long pieces;           /* pieces that this rank has staged so far */
 } SharedMemory;
@@ -67,15 +67,15 @@ bool window_free(ProcessGroup *pg, const void *memory);
  * count. */
 const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const void *memory, size_t bytes);
 
-/* The first meeting of every call. `mine`: window, offset and frees; the rest is the collective's. Faults if another
+/* The first barrier of every call. `mine`: window, offset and frees; the rest is the collective's. Faults if another
  * rank has announced something else, because the ranks would overwrite each other's memory. */
-void shared_announce_and_meet(ProcessGroup *pg, const Collective *collective, Announcement mine);
+void shared_announce_at_barrier(ProcessGroup *pg, const Collective *collective, Announcement mine);
 
 /* Where the `send` that a rank has just announced lies in this process's addresses; NULL if it is in no window. Valid
  * until the rank's next call but one. */
 const unsigned char *shared_announced_send(const SharedMemory *shared, int rank);
 
-/* Returns when every rank has reached this meeting. Everything that they wrote before is then visible. */
-void shared_meet(ProcessGroup *pg, const Collective *collective);
+/* Returns when every rank has reached this barrier. Everything that they wrote before is then visible. */
+void shared_barrier(ProcessGroup *pg, const Collective *collective);
 
 #endif

@@ -4,8 +4,8 @@
  * MPI's non-blocking collectives make progress only inside MPI calls: if training starts an all-reduce, computes, and
  * then waits, it hides nothing. So a thread of our own carries each collective out while the training thread computes.
  * It takes the collectives from the queue in order, one at a time, so that all ranks carry out the same sequence.
- * A training thread that has to wait carries out the queue itself while no collective is under way: those of a small
- * model take some microseconds, and waking another thread takes longer.
+ * While the training thread waits and no collective is under way, it carries out the queue itself: the collectives of a
+ * small model take some microseconds, and waking another thread takes longer.
  *
  * Ownership of a Work: the training thread fills it and queues it under the lock. The thread that carries it out then
  * owns it until it sets `done` under the lock. After that the training thread owns it again.
@@ -33,15 +33,15 @@ struct Worker {
     pthread_cond_t work_done;    /* for the training thread */
     Work *first, *last;          /* queue */
     bool first_under_way;        /* a thread is carrying the first out */
-    bool wants_thread;           /* the queue had one that is not quick since it was empty */
+    bool wants_thread;           /* since the queue was last empty, it got a collective that is not quick */
     Work *spare;                 /* kept for later collectives, so that a second work_wait() finds a valid Work */
     long not_waited_for;         /* works without a work_wait() so far */
     bool stop;
 };
 
-#define MOST_WORKS 100000 /* without a work_wait(): more than any model's parameters */
-#define QUICK_BYTES 8192  /* in shared memory, a sum of this many takes about a microsecond */
-#define PATIENT_TESTS 64  /* calls of work_test() until a quick collective wakes the thread: then training is polling */
+#define MAX_WORKS 100000     /* without a work_wait(): more than any model's parameters */
+#define QUICK_BYTES 8192     /* in shared memory, a sum of this many takes about a microsecond */
+#define TESTS_BEFORE_WAKE 64 /* after this many work_test() calls, training is polling: wake the thread */
 
 /* ---- counting ---- */
 
@@ -101,7 +101,7 @@ void group_add_exposed(ProcessGroup *pg, const Collective *collective, double fr
     Collective waited = *collective;
     waited.start = from;
     waited.end = until;
-    group_tell(pg, WAITED, &waited);
+    group_notify(pg, WAITED, &waited);
 }
 
 CommCounters pg_counters(ProcessGroup *pg)
@@ -141,18 +141,18 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
     return (double)link_bytes(pg, collective) / bytes_per_second + latencies;
 }
 
-/* Returns when `send` has been computed: from then on this rank waits for the others. (device_synchronize() is not
- * used, because on a GPU it may spin, on the core of the thread that queues the kernels.) */
+/* Returns when `send` has been computed: from then on this rank waits for the others. It does not call
+ * device_synchronize(), which on a GPU may spin on the core of the thread that queues the kernels. */
 static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
 {
-    Waiting waiting = {0};
+    Backoff waiting = {0};
     if (collective->background)
         device_event_wait(collective->ready);
     while (!device_is_idle())
-        wait_a_moment(pg, collective, &waiting);
+        back_off(pg, collective, &waiting);
 }
 
-void pg_run_unseen(ProcessGroup *pg, const Collective *collective)
+void pg_run_unobserved(ProcessGroup *pg, const Collective *collective)
 {
     pg->backend->run(pg->backend, pg, collective);
 }
@@ -161,12 +161,12 @@ double group_carry_out(ProcessGroup *pg, const Collective *called)
 {
     Collective collective = *called;
     group_check_buffers(pg, &collective);
-    group_tell(pg, CALLED, &collective);
+    group_notify(pg, CALLED, &collective);
     wait_until_computed(pg, &collective);
-    group_tell(pg, READY, &collective);
+    group_notify(pg, READY, &collective);
     collective.start = now_seconds(); /* from here on, time is communication's, real or emulated */
     pg->backend->run(pg->backend, pg, &collective);
-    group_tell(pg, CARRIED, &collective);
+    group_notify(pg, CARRIED, &collective);
     collective.end = now_seconds();
     const bool measuring = counts_of(pg)->measuring;
     if (measuring && pg->options.wire_gbps > 0) {
@@ -175,7 +175,7 @@ double group_carry_out(ProcessGroup *pg, const Collective *called)
     }
     if (measuring)
         count_collective(pg, &collective, collective.end - collective.start);
-    group_tell(pg, DONE, &collective);
+    group_notify(pg, DONE, &collective);
     return collective.end;
 }
 
@@ -186,7 +186,8 @@ static bool can_carry_out(const Worker *worker)
     return worker->first != NULL && !worker->first_under_way;
 }
 
-/* A thread that holds the lock carries the first of the queue out between these calls. The lock is free meanwhile. */
+/* Between these two calls, a thread carries out the first collective of the queue. It holds the lock before and after,
+ * but not in between. */
 static Work *begin_first(Worker *worker)
 {
     Work *first = worker->first;
@@ -235,17 +236,18 @@ static void start_worker(ProcessGroup *pg)
     CHECK(pthread_create(&worker->thread, NULL, communicate, pg) == 0, "the communication thread could not be started");
 }
 
-/* Waking the thread would take longer than such a collective itself. It stays in the queue until a longer one does, or
- * training asks for it. (Not if training may first wait in another group, for a rank that waits here.) */
+/* Waking the thread would take longer than such a collective itself. It stays in the queue until a longer one wakes the
+ * thread, or training waits for it. If there are several groups, none is quick: training may first wait in another
+ * group, for a rank that waits here. */
 static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
-    const bool only_group = pg->parent == NULL && pg->parts == 0;
+    const bool only_group = pg->parent == NULL && pg->children == 0;
     return only_group && pg->shared != NULL && pg->options.wire_gbps <= 0 && collective->ready == NULL &&
            collective_bytes(pg, collective) <= QUICK_BYTES;
 }
 
 /* note: enqueue
- * Appends the collective to the queue; wakes the thread unless it is quick. The caller leaves its buffers alone. */
+ * Appends the collective to the queue, and wakes the thread unless the collective is quick. */
 static Work *enqueue(ProcessGroup *pg, Collective collective)
 {
     if (pg->worker == NULL)
@@ -263,9 +265,9 @@ static Work *enqueue(ProcessGroup *pg, Collective collective)
         work = alloc_or_fault(sizeof *work);
     *work = (Work){.pg = pg, .collective = collective};
     worker->not_waited_for++;
-    CHECK(worker->not_waited_for <= MOST_WORKS,
+    CHECK(worker->not_waited_for <= MAX_WORKS,
           "more than %d collectives have been started without a work_wait() (the last one: %s): does the loop that "
-          "starts them ever stop?", MOST_WORKS, collective.carries);
+          "starts them ever stop?", MAX_WORKS, collective.carries);
     if (worker->first == NULL)
         worker->first = work;
     else
@@ -310,12 +312,12 @@ static void check_started(const Work *work, const char *function)
           operation_name(work->collective.operation), work->collective.sequence);
 }
 
-/* One turn of the training thread's waiting. The lock is held. */
+/* One iteration of the training thread's wait. Call it with the lock held. */
 static void carry_out_or_wait(ProcessGroup *pg)
 {
     Worker *worker = pg->worker;
     atomic_store(&pg->training_waits, true); /* its core is free, so the communication thread need not sleep */
-    /* What comes after an event of the device is left to the communication thread, whose stream is empty. */
+    /* A collective that waits for device work is left to the communication thread, whose stream is empty. */
     if (!can_carry_out(worker) || worker->first->collective.ready != NULL) {
         pthread_cond_wait(&worker->work_done, &worker->lock);
     } else {
@@ -332,7 +334,7 @@ bool work_test(Work *work)
     check_started(work, "work_test");
     pthread_mutex_lock(&work->pg->worker->lock);
     bool done = work->done;
-    if (++work->tests % PATIENT_TESTS == 0)
+    if (++work->tests % TESTS_BEFORE_WAKE == 0)
         pthread_cond_signal(&work->pg->worker->work_arrived); /* a quick one has not woken the thread */
     pthread_mutex_unlock(&work->pg->worker->lock);
     return done;

@@ -40,7 +40,7 @@ typedef struct Optimizer {
     ParameterList *parameters; /* not owned */
     const Partition *partition; /* NULL: this process updates everything; not owned */
     bool has_state;            /* false: state1 and state2 are not allocated yet */
-    float **state1, **state2;  /* per parameter, of its slice: momentum, or m and v; device memory, NULL if not needed */
+    float **state1, **state2;  /* per parameter, of its slice: momentum, or m and v; device memory, NULL if unused */
     long *steps;               /* per parameter: number of updates */
     /* The current step. squares and factor are device memory: kernels read them, so the host need not wait. */
     double *squares; /* of each block of each gradient (device_sum_of_squares()); 0 without a gradient */

@@ -50,9 +50,9 @@ static void meet(void *argument)
     Calls *calls = argument;
     int other = 1 - group.rank;
     boxes[other].announced[shared.calls % 2] = calls->theirs;
-    boxes[other].arrived = shared.meetings + 1;
+    boxes[other].arrived = shared.barriers + 1;
     calls->announced.operation = 99; /* that of the collective counts */
-    shared_announce_and_meet(&group, &calls->mine, calls->announced);
+    shared_announce_at_barrier(&group, &calls->mine, calls->announced);
 }
 
 static void test_same_calls_meet(void **state)
@@ -63,12 +63,12 @@ static void test_same_calls_meet(void **state)
         calls.mine.count = calls.announced.count = calls.theirs.count = round;
         meet(&calls);
         assert_int_equal(boxes[0].announced[round % 2].count, round);
-        assert_int_equal(boxes[0].arrived, shared.meetings);
+        assert_int_equal(boxes[0].arrived, shared.barriers);
         assert_ptr_equal(shared_announced_send(&shared, 1), memory[1] + 64);
         boxes[1].announced[round % 2].window = 0;
         assert_null(shared_announced_send(&shared, 1));
     }
-    assert_int_equal(shared.meetings, 4);
+    assert_int_equal(shared.barriers, 4);
     Calls calls = same_calls(); /* a reduce-scatter only reads, so its buffers may lie anywhere */
     calls.mine.operation = OP_REDUCE_SCATTER;
     calls.theirs = (Announcement){.operation = OP_REDUCE_SCATTER, .count = 1000, .dtype = DTYPE_F32};

@@ -95,7 +95,7 @@ static void other_arrangements_are_explained(void **state)
     write_idx("train-labels-idx1-ubyte", 1, three_labels, labels, sizeof labels);
     write_idx("train-images-idx3-ubyte.gz", 3, three_images, pixels, sizeof pixels);
     write_file("train-images-idx3-ubyte", "", 0); /* gunzip was interrupted */
-    expect_images_die("train-images-idx3-ubyte' is empty, but '; remove the empty file");
+    expect_images_die("train-images-idx3-ubyte.gz' exists; remove the empty file");
     write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){2, 3, 5}, pixels, sizeof pixels);
     expect_images_die("images of 3 x 5 pixels, but the model takes 6 numbers; is it transposed? The number of");
     write_file("train-images-idx3-ubyte", "PK\3\4 an archive of it", 20);

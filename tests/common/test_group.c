@@ -371,7 +371,7 @@ static void test_faults(void **unused)
     static const char *const texts[] = {
         [NULL_SENT] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
         [NULL_RECEIVED] = "all_reduce number 0 (frozen, 1 x float32): a buffer is NULL",
-        [NEGATIVE] = "a count that was negative as an int?",
+        [NEGATIVE] = "was it negative as an int?",
         [GATHERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
         [SCATTERED_BEYOND] = "25 x float32) for each rank goes beyond the end of its memory",
         [TEST_OF_NOTHING] = "work_test(NULL): this collective was never started",
@@ -382,7 +382,7 @@ static void test_faults(void **unused)
         [LEAVE_WITHOUT_WAIT] = "this rank leaves the group while 1 collective(s) may be under way",
         [SIX_OBSERVERS] = "observer 5\ntest: fault: rank 0: a group has 5 observers at most",
         [DESTROY_WORLD] = "pg_destroy() of the world, which lives as long as the job",
-        [LEAVE_BEFORE_PARTS] = "the group was split into groups of which 2 are left",
+        [LEAVE_BEFORE_PARTS] = "2 group(s) from pg_split() are left",
         [NEGATIVE_COLOR] = "pg_split() with the color -1, which is negative",
     };
     for (int i = NULL_SENT; i <= NEGATIVE_COLOR; i++)

@@ -42,10 +42,10 @@ static ProcessGroup *group(void)
 
 /* ---- waiting ---- */
 
-static void wait_once(ProcessGroup *pg, const Collective *collective, Waiting *waiting, double seconds)
+static void wait_once(ProcessGroup *pg, const Collective *collective, Backoff *waiting, double seconds)
 {
     clock_now += seconds;
-    wait_a_moment(pg, collective, waiting);
+    back_off(pg, collective, waiting);
 }
 
 /* First it spins, then it yields, then it sleeps, longer and longer. */
@@ -53,7 +53,7 @@ static void check_waiting(bool core_per_rank, bool background, bool training_wai
 {
     ProcessGroup *pg = group();
     const Collective collective = {.background = background};
-    Waiting waiting = {0};
+    Backoff waiting = {0};
     bool sleeps_at_once = background && !training_waits;
     pg->core_per_rank = core_per_rank;
     pg->training_waits = training_waits;

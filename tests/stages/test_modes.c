@@ -209,7 +209,7 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
         fail_msg("rank %d: %s: %s (%s); usual cause: buckets out of order, or a type other than that of options.codec",
                  pg_rank(pg), when, got->wrong, mode->title);
     if (step > 0 && !(step == 1 && mode->options.rebuild_buckets))
-        expect_between(mode, "meetings of the ranks to make shared memory, after the first step", when,
+        expect_between(mode, "barriers of the ranks to make shared memory, after the first step", when,
                        (size_t)got->windows, 0, 0);
     if (!last && skips)
         expect_between(mode, "sums of buckets, though no_sync is for all but the last", when, (size_t)got->sums, 0, 0);

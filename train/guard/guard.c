@@ -64,7 +64,7 @@ static void compare_calls(void *self, const Collective *collective)
         return;
     char *all = alloc_or_fault((size_t)pg_world_size(pg) * CALL_SIZE);
     describe_call(collective, mine);
-    pg_run_unseen(pg, &(Collective){.operation = OP_ALL_GATHER, .send = mine, .receive = all,
+    pg_run_unobserved(pg, &(Collective){.operation = OP_ALL_GATHER, .send = mine, .receive = all,
                                     .count = CALL_SIZE / sizeof(int32_t), .dtype = DTYPE_I32,
                                     .carries = "the call to be compared", .sequence = collective->sequence,
                                     .background = collective->background});
