@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
 #pragma unroll
         for (int s = 0; s < COUNT; s++) {
             scores[s] = rows_times_rows(own_q, &k_tile[turn], SIDE * s);
-            hide_future(&scores[s], first, key + SIDE * s, false);
+            mask_future(&scores[s], first, key + SIDE * s, false);
         }
         online_softmax<COUNT, WIDTH>(&softmax, sums, scores, shape.scale * LOG2_E);
 #pragma unroll
@@ -192,7 +192,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 256 / WIDTH)
         for (int s = 0; s < TILE_ROWS<WIDTH> && key + s < first + SIDE; s += SIDE) { /* keys that the warp sees */
             FloatSquare scores = rows_times_rows(own_q, &k_tile[turn], s);
             FloatSquare dscores = rows_times_rows(own_dout, &v_tile[turn], s); /* first dp = dout v^T */
-            hide_future(&scores, first, key + s, false);
+            mask_future(&scores, first, key + s, false);
             for (int i = 0; i < 4; i++)
                 for (int c = 0; c < 2; c++)
                     softmax_backward(&scores.quarter[i][c], &dscores.quarter[i][c], shape.scale * LOG2_E,
@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS)
             }
             FloatSquare p = rows_times_rows(own_k, &q_tile[turn], s);
             FloatSquare dscores = rows_times_rows(own_v, &dout_tile[turn], s);
-            hide_future(&p, query + s, first, true);
+            mask_future(&p, query + s, first, true);
             for (int i = 0; i < 4; i++)
                 for (int c = 0; c < 2; c++)
                     softmax_backward(&p.quarter[i][c], &dscores.quarter[i][c], shape.scale * LOG2_E,

@@ -92,7 +92,7 @@ static __device__ inline void add_weighted_rows(FloatSquare *sums, HalfSquare<Ha
 }
 
 /* Scores of keys that come after their query become -infinity. */
-static __device__ inline void hide_future(FloatSquare *scores, int first_query, int first_key, bool rows_are_keys)
+static __device__ inline void mask_future(FloatSquare *scores, int first_query, int first_key, bool rows_are_keys)
 {
     if (first_key + SIDE - 1 <= first_query)
         return; /* every query sees every key */

@@ -201,7 +201,7 @@ void device_gelu_backward(Gradient dx, const float *x, const float *dout, int64_
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* ---- dropout: options_check.c refuses it on a GPU ---- */
+/* ---- dropout: options_check.c rejects it on a GPU ---- */
 
 void device_dropout(Gradient, const float *, const DropoutMask *, int64_t, int64_t)
 {

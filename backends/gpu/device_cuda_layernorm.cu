@@ -169,10 +169,10 @@ void device_embedding_forward(float *out, const int32_t *tokens, const float *to
     CHECK_CUDA(cudaGetLastError());
 }
 
-/* Sorts the n positions of the batch by their token, positions of one token in the order of the text. Each thread finds
- * the place of one position in `sorted`: after all positions with a smaller token, and after all earlier positions with
- * the same token. That takes n comparisons per thread, but in shared memory, and for any size of the vocabulary.
- * group[place]: at a token's first place, the number of its positions; 0 at its other places. */
+/* Sorts the n positions of the batch by their token; positions of one token stay in the order of the text. Each thread
+ * finds the place of one position in `sorted`: after all positions with a smaller token, and after all earlier
+ * positions with the same token. That takes n comparisons per thread, but in shared memory, and for any size of the
+ * vocabulary. group[place]: at a token's first place, the number of its positions; 0 at its other places. */
 static __global__ void sort_by_token_kernel(int32_t *sorted, int32_t *group, const int32_t *tokens, int64_t n)
 {
     __shared__ int32_t tile[THREADS];

@@ -58,8 +58,8 @@ static void contribute_sum_of_rows(Gradient to, const void *operand, DType preci
 
 /* ---- linear ---- */
 
-/* The handle of cuBLAS, created at the first product. It has a workspace of its own, because only then does cuBLAS give
- * the same bits in every run. Call this from the training thread only. */
+/* The handle of cuBLAS, created at the first product. Only with a workspace of its own does cuBLAS give the same bits
+ * in every run. Call this from the training thread only. */
 static cublasHandle_t cublas(void)
 {
     static cublasHandle_t handle = NULL;
@@ -80,7 +80,7 @@ static cudaDataType_t cuda_type(DType precision)
 }
 
 /* c (m, n) = a b, or with `add` c += a b, with a (m, k) or its transpose, b (k, n) or its transpose, both operands in
- * `precision`. stride: numbers from one row to the next, as the matrix is stored; c's is n.
+ * `precision`. stride: numbers from one stored row to the next; c's is n.
  * cuBLAS expects column-major matrices: it reads our row-major ones as transposed. So it computes c^T = b^T a^T. */
 static void matmul(float *c, const void *a, int64_t a_stride, cublasOperation_t a_transposed, const void *b,
                    int64_t b_stride, cublasOperation_t b_transposed, bool add, int64_t m, int64_t n, int64_t k,

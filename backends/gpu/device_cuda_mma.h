@@ -124,7 +124,7 @@ template <typename Half> static __device__ inline HalfSquare<Half> load_square(c
     return HalfSquare<Half>{{loaded[0], loaded[2], loaded[1], loaded[3]}};
 }
 
-/* Loads it transposed: each quarter is transposed, and quarters 1 and 2 are exchanged. */
+/* Loads a square transposed: transposes each quarter, and exchanges quarters 1 and 2. */
 template <typename Half> static __device__ inline HalfSquare<Half> load_transposed(const Half *at, int stride)
 {
     const int lane = threadIdx.x % WARP;
@@ -133,7 +133,7 @@ template <typename Half> static __device__ inline HalfSquare<Half> load_transpos
     return HalfSquare<Half>{{loaded[0], loaded[2], loaded[1], loaded[3]}};
 }
 
-/* Loads it from global memory, where each lane reads its own numbers: eight rows at a time, 16 bytes of each. */
+/* Loads a square from global memory, where each lane reads its own numbers: eight rows at a time, 16 bytes of each. */
 template <typename Half> static __device__ inline HalfSquare<Half> load_square_directly(const Half *at, int stride)
 {
     HalfSquare<Half> square;

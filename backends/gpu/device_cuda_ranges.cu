@@ -10,10 +10,9 @@
  * time into an event when it reaches it, at almost no cost. The events are read after the step, so nothing waits for
  * them during it. The GPU's clock and the host's have different zeros. So before the step, when the stream is empty,
  * the host reads its clock, records an event, waits for it, and reads its clock again: the event happened in between.
- * Of several attempts the shortest is used, and half of its length, some microseconds, is the largest error. This is
+ * Of several attempts the shortest is used; the error is at most half of its length, some microseconds. This is
  * repeated for each step, because the two clocks drift, and because CUDA gives differences as float32, whose 24 bits
- * resolve nanoseconds only for short differences.
- */
+ * resolve nanoseconds only for short differences. */
 #include "backends/gpu/device_cuda.h"
 
 #include <pthread.h>

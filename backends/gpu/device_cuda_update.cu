@@ -297,8 +297,8 @@ static int64_t total_of_counts(const int32_t *on_device, unsigned blocks)
     return total;
 }
 
-/* Each block counts its correct rows. If several logits are largest, the first one is the answer. A row with a NaN is
- * wrong: no comparison holds. */
+/* Each block counts its correct rows. If several logits are the largest, the prediction is the first of them. A row
+ * with a NaN counts as wrong, because no comparison holds. */
 static __global__ void count_correct_kernel(int32_t *counts, const float *logits, const int32_t *targets, int64_t rows,
                                             int64_t V)
 {

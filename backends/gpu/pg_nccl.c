@@ -2,18 +2,17 @@
  * MPI also starts the ranks and broadcasts the id by which they find each other in NCCL.
  *
  * note: nccl-stream
- * NCCL has a stream of its own, and the host orders it and the computation: a collective is queued when the send buffer
- * has been computed (group_carry_out), and is done when the stream is empty again. Our kernels' cudaStreamPerThread
- * would not do: a non-blocking communicator may launch its kernels from one of NCCL's threads, where the per-thread
- * stream is another one. The stream has the highest priority, so that NCCL's kernels do not wait for a multiprocessor
- * behind kernels of the backward pass.
+ * NCCL has a stream of its own, and the host orders it against the computation: a collective is queued when the send
+ * buffer has been computed (group_carry_out), and is done when the stream is empty again. NCCL cannot use
+ * cudaStreamPerThread, as our kernels do: a non-blocking communicator may launch its kernels from one of NCCL's
+ * threads, where the per-thread stream is another one. The stream has the highest priority, so that NCCL's kernels do
+ * not wait for a multiprocessor behind kernels of the backward pass.
  *
  * note: nccl-groups
  * A group of pg_split() has a communicator and a stream of its own (ncclCommSplit). No two threads are inside NCCL at
  * the same time (lock_communicators() below). NCCL's manual asks for more: all ranks must launch the collectives of two
- * communicators in the same order, and one after the other, or their kernels may wait for each other for ever.
- * Nothing here ensures this. So over NCCL, let the collectives of one group end before those of another begin.
- */
+ * communicators in the same order, and one after the other, or their kernels may deadlock. Nothing here ensures this.
+ * So over NCCL, let the collectives of one group end before those of another begin. */
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include <pthread.h>
@@ -32,9 +31,9 @@
 #error "NCCL 2.18 or later is needed"
 #endif
 
-#define TIME_TO_ABORT 2.0 /* seconds to wait for ncclCommAbort before the job ends without it */
+#define MAX_ABORT_SECONDS 2.0 /* the job waits for ncclCommAbort this long, and then ends without it */
 
-/* One group's. */
+/* A group's NCCL. */
 typedef struct Nccl {
     Backend backend;
     cudaStream_t stream;
@@ -42,7 +41,7 @@ typedef struct Nccl {
     struct Nccl *next;
 } Nccl;
 
-/* The job's. */
+/* The job's state. */
 static struct {
     int device;
     pthread_mutex_t lock; /* guards the fields below, and every call that uses a communicator */
@@ -110,8 +109,8 @@ static ncclResult_t communicator_state(ncclComm_t comm)
     return result == ncclSuccess ? state : result;
 }
 
-/* cudaSuccess: all work of this group that NCCL has queued is done. CUDA stores "not ready" as the thread's last error.
- * Clear it, or the check after the next launch would report it. */
+/* Returns cudaSuccess if all work of this group that NCCL has queued is done. CUDA stores "not ready" as the thread's
+ * last error. Clear it, or the check after the next launch would report it. */
 static cudaError_t stream_state(const Nccl *nccl)
 {
     cudaError_t status = cudaStreamQuery(nccl->stream);
@@ -120,7 +119,7 @@ static cudaError_t stream_state(const Nccl *nccl)
     return status;
 }
 
-/* ---- ending ---- */
+/* ---- aborting ---- */
 
 static void *abort_communicators(void *done)
 {
@@ -141,14 +140,14 @@ static void *abort_communicators(void *done)
 /* note: nccl-abort
  * An NCCL kernel waits on the GPU for its peers: for ever, if a peer never joins. A process cannot end cleanly while a
  * kernel runs. So before the job ends (a time-out, an error, a fault anywhere), the kernels are stopped. Stopping may
- * itself hang, so it has a thread of its own, and after TIME_TO_ABORT the job ends without it. */
+ * itself hang, so it has a thread of its own, and after MAX_ABORT_SECONDS the job ends without it. */
 static void stop_kernels(void)
 {
     static atomic_bool done;
     pthread_t thread;
     if (pthread_create(&thread, NULL, abort_communicators, &done) != 0)
         return;
-    double deadline = now_seconds() + TIME_TO_ABORT;
+    double deadline = now_seconds() + MAX_ABORT_SECONDS;
     while (!atomic_load(&done) && now_seconds() < deadline)
         sleep_seconds(10e-3);
 }
@@ -164,7 +163,7 @@ static ncclDataType_t nccl_datatype(DType dtype)
     case DTYPE_I64: return ncclInt64;
     case DTYPE_BF16: return ncclBfloat16; /* a ring rounds every partial sum: see half-precision-sums in pg_mpi.c */
     case DTYPE_F16: return ncclFloat16;
-    case DTYPE_INT8_BLOCK: break; /* options_check.c refuses it */
+    case DTYPE_INT8_BLOCK: break; /* options_check.c rejects it */
     }
     FAULT("no such dtype: %d", (int)dtype);
 }
@@ -239,7 +238,7 @@ static void wait_while_in_progress(ncclComm_t comm, const ProcessGroup *pg, cons
         state = communicator_state(comm);
     }
     CHECK(state != ncclInProgress, "NCCL: %s took more than --timeout %g seconds: a rank has not arrived, or the GPUs "
-          "do not reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, timeout);
+          "cannot reach each other; NCCL_DEBUG=INFO makes NCCL say more", what, timeout);
     CHECK(state == ncclSuccess, "NCCL: %s: %s (%s); %s", what, ncclGetErrorString(state), ncclGetLastError(NULL),
           hint_for(state));
 }

@@ -4,8 +4,8 @@
 
 #include "comm/process_group.h"
 
-/* From now on NCCL carries the collectives of the world, and of groups made of it, on device memory; the backend before
- * this call carries the others. Collective: call once on every rank, after device_init(). Every rank needs a
+/* From now on NCCL carries out the collectives on device memory, of the world and of groups made of it; the backend
+ * before this call carries out the others. Collective: call once on every rank, after device_init(). Every rank needs a
  * device of its own. */
 void pg_use_nccl(ProcessGroup *world);
 

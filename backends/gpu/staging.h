@@ -7,7 +7,7 @@
 
 #include "comm/process_group.h"
 
-/* From now on the backend of the group, and of groups made of it, gets host copies of device memory; results are copied
+/* From now on the backend of the group, and of groups made of it, gets host copies of device memory. Results are copied
  * back. */
 void staging_use(ProcessGroup *pg);
 

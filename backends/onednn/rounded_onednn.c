@@ -1,13 +1,12 @@
-/* rounded_onednn.c: rounded numbers and their products on a CPU that multiplies bf16 itself (AVX512-BF16, AMX): 16 bits
- * in memory, products by oneDNN, sums in float32. Linked in place of common/device/device_cpu_rounded.c if CMake finds
- * oneDNN. A CPU without these instructions, f16 and float32 do what that file does.
+/* rounded_onednn.c: rounded numbers and their products on a CPU with bf16 instructions (AVX512-BF16, AMX): 16 bits in
+ * memory, products by oneDNN, sums in float32. Linked in place of common/device/device_cpu_rounded.c if CMake finds
+ * oneDNN. Without these instructions, and for f16 and float32, it does the same as that file.
  *
- * The operands have the bits of the emulation, the sums may be in another order: so this build has its own bits. They
- * depend on a product's shape and the number of threads only, therefore the stages are still equal to the bit.
+ * The operands have the bits of the emulation, but sums may be in another order, so this build has its own bits. They
+ * depend only on a product's shape and the number of threads, so all stages still give the same bits.
  *
  * Calls: the C interface of oneDNN 2.6 and of oneDNN 3, which changed two of them (matmul primitive,
- * https://oneapi-src.github.io/oneDNN/v2.6/ and .../v3.5/).
- */
+ * https://oneapi-src.github.io/oneDNN/v2.6/ and .../v3.5/). */
 #include "device/device_cpu_math.h"
 
 #include "base/check.h"
@@ -34,7 +33,7 @@ void device_store_rounded(void *rounded, const float *x, DType precision, int64_
         device_round(rounded, x, precision, n);
 }
 
-/* A product that oneDNN has prepared for one shape; its three memories have no address until it is carried out. */
+/* A product that oneDNN has prepared for one shape. Its three memories get their addresses when it is carried out. */
 typedef struct Product {
     int64_t m, n, k;
     bool a_transposed, b_transposed, add;
@@ -44,7 +43,7 @@ typedef struct Product {
 
 static dnnl_engine_t engine;
 static dnnl_stream_t stream;
-static Product *products; /* all shapes so far, until the process ends; the computing thread alone uses them */
+static Product *products; /* of all shapes so far, kept until the process ends; only the computing thread uses them */
 static int product_count;
 
 static void expect_success(dnnl_status_t status, const char *call)
@@ -53,7 +52,7 @@ static void expect_success(dnnl_status_t status, const char *call)
           (int)status);
 }
 
-/* ---- what differs between oneDNN 2 and 3: a description is a struct, or a handle that must be destroyed ---- */
+/* ---- differences of oneDNN 2 and 3: a description is a struct, or a handle that must be destroyed ---- */
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef dnnl_memory_desc_t Description;
@@ -65,7 +64,7 @@ static void describe(Description *desc, dnnl_data_type_t type, const dnnl_dims_t
                    "dnnl_memory_desc_create_with_strides");
 }
 
-static void forget(Description desc)
+static void destroy(Description desc)
 {
     dnnl_memory_desc_destroy(desc);
 }
@@ -91,7 +90,7 @@ static void describe(Description *desc, dnnl_data_type_t type, const dnnl_dims_t
     expect_success(dnnl_memory_desc_init_by_strides(desc, 2, sizes, type, strides), "dnnl_memory_desc_init_by_strides");
 }
 
-static void forget(Description desc)
+static void destroy(Description desc)
 {
     (void)desc;
 }
@@ -155,12 +154,12 @@ static void prepare(Product *product)
     product->a = memory_of(a);
     product->b = memory_of(b);
     product->c = memory_of(c);
-    forget(a);
-    forget(b);
-    forget(c);
+    destroy(a);
+    destroy(b);
+    destroy(c);
 }
 
-/* The prepared product of wanted's shape. */
+/* Returns the product that is prepared for wanted's shape; prepares it if there is none. */
 static const Product *find(const Product *wanted)
 {
     for (int i = 0; i < product_count; i++) {

@@ -172,7 +172,7 @@ static void test_counts_stay_within_their_memory(void **state)
     pg_free_shared(&group, older);
     expect_dies(check_count, &(Count){buffer, 101, 1}, 1, "where 100 elements are left");
     pg_free_shared(&group, buffer);
-    assert_null(group.given);
+    assert_null(group.allocations);
 }
 
 /* ---- sums ---- */

@@ -361,7 +361,7 @@ static void make_mistake(void *which)
         }
         break;
     case DESTROY_WORLD: pg_destroy(pg); break;
-    case LEAVE_BEFORE_PARTS: pg->parts = 2, job_close(pg); break;
+    case LEAVE_BEFORE_PARTS: pg->children = 2, job_close(pg); break;
     case NEGATIVE_COLOR: pg_split(pg, -1);
     }
 }
