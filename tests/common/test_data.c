@@ -305,7 +305,7 @@ static void samples_out_of_range_are_faults(void **state)
 {
     Dataset dataset;
     dataset_open_random(&dataset, 1, 1, 1, 0);
-    expect_dies(get_out_of_range, &dataset, 1, "sample 1 asked of a data set of 1 (random numbers)");
+    expect_dies(get_out_of_range, &dataset, 1, "sample 1 of a data set of 1 (random numbers)");
     dataset_close(&dataset);
 }
 
