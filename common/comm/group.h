@@ -80,6 +80,9 @@ void group_end_meeting(ProcessGroup *pg, Collective *meeting);
 
 /* ---- work.c ---- */
 
+/* Counts the call in CommCounters.sums or async_sums, if it adds up numbers such as gradients. */
+void group_count_sum(ProcessGroup *pg, const Collective *collective);
+
 /* The training thread has waited for this collective: counts the time as exposed, and tells observers. */
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until);
 

@@ -51,6 +51,7 @@ typedef struct CommCounters {
     int64_t wire_bytes;   /* that each rank's link carries in one direction under a ring */
     double in_flight;     /* seconds during which a collective was under way */
     double exposed;       /* seconds during which the training thread waited for one */
+    long sums, async_sums; /* calls that add up float32 or 16- or 8-bit numbers, as gradients are */
 } CommCounters;
 
 typedef struct ProcessGroup ProcessGroup;
@@ -103,6 +104,7 @@ const ProcessGroupOptions *pg_options(const ProcessGroup *pg);
  * asynchronous collective has not had its work_wait(), because the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
+size_t pg_shared_bytes(const ProcessGroup *pg); /* given by pg_alloc_shared() and not freed */
 
 /* ---- blocking collectives ---- */
 void pg_barrier(ProcessGroup *pg);

@@ -25,7 +25,7 @@ typedef struct Slice {
     float *weight, *grad; /* of the first of them; device memory */
 } Slice;
 
-/* Which slices this process updates, if the work is divided among processes (stage 5; ddp/shards.h). */
+/* Which slices this process updates, if the work is divided among processes (stage 5). */
 typedef struct Partition {
     const Slice *slices; /* by parameter index */
     /* Adds `squares` (device memory) up over all processes. Collective. */
