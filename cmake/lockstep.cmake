@@ -93,14 +93,12 @@ enable_testing()
 include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
 include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
 
-# lockstep_program(NUMBER SUFFIX): builds the stage in the calling directory for the device that SUFFIX names: "" is the
-# CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
+# lockstep_program(NUMBER SUFFIX SOURCES...): builds the stage in the calling directory for the device that SUFFIX names:
+# "" is the CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
 function(lockstep_program number suffix)
     set(stage ddp_stage${number}${suffix})
     set(program train_stage${number}${suffix})
-    file(GLOB sources CONFIGURE_DEPENDS *.c) # ddp.c; stage 5 has one more
-    add_library(${stage} STATIC ${sources})
-    target_include_directories(${stage} PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+    add_library(${stage} STATIC ${ARGN})
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
     # main.c and the tests get the stage's number from here, because ddp.c may be a copy of another stage's.
     target_compile_definitions(${stage} PUBLIC LOCKSTEP_STAGE=${number})
@@ -110,11 +108,12 @@ function(lockstep_program number suffix)
                                                 ${CMAKE_CURRENT_BINARY_DIR})
 endfunction()
 
-# lockstep_stage(NUMBER): builds programs from the calling directory's ddp.c, with the stage's tests.
+# lockstep_stage(NUMBER SOURCES...): builds programs from the stage's sources, its own and those of earlier stages, with
+# the stage's tests.
 function(lockstep_stage number)
-    lockstep_program(${number} "")
+    lockstep_program(${number} "" ${ARGN})
     if(LOCKSTEP_WITH_CUDA)
-        lockstep_program(${number} _cuda)
+        lockstep_program(${number} _cuda ${ARGN})
     endif()
     lockstep_stage_tests(${number})
     lockstep_program_tests(${number})

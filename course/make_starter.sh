@@ -71,9 +71,9 @@ is_wanted() {
     [ "$number" -gt 0 ] || { is_wanted_for_collectives "$1" && [ -f "$root/$1" ] && return; } || return
     case $1 in
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
-    common/ddp/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
-    common/ddp/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
-    common/ddp/bucket_plan.c) [ "$number" -ge 2 ] || return 1 ;;
+    stage2_bucketed/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
+    stage3_overlap/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
+    stage2_bucketed/buckets.c) [ "$number" -ge 2 ] || return 1 ;;
     common/autograd/rounding.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
         common/comm/allreduce_ring.c | common/comm/allreduce_hierarchical.c | \
         common/data/file_kind.c | common/ddp/codec.c | common/ddp/power_sgd.c | train/files/atomic_file.c | \
@@ -82,8 +82,8 @@ is_wanted() {
         train/report/memory.c | train/report/trace.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
         ;;
-    common/ddp/shards.? | common/ddp/gathers.? | common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
-    common/ddp_undivided.c) [ "$number" -le 4 ] || return 1 ;;
+    stage5_sharded/shards.? | stage5_sharded/gathers.? | common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
+    stage5_sharded/unsharded.c) [ "$number" -le 4 ] || return 1 ;;
     common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;

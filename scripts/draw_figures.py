@@ -85,7 +85,7 @@ CAPS, SLICE = (1 << 20, 25 << 20), 64  # bytes: of the first bucket and of the o
 
 
 def plan_buckets(sizes):
-    """The rule of common/ddp/bucket_plan.c: a bucket closes after the gradient that fills it."""
+    """The rule of stage2_bucketed/buckets.c: a bucket closes after the gradient that fills it."""
     buckets, filled = [[]], 0
     for name, size in sizes:
         if filled >= CAPS[len(buckets) > 1]:

@@ -92,7 +92,6 @@ micro="2 micro-batches"
 record stage1 "stage 1" stage1_naive
 record stage2 "stage 2" stage2_bucketed $caps
 record stage3 "stage 3" stage3_overlap $caps
-record stage3m "stage 3, $micro" stage3_overlap $caps --accumulate 2
 record stage4 "stage 4, $micro" stage4_accumulation $caps --accumulate 2
 for zero in 1 2 3; do
     record "stage5z$zero" "stage 5, --zero $zero" stage5_sharded --zero $zero

@@ -26,7 +26,7 @@ struct Ddp {
 
 /* note: stage1-create
  * Checks that all ranks have the same model, and copies rank 0's weights to all. The gradients lie in one zeroed block
- * of memory. Under --allreduce shm the other ranks of the host can read and write this block. */
+ * of memory, which the other ranks of the host can read under --allreduce shm. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -47,18 +47,10 @@ void ddp_destroy(Ddp *ddp)
     free(ddp);
 }
 
-int ddp_bucket_count(const Ddp *ddp)
-{
-    int trained = 0;
-    for (int i = 0; i < ddp->parameters->count; i++)
-        trained += ddp->parameters->items[i]->tensor.requires_grad;
-    return trained;
-}
-
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
     (void)ddp;
-    (void)last_micro_batch; /* always true here: --accumulate begins with stage 3 */
+    (void)last_micro_batch; /* always true: --accumulate begins with stage 4 */
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -71,8 +63,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Check before the first all-reduce: the others would wait for a rank that stops between two of them.
-     * NULL: this stage does not listen to events, so the check reads has_gradient, which the tape sets. */
+    /* Check before the first all-reduce: if a rank stopped between two of them, the others would wait for it. NULL: this
+     * stage does not listen to events, so the check reads has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];
@@ -83,10 +75,4 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         pg_all_reduce(ddp->pg, gradient, gradient, (size_t)count, DTYPE_F32, REDUCE_SUM, parameter->name);
         device_scale(gradient, gradient_scale, count); /* the sum becomes the mean over the global batch */
     }
-}
-
-DdpMemory ddp_memory(const Ddp *ddp)
-{
-    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(ddp->parameters)};
 }

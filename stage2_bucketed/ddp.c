@@ -3,6 +3,7 @@
  * New over stage 1: gradients lie side by side in buckets, and each bucket is all-reduced as one message. A message
  * pays the network's latency once, however many gradients it carries. So a few large messages are faster than many
  * small ones. A parameter's gradient IS a slice of its bucket: backward writes it there, the optimizer reads it there.
+ * The buckets are made in buckets.c.
  * What is wrong with it: communication still waits for the end of backward, although the first bucket is ready
  * long before. Stage 3 solves this.
  */
@@ -11,9 +12,9 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/buckets.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
+#include "stage2_bucketed/buckets.h"
 
 const int ddp_stage_number = 2;
 const char *const ddp_stage_name = "bucketed";
@@ -44,15 +45,10 @@ void ddp_destroy(Ddp *ddp)
     free(ddp);
 }
 
-int ddp_bucket_count(const Ddp *ddp)
-{
-    return ddp->buckets.count;
-}
-
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
     (void)ddp;
-    (void)last_micro_batch; /* always true here, as in stage 1 */
+    (void)last_micro_batch; /* always true: --accumulate begins with stage 4 */
 }
 
 void ddp_before_backward(Ddp *ddp, Tensor *loss)
@@ -71,10 +67,4 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         pg_all_reduce(ddp->pg, bucket->data, bucket->data, bucket->elements, DTYPE_F32, REDUCE_SUM, bucket->name);
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
-}
-
-DdpMemory ddp_memory(const Ddp *ddp)
-{
-    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(ddp->parameters)};
 }

@@ -5,17 +5,17 @@
  * below. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
  * Two rules keep this correct. All ranks launch the buckets in the same order, whatever the order in which gradients
  * become ready. Do not touch a gradient between its event and the return of work_wait().
- * What is wrong with it: with gradient accumulation it synchronises every micro-batch. Stage 4 solves this.
+ * What is wrong with it: a batch that is too large for the memory cannot be split into micro-batches. See stage 4.
  */
 #include "ddp.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/buckets.h"
-#include "ddp/readiness.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
+#include "stage2_bucketed/buckets.h"
+#include "stage3_overlap/readiness.h"
 
 const int ddp_stage_number = 3;
 const char *const ddp_stage_name = "overlap";
@@ -28,10 +28,6 @@ struct Ddp {
     Buckets buckets;     /* every parameter's gradient; owned */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
-    bool last_micro_batch;
-    float *discarded;    /* receives the sums of all micro-batches but the last; nothing reads them. As large as the
-                          * largest bucket: one is enough, because the communication thread carries out one all-reduce
-                          * after the other. NULL until it is needed; owned */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
@@ -59,13 +55,7 @@ void ddp_destroy(Ddp *ddp)
     tape_listen(ddp->tape, (TapeListener){0});
     readiness_free(&ddp->readiness);
     buckets_free(&ddp->buckets);
-    device_free(ddp->discarded);
     free(ddp);
-}
-
-int ddp_bucket_count(const Ddp *ddp)
-{
-    return ddp->buckets.count;
 }
 
 /* note: rebuild-buckets
@@ -77,19 +67,15 @@ static void rebuild_buckets(Ddp *ddp)
     buckets_free(&ddp->buckets);
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, ddp->readiness.order,
                    ddp->options.first_bucket_cap_bytes, ddp->options.bucket_cap_bytes);
-    device_free(ddp->discarded);
-    ddp->discarded = NULL;
     ddp->rebuild_due = false;
     ddp->options.rebuild_buckets = false; /* once is enough */
 }
 
 void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 {
+    (void)last_micro_batch; /* always true: --accumulate begins with stage 4 */
     if (ddp->rebuild_due)
         rebuild_buckets(ddp);
-    ddp->last_micro_batch = last_micro_batch;
-    if (!last_micro_batch && ddp->discarded == NULL)
-        ddp->discarded = device_alloc(buckets_largest(&ddp->buckets) * sizeof(float));
 }
 
 /* note: launch-order
@@ -100,9 +86,8 @@ static void launch_ready_buckets(Ddp *ddp)
 {
     while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0) {
         Bucket *bucket = &ddp->buckets.items[ddp->next_bucket++];
-        bucket->work = pg_all_reduce_async(ddp->pg, bucket->data,
-                                           ddp->last_micro_batch ? bucket->data : ddp->discarded, bucket->elements,
-                                           DTYPE_F32, REDUCE_SUM, bucket->name);
+        bucket->work = pg_all_reduce_async(ddp->pg, bucket->data, bucket->data, bucket->elements, DTYPE_F32, REDUCE_SUM,
+                                           bucket->name);
     }
 }
 
@@ -118,8 +103,7 @@ static void gradient_ready(void *self, Parameter *parameter)
 
 /* note: unused-parameters
  * A parameter that this forward pass did not use raises no event, and its bucket would stay pending for ever. The tape
- * shows before backward which parameters are unused. They are ready now: their gradients are zero, or hold the sum of
- * the step's earlier micro-batches, which must be all-reduced, too. */
+ * shows before backward which parameters are unused. They are ready now, and their gradients are zero. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
     readiness_find_unused(&ddp->readiness, ddp->parameters, ddp->tape, loss);
@@ -139,9 +123,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 
 /* note: stage3-wait
  * The optimizer needs every sum, so training waits here for all buckets, in launch order. The check comes first: if a
- * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Every micro-batch is
- * synchronised, but only the last one's sums are kept. After it the ranks agree on which parameters were used, and on
- * the order of readiness, in small blocking collectives. */
+ * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Then the ranks agree on
+ * which parameters were used, and on the order of readiness, in small blocking collectives. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);
@@ -149,20 +132,12 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         Bucket *bucket = &ddp->buckets.items[b];
         work_wait(bucket->work);
         bucket->work = NULL;
-        if (ddp->last_micro_batch)
-            device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
+        device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
-    if (ddp->options.find_unused_parameters && ddp->last_micro_batch)
+    if (ddp->options.find_unused_parameters)
         readiness_agree_on_use(&ddp->readiness, ddp->pg, ddp->parameters);
-    if (ddp->options.rebuild_buckets && ddp->last_micro_batch) {
+    if (ddp->options.rebuild_buckets) {
         readiness_agree_on_order(&ddp->readiness, ddp->pg);
         ddp->rebuild_due = true;
     }
-}
-
-DdpMemory ddp_memory(const Ddp *ddp)
-{
-    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(ddp->parameters),
-                       .buffers = ddp->discarded != NULL ? buckets_largest(&ddp->buckets) * sizeof(float) : 0};
 }

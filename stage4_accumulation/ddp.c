@@ -1,9 +1,9 @@
 /* Stage 4: no_sync, and 16 bits on the wire.
  *
- * New over stage 3: with gradient accumulation, only the last micro-batch is synchronised. Before it, gradients
- * accumulate on each rank (PyTorch's no_sync), so that K micro-batches cost the communication of one.
- * A codec sends buckets as bf16 or fp16: half the bytes, but rounded (ddp/codec.h). (Mixed precision: autograd/ops.c,
- * optimizer.c.)
+ * New over stage 3: a step may have K micro-batches. Their gradients accumulate on each rank, and only the last one is
+ * synchronised (PyTorch's no_sync), so that K micro-batches cost the communication of one.
+ * A codec encodes what is sent, for example as bf16: half the bytes, but rounded (ddp/codec.h). Mixed precision itself
+ * is in autograd/ops.c and optim/optimizer.c.
  * What is wrong with it: every rank holds the optimizer's state of all parameters. Stage 5 divides it.
  */
 #include "ddp.h"
@@ -11,10 +11,10 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/buckets.h"
-#include "ddp/readiness.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
+#include "stage2_bucketed/buckets.h"
+#include "stage3_overlap/readiness.h"
 
 const int ddp_stage_number = 4;
 const char *const ddp_stage_name = "accumulation";
@@ -25,6 +25,7 @@ struct Ddp {
     Tape *tape;                /* not owned */
     DdpOptions options;
     Buckets buckets;     /* every parameter's gradient; owned */
+    char *encoded;       /* all buckets' Bucket.encoded; owned, or NULL */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
     bool synchronize;    /* false: no_sync, this backward pass only accumulates */
@@ -33,13 +34,36 @@ struct Ddp {
 
 static void gradient_ready(void *self, Parameter *parameter);
 
+/* Bytes of the buffer in which the codec encodes a bucket; rounded up, so that the next buffer is aligned. */
+static size_t encoded_bytes(const Ddp *ddp, const Bucket *bucket)
+{
+    const GradientCodec *codec = ddp->options.codec;
+    return (codec->buffer_bytes(codec, bucket->elements, pg_world_size(ddp->pg)) + 15) / 16 * 16;
+}
+
 /* note: stage4-create
- * Makes the buckets in the order given. Each one gets what the codec needs: a buffer for the copy in 16 bits. */
+ * Makes the buckets in the order given. Each one gets a buffer for its encoded gradients, if the codec needs one. */
 static void create_buckets(Ddp *ddp, const int *order)
 {
+    size_t bytes = 0;
     buckets_create(&ddp->buckets, ddp->pg, ddp->parameters, order, ddp->options.first_bucket_cap_bytes,
                    ddp->options.bucket_cap_bytes);
-    buckets_add_codec_buffers(&ddp->buckets, ddp->options.codec);
+    for (int b = 0; b < ddp->buckets.count; b++)
+        bytes += encoded_bytes(ddp, &ddp->buckets.items[b]);
+    if (bytes == 0)
+        return;
+    char *buffer = ddp->encoded = pg_alloc_shared(ddp->pg, bytes);
+    for (int b = 0; b < ddp->buckets.count; b++) {
+        ddp->buckets.items[b].encoded = buffer;
+        buffer += encoded_bytes(ddp, &ddp->buckets.items[b]);
+    }
+}
+
+static void free_buckets(Ddp *ddp)
+{
+    buckets_free(&ddp->buckets);
+    pg_free_shared(ddp->pg, ddp->encoded);
+    ddp->encoded = NULL;
 }
 
 /* As in stage 3. */
@@ -62,13 +86,8 @@ void ddp_destroy(Ddp *ddp)
 {
     tape_listen(ddp->tape, (TapeListener){0});
     readiness_free(&ddp->readiness);
-    buckets_free(&ddp->buckets);
+    free_buckets(ddp);
     free(ddp);
-}
-
-int ddp_bucket_count(const Ddp *ddp)
-{
-    return ddp->buckets.count;
 }
 
 /* The reverse of registration is only a guess of the order in which gradients become ready. After the first step the
@@ -76,7 +95,7 @@ int ddp_bucket_count(const Ddp *ddp)
  * optimizer has used them all, and they are zero. */
 static void rebuild_buckets(Ddp *ddp)
 {
-    buckets_free(&ddp->buckets);
+    free_buckets(ddp);
     create_buckets(ddp, ddp->readiness.order);
     ddp->rebuild_due = false;
     ddp->options.rebuild_buckets = false; /* once is enough */
@@ -92,11 +111,11 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
     ddp->synchronize = last_micro_batch;
 }
 
-/* Launches the bucket's all-reduce. The codec makes of its gradients what travels. */
+/* Launches the bucket's all-reduce. The codec encodes the gradients. */
 static void launch(Ddp *ddp, Bucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
-    bucket->work = codec->start_all_reduce(codec, ddp->pg, bucket->data, bucket->sent, bucket->elements, bucket->name);
+    bucket->work = codec->start_all_reduce(codec, ddp->pg, bucket->data, bucket->encoded, bucket->elements, bucket->name);
 }
 
 /* Launches every bucket that has no pending gradient, if all buckets before it are launched (why: stage 3). */
@@ -149,7 +168,7 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         Bucket *bucket = &ddp->buckets.items[b];
         work_wait(bucket->work);
         bucket->work = NULL;
-        codec->finish_all_reduce(codec, ddp->pg, bucket->data, bucket->sent, bucket->elements);
+        codec->finish_all_reduce(codec, ddp->pg, bucket->data, bucket->encoded, bucket->elements);
         device_scale(bucket->data, gradient_scale, (int64_t)bucket->elements);
     }
     if (ddp->options.find_unused_parameters)
@@ -158,11 +177,4 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         readiness_agree_on_order(&ddp->readiness, ddp->pg);
         ddp->rebuild_due = true;
     }
-}
-
-DdpMemory ddp_memory(const Ddp *ddp)
-{
-    return (DdpMemory){.weights = (size_t)parameters_total(ddp->parameters) * sizeof(float),
-                       .gradients = parameters_gradient_bytes(ddp->parameters),
-                       .buffers = ddp->buckets.sent_bytes + ddp->options.codec->state_bytes};
 }

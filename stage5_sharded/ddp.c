@@ -16,22 +16,24 @@
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/readiness.h"
 #include "ddp/replicas.h"
-#include "ddp/shards.h"
 #include "device/device.h"
-#include "weights.h"
+#include "stage3_overlap/readiness.h"
+#include "stage5_sharded/sharded.h"
+#include "stage5_sharded/shards.h"
+#include "stage5_sharded/weights.h"
 
 const int ddp_stage_number = 5;
 const char *const ddp_stage_name = "sharded";
 
-#define MOST_IN_FLIGHT 2 /* reduce-scatters from level 2 on: at most this many buckets wait with whole gradients */
+#define MAX_IN_FLIGHT 2 /* from level 2 on: so many buckets may wait for their reduce-scatter with whole gradients */
 
 struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
     Tape *tape;                /* not owned */
     DdpOptions options;
+    int level;           /* of sharding: 1, 2 or 3 */
     Shards shards;       /* buckets, and this rank's shard of each; owned */
     Weights weights;     /* their gathers; owned */
     Readiness readiness; /* of this backward pass */
@@ -49,15 +51,14 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     Ddp *ddp = alloc_or_fault(sizeof *ddp);
-    const ShardCaps caps = {.per_layer = options->bucket_per_layer, .first_cap = options->first_bucket_cap_bytes,
-                            .cap = options->bucket_cap_bytes, .shard_ranks = options->shard_ranks};
     ddp->pg = pg;
     ddp->parameters = parameters;
     ddp->tape = tape;
     ddp->options = *options;
+    ddp->level = options->sharding->level;
     replicas_check_same_model(pg, parameters);
     replicas_broadcast(pg, parameters);
-    shards_create(&ddp->shards, pg, parameters, caps, options->zero);
+    shards_create(&ddp->shards, pg, parameters, options);
     weights_create(&ddp->weights, &ddp->shards);
     readiness_create(&ddp->readiness, parameters, options->static_graph);
     tape_listen(tape, (TapeListener){.self = ddp, .gradient_ready = gradient_ready, .gradient_needed = gradient_needed,
@@ -73,11 +74,6 @@ void ddp_destroy(Ddp *ddp)
     weights_free(&ddp->weights);
     shards_free(&ddp->shards);
     free(ddp);
-}
-
-int ddp_bucket_count(const Ddp *ddp)
-{
-    return ddp->shards.count;
 }
 
 /* ---- the update: each rank its own slices ---- */
@@ -105,16 +101,16 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     weights_need(&ddp->weights, parameters, count);
 }
 
-/* Starts the bucket's reduce-scatter. The codec makes of its gradients what travels. Until finish() gradients, buffer
- * and shard belong to the communication. */
+/* Starts the bucket's reduce-scatter. The codec encodes the gradients. Until finish(), do not touch the gradients, their
+ * encoding, or this rank's shard of them. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
     shards_place_gradients(&ddp->shards, bucket); /* there are none if all its parameters are unused */
     ProcessGroup *pg = ddp->shards.pg;
     const size_t bytes = codec->buffer_bytes(codec, bucket->elements, pg_world_size(pg));
-    bucket->sent = bytes > 0 ? device_alloc(bytes) : NULL;
-    bucket->reduce_scatter = codec->start_reduce_scatter(codec, pg, bucket->gradients, bucket->sent,
+    bucket->encoded = bytes > 0 ? device_alloc(bytes) : NULL;
+    bucket->reduce_scatter = codec->start_reduce_scatter(codec, pg, bucket->gradients, bucket->encoded,
                                                          bucket->gradient_shard, bucket->shard_elements,
                                                          bucket->gradients_name);
 }
@@ -125,10 +121,10 @@ static void finish(Ddp *ddp, ShardedBucket *bucket)
     const GradientCodec *codec = ddp->options.codec;
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->sent, bucket->shard_elements);
-    device_free(bucket->sent);
-    bucket->sent = NULL;
-    if (ddp->options.zero >= 2)
+    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->encoded, bucket->shard_elements);
+    device_free(bucket->encoded);
+    bucket->encoded = NULL;
+    if (ddp->level >= 2)
         shards_drop_gradients(&ddp->shards, bucket);
 }
 
@@ -150,7 +146,7 @@ static void finish_launched(Ddp *ddp, int most)
 static void gradient_needed(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;
-    finish_launched(ddp, MOST_IN_FLIGHT);
+    finish_launched(ddp, MAX_IN_FLIGHT);
     shards_place_gradients(&ddp->shards, shards_bucket(&ddp->shards, parameter));
 }
 
@@ -217,10 +213,8 @@ void ddp_after_backward(Ddp *ddp, float gradient_scale)
         readiness_agree_on_use(&ddp->readiness, ddp->pg, ddp->parameters);
 }
 
-DdpMemory ddp_memory(const Ddp *ddp)
+bool ddp_sharded_memory(const Ddp *ddp, ShardedMemory *memory)
 {
-    return (DdpMemory){.weights = ddp->shards.weight_bytes, .gradients = ddp->shards.gradient_bytes,
-                       .gathered_weights = ddp->shards.gathered, .whole_gradients = ddp->shards.whole_gradients,
-                       .most_gathered_weights = ddp->shards.most_gathered,
-                       .most_whole_gradients = ddp->shards.most_whole_gradients};
+    *memory = ddp->shards.memory;
+    return true;
 }

@@ -1,10 +1,10 @@
 /* weights.c: gathers whole weights before they are used, and drops them after use. */
-#include "weights.h"
+#include "stage5_sharded/weights.h"
 
 #include <stdlib.h>
 
 #include "base/check.h"
-#include "ddp/gathers.h"
+#include "stage5_sharded/gathers.h"
 
 void weights_create(Weights *weights, Shards *shards)
 {
@@ -89,7 +89,7 @@ static bool all_are_gathered(const Weights *weights, Parameter *const *parameter
  * starts to gather those of the next layer. Levels 1 and 2 have started all gathers; they only wait for these. */
 void weights_need(Weights *weights, Parameter *const *parameters, int count)
 {
-    const bool dropped_after_use = weights->shards->zero == 3;
+    const bool dropped_after_use = weights->shards->level == 3;
     if (all_are_gathered(weights, parameters, count))
         return;
     if (dropped_after_use)
@@ -110,7 +110,7 @@ void weights_need(Weights *weights, Parameter *const *parameters, int count)
  * Levels 1 and 2 start the gathers in the order in which forward needs the weights: the buckets' order reversed. */
 void weights_after_update(Weights *weights)
 {
-    if (weights->shards->zero == 3) {
+    if (weights->shards->level == 3) {
         weights_end_micro_batch(weights, false);
         return;
     }
@@ -121,7 +121,7 @@ void weights_after_update(Weights *weights)
 void weights_begin_micro_batch(Weights *weights)
 {
     gathers_forget_reads(weights->shards); /* of an evaluation, too */
-    if (weights->everything && weights->shards->zero == 3)
+    if (weights->everything && weights->shards->level == 3)
         weights_end_micro_batch(weights, false);
     weights->everything = false;
 }
@@ -132,7 +132,7 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
 {
     for (int b = 0; b < weights->shards->count && update_follows; b++)
         gathers_finish(weights->shards, &weights->shards->buckets[b]);
-    if (weights->shards->zero < 3)
+    if (weights->shards->level < 3)
         return;
     drop_others(weights, NULL, 0);
     if (weights->complete)
@@ -148,7 +148,7 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
 
 void weights_gather_all(Weights *weights)
 {
-    const size_t most = weights->shards->most_gathered;
+    const size_t peak = weights->shards->memory.peak_gathered_weights;
     for (int b = 0; b < weights->shards->count; b++) {
         ShardedBucket *bucket = &weights->shards->buckets[b];
         if (bucket->weights != NULL && bucket->is_rounded) {
@@ -161,5 +161,5 @@ void weights_gather_all(Weights *weights)
     for (int b = 0; b < weights->shards->count; b++)
         gathers_finish(weights->shards, &weights->shards->buckets[b]);
     weights->everything = true;
-    weights->shards->most_gathered = most; /* what a step needs; this is not a part of a step */
+    weights->shards->memory.peak_gathered_weights = peak; /* what a step needs; this is not a part of a step */
 }

@@ -9,7 +9,7 @@
 #ifndef LOCKSTEP_STAGE5_WEIGHTS_H
 #define LOCKSTEP_STAGE5_WEIGHTS_H
 
-#include "ddp/shards.h"
+#include "stage5_sharded/shards.h"
 
 typedef struct Weights {
     Shards *shards;   /* not owned */

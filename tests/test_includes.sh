@@ -33,7 +33,7 @@ may_not common/autograd '(nn|optim|data|comm|ddp)/|ddp.h' "autograd/ knows nothi
 may_not common/nn '(optim|data|comm|ddp)/|ddp.h' "a model knows nothing of its training"
 may_not common/optim '(nn|data|comm|ddp)/|ddp.h' "an optimizer knows parameters alone"
 may_not common/data '(device|autograd|nn|optim|comm|ddp)/|ddp.h' "data/ knows base/ alone"
-may_not common/ddp '(nn|data)/|ddp.h' "what stages share knows parameters, the tape, what an optimizer updates, and collectives"
+may_not common/ddp '(nn|data|optim)/|ddp.h' "what stages share knows parameters, the tape and collectives"
 may_not train/guard 'train/(cli|files|report|loop)' "guard/ watches a group, whatever is trained"
 may_not train/files 'train/(cli|report|guard|loop)' "files/ knows formats alone"
 may_not train/report 'train/(cli|guard|loop)' "report/ gets numbers, and knows nothing of training"
@@ -46,8 +46,11 @@ for room in common/*/ train backends tools/bench stage[0-9]_*; do
     [ "$room" = common/comm/ ] || may_not "$room" "$private" "of comm/'s headers, others know $open alone"
 done
 for stage in stage[0-9]_*; do
-    may_not "$stage" 'train/|backends/|nn/|optim/|data/|comm/[^p]' "a stage knows ddp.h, and what common/ offers stages"
+    may_not "$stage" 'train/|backends/|nn/|data/|comm/[^p]' "a stage knows ddp.h, and what common/ offers stages"
+    number=${stage:5:1}
+    may_not "$stage" "stage[$((number + 1))-9]_" "a stage knows earlier stages, and no later one"
 done
+may_not common 'stage[0-9]_' "common/ is what no stage is about"
 
 # no_circle WHAT: of the pairs "A B" on stdin, for "A needs B".
 no_circle() {

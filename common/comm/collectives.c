@@ -8,6 +8,7 @@ static void run_blocking(ProcessGroup *pg, Collective collective)
 {
     collective.queued = now_seconds();
     worker_drain(pg);
+    group_count_sum(pg, &collective);
     collective.sequence = pg->sequence++;
     group_add_exposed(pg, &collective, collective.queued, group_carry_out(pg, &collective));
 }

@@ -41,3 +41,11 @@ void pg_free_shared(ProcessGroup *pg, void *memory)
     if (pg == NULL || !window_free(pg, memory)) /* without room for a window, memory comes from device_alloc() */
         device_free(memory);
 }
+
+size_t pg_shared_bytes(const ProcessGroup *pg)
+{
+    size_t bytes = 0;
+    for (const Allocation *allocation = pg->allocations; allocation != NULL; allocation = allocation->next)
+        bytes += allocation->bytes;
+    return bytes;
+}

@@ -68,6 +68,7 @@ void work_wait(Work *work);
  * asynchronous collective had no work_wait(), because the communication thread may still use the memory. */
 void *pg_alloc_shared(ProcessGroup *pg, size_t bytes);
 void pg_free_shared(ProcessGroup *pg, void *memory);
+size_t pg_shared_bytes(const ProcessGroup *pg); /* of all memory from pg_alloc_shared() that is not freed yet */
 
 /* ---- groups ---- */
 /* note: groups
@@ -139,6 +140,7 @@ typedef struct CommCounters {
     int64_t wire_bytes;   /* that a ring would send over each rank's link in one direction */
     double in_flight;     /* seconds during which a collective was under way */
     double exposed;       /* seconds during which the training thread waited for one */
+    long sums, async_sums; /* calls that add up float32, 16-bit or 8-bit numbers, as gradients are */
 } CommCounters;
 
 CommCounters pg_counters(ProcessGroup *pg);

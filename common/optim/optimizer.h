@@ -25,7 +25,7 @@ typedef struct Slice {
     float *weight, *grad; /* of element `begin`; device memory */
 } Slice;
 
-/* Which slices this process updates, if the optimizer is sharded over processes (stage 5; ddp/shards.h). */
+/* Which slices this process updates, if the optimizer is sharded over processes (stage 5). */
 typedef struct Partition {
     const Slice *slices; /* by parameter index */
     /* squares = sum over all processes of `squares` (device memory, `count` numbers). Collective. */

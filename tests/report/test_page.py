@@ -101,7 +101,7 @@ def check_summaries(runs, tables, directory):
         expected = [s["memory"][f"{name}_mb"] for name in names] + [s["peak_rss_mb"]]
         for shown, number in zip(row[1:], expected, strict=True):
             same(shown, number, 1, f"memory of {row[0]}")
-    check(len(tables["split"]) == len(tables["memory"]) == len(runs) == 8, "a run is missing in a table")
+    check(len(tables["split"]) == len(tables["memory"]) == len(runs) == 7, "a run is missing in a table")
 
 
 def check_losses(rows, directory):
@@ -233,7 +233,7 @@ def check_without_simulator(work, browser):
     subprocess.run([sys.executable, os.path.join(HERE, "../../tools/report/make_report.py"), os.path.join(work, "runs"),
                     os.path.join(work, "report.html")], check=True)
     found = show_page(work, browser, 1600)
-    check(len(found["tables"]["memory"]) == 8, "without a simulator, the table of memory is not whole")
+    check(len(found["tables"]["memory"]) == 7, "without a simulator, the table of memory is not whole")
     check("clang and wasm-ld were missing" in found["whatif"] and found["answers"] == [], "no word on missing sliders")
 
 

@@ -62,7 +62,7 @@ static Options case_options(const Case *c, const Cap *cap)
     options.lr = c->optimizer == OPTIMIZER_SGD ? 0.05f : 0.003f;
     options.ddp.first_bucket_cap_bytes = cap->first;
     options.ddp.bucket_cap_bytes = cap->others;
-    options.ddp.zero = zero;
+    options.sharding.level = zero;
     options.ddp.codec = codec_find(precision_name(c->sent_as));
     options.precision = c->precision;
     options.clip_grad_norm = c->clip_norm;
@@ -127,6 +127,7 @@ static uint64_t train_and_hash(const Case *c, const Cap *cap, bool verify)
     Sampler sampler;
     Model first; /* rank 0's, as it was drawn */
     replica_create(&replica, &options, judge_grades() ? toy_seed(pg) : options.seed + (uint64_t)pg_rank(pg), STEPS);
+    options.ddp.sharding = &options.sharding;
     Ddp *ddp = ddp_create(pg, &replica.model.parameters, &replica.tape, &options.ddp);
     model_create(&first, &options.model, judge_grades() ? toy_seed_of_rank_0(pg) : options.seed);
     sampler_create(&sampler, SAMPLES, pg_world_size(pg), options.batch_size, options.seed, true, false);
@@ -233,7 +234,7 @@ static void run_caps(const char *const *models, FILE *file)
 {
     for (int m = 0; m < 3; m++)
         for (int optimizer = OPTIMIZER_SGD; optimizer <= OPTIMIZER_ADAMW; optimizer++)
-            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 3 ? 1 : 3); accumulate += 2) /* from stage 3 on */
+            for (int accumulate = 1; accumulate <= (LOCKSTEP_STAGE < 4 ? 1 : 3); accumulate += 2)
                 run_case((Case){.model = models[m], .optimizer = (OptimizerKind)optimizer, .accumulate = accumulate,
                                 .momentum = optimizer == OPTIMIZER_SGD ? 0.9f : 0}, file);
 }

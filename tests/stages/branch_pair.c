@@ -102,10 +102,11 @@ static float gradient_scale(const BranchPair *pair)
 }
 
 /* If a rank skips the agreement, the other ranks wait in it, and only this rank can report the mistake. */
-static void expect_agreement(const BranchPair *pair, long before)
+static void expect_agreement(const BranchPair *pair, CommCounters before)
 {
-    long done = pg_counters(pair->pg).collectives - before;
-    if (pg_world_size(pair->pg) > 1 && done <= ddp_bucket_count(pair->ddp))
+    const CommCounters now = pg_counters(pair->pg);
+    if (pg_world_size(pair->pg) > 1 &&
+        now.collectives - before.collectives <= now.sums + now.async_sums - before.sums - before.async_sums)
         fail_msg("rank %d has not agreed with the others on which parameters were used: every rank must call "
                  "readiness_agree_on_use() after each last micro-batch, also one whose own loss depends on all of them",
                  pg_rank(pair->pg));
@@ -113,7 +114,7 @@ static void expect_agreement(const BranchPair *pair, long before)
 
 void branch_pair_ranks_gradient(BranchPair *pair, const BranchPlan *plan, long step, bool last)
 {
-    long before = pg_counters(pair->pg).collectives;
+    const CommCounters before = pg_counters(pair->pg);
     watch_forget(&pair->watch);
     ddp_before_forward(pair->ddp, last);
     tape_begin(&pair->ranks->tape, true);

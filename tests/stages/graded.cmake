@@ -23,8 +23,8 @@ set(LOCKSTEP_TEST_ENVIRONMENT
     "ASAN_OPTIONS=handle_segv=2:handle_sigbus=2:handle_sigfpe=2${no_leaks}"
     "UBSAN_OPTIONS=print_stacktrace=1")
 
-set(wraps_of_all ddp_create ddp_destroy ddp_bucket_count ddp_before_forward ddp_before_backward ddp_after_backward
-    ddp_after_update ddp_gather_weights ddp_partition) # untouched.c
+set(wraps_of_all ddp_create ddp_destroy ddp_before_forward ddp_before_backward ddp_after_backward ddp_after_update
+    ddp_gather_weights ddp_partition) # untouched.c
 set(wraps_equivalence free pg_alloc_shared) # freed.c
 set(wraps_launches pg_all_reduce_async pg_all_reduce pg_reduce_scatter_async pg_reduce_scatter pg_broadcast
     pg_all_gather_async pg_all_gather pg_barrier work_test work_wait) # watch_calls.c

@@ -34,16 +34,18 @@ typedef struct Case {
     bool more;
     const char *other_model;
     DdpOptions options;
+    ShardingOptions sharding;
 } Case;
 
 static Case read_case(char **argv)
 {
     Case c = {.step = -1, .micro_batches = 1,
-              .options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_find("fp32"), .zero = 2}};
+              .options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_find("fp32")},
+              .sharding = {.level = 2}};
     if (argv[3] == NULL) {
         c.other_model = argv[1];
         c.rank = atoi(argv[2]);
-        c.options.zero = strcmp(c.other_model, "frozen") == 0 ? 3 : 1;
+        c.sharding.level = strcmp(c.other_model, "frozen") == 0 ? 3 : 1;
         return c;
     }
     c.rank = atoi(argv[1]);
@@ -51,7 +53,7 @@ static Case read_case(char **argv)
     c.micro_batch = atoi(argv[3]);
     c.micro_batches = atoi(argv[4]);
     c.options.codec = codec_find(argv[5]);
-    c.options.zero = atoi(argv[6]);
+    c.sharding.level = atoi(argv[6]);
     c.options.bucket_cap_bytes = c.options.first_bucket_cap_bytes = (size_t)atol(argv[7]);
     c.options.static_graph = c.options.find_unused_parameters = argv[8] != NULL;
     c.more = argv[8] != NULL && strcmp(argv[8], "more") == 0;
@@ -71,7 +73,9 @@ static void train(ProcessGroup *pg, const Case *c, bool disturbed, long steps)
         branches.parameters.items[2]->tensor.shape[0] /= 2, branches.parameters.items[2]->tensor.shape[1] *= 2;
     if (is_culprit && c->other_model != NULL && strcmp(c->other_model, "size") == 0)
         branches.parameters.items[2]->tensor.shape[0] /= 2;
-    Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &c->options);
+    DdpOptions options = c->options;
+    options.sharding = &c->sharding;
+    Ddp *ddp = ddp_create(pg, &branches.parameters, &branches.tape, &options);
     for (long step = 0; step < steps; step++) {
         job_set_step(step);
         for (int k = 0; k < c->micro_batches; k++) {

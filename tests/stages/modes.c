@@ -33,7 +33,7 @@ static void count_values(int count[FACTORS], ModeChoice choice, int ranks)
     const int stage = LOCKSTEP_STAGE;
     const bool listens = stage >= 3, rebuilds = stage == 3 || stage == 4;
     count[TYPE] = choice.types && stage >= 4 ? 3 : 1;
-    count[MICRO_BATCHES] = choice.micro_batches && listens ? 2 : 1;
+    count[MICRO_BATCHES] = choice.micro_batches && stage >= 4 ? 2 : 1;
     count[LEVEL] = stage == 5 && given_level() == 0 ? 3 : 1;
     count[BUCKETS] = choice.width > 0 || choice.several ? 1 : SMALL_KINDS;
     count[UNUSED] = choice.unused && listens ? 2 : 1;
@@ -124,9 +124,9 @@ static void set_title(Mode *mode, const Row *row)
          "33 buckets", "65 buckets", "1025 buckets", "40 buckets"};
     char level[24] = "";
     if (LOCKSTEP_STAGE == 5)
-        snprintf(level, sizeof level, "--zero %d, ", mode->options.zero);
-    const char *groups = mode->options.shard_ranks == 2 ? "--shard-ranks 2, "
-                         : mode->options.shard_ranks == 1 ? "--shard-ranks 1, " : "";
+        snprintf(level, sizeof level, "--zero %d, ", mode->sharding.level);
+    const char *groups = mode->sharding.shard_ranks == 2 ? "--shard-ranks 2, "
+                         : mode->sharding.shard_ranks == 1 ? "--shard-ranks 1, " : "";
     snprintf(mode->title, sizeof mode->title, "%s%s%s%sgradients sent in %s, %d micro-batch(es)%s%s%s%s%s%s, %s", level,
              groups, LOCKSTEP_STAGE == 1 ? "" : buckets[row->value[BUCKETS]], LOCKSTEP_STAGE == 1 ? "" : ", ",
              mode->options.codec->name, mode->micro_batches, mode->unused ? ", unused parameters" : "",
@@ -170,9 +170,10 @@ static Mode mode_of(const Row *row, int *others_taken, int width, uint64_t seed)
     const int caps = buckets < 2 ? buckets : 2;
     const bool several = mode.branches >= 8;
     mode.options = (DdpOptions){.first_bucket_cap_bytes = first_cap[caps], .bucket_cap_bytes = cap[caps],
-                                .codec = codec_find(types[row->value[TYPE]]), .zero = level_of(row),
+                                .codec = codec_find(types[row->value[TYPE]]),
                                 .find_unused_parameters = row->value[UNUSED] == 1,
                                 .rebuild_buckets = row->value[REBUILT] == 1};
+    mode.sharding.level = level_of(row);
     mode.not_finite = seed % 2 == 1 && mode.options.codec->dtype != DTYPE_F16;
     mode.biases = buckets == SEVERAL;
     mode.large = !mode.not_finite;
@@ -190,7 +191,7 @@ static Mode mode_of(const Row *row, int *others_taken, int width, uint64_t seed)
 static void add_to_mode(Mode *mode, int group, int *modes_with_unused)
 {
     mode->options.static_graph = mode->unused && (*modes_with_unused)++ % 3 == 1;
-    mode->options.shard_ranks = group;
+    mode->sharding.shard_ranks = group;
     if (group > 0 && mode->algorithm == ALLREDUCE_HIERARCHICAL)
         mode->algorithm = ALLREDUCE_RING; /* a group's sums are of two levels anyhow */
     mode->large = mode->large && (group == 0 || mode->options.codec->dtype == DTYPE_F32);

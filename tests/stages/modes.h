@@ -10,7 +10,7 @@
 #define LOCKSTEP_TESTS_MODES_H
 
 #include "autograd/tape.h"
-#include "ddp.h"
+#include "stage5_sharded/sharded.h"
 
 enum { MODE_SAMPLES = 4, MOST_MODES = 64 };
 
@@ -19,7 +19,8 @@ typedef struct Mode {
     bool biases;         /* each branch also has a bias, registered after its weight */
     bool not_finite;     /* in step 2 an element of rank 0's last micro-batch is NaN, and must not be hidden */
     bool large;          /* some gradients of step 2 are: too large for fp16, though not for float32 */
-    DdpOptions options;
+    DdpOptions options; /* .sharding is set when the stage gets them */
+    ShardingOptions sharding;
     int micro_batches;       /* at most: see mode_micro_batches() */
     int frozen;    /* index of a parameter that is not trained; -1: none */
     bool tied;     /* one branch also uses the next one's weight */

@@ -66,8 +66,8 @@ static bool left_out(const Mode *mode, int branch, int rank, int step, int micro
         return false;
     if (mode->options.rebuild_buckets && step == 0 && rank == 0)
         return false; /* so that its order of readiness, by which buckets are rebuilt, is that of events */
-    if (mode->options.shard_ranks > 0)
-        rank /= mode->options.shard_ranks;
+    if (mode->sharding.shard_ranks > 0)
+        rank /= mode->sharding.shard_ranks;
     switch (branch / 6 % 3) {
     case 0: return true;
     case 1: return (rank + branch) % 2 == 0;

@@ -106,7 +106,7 @@ void state_expect_partition(const Trial *trial)
                      trial->ranks->parameters.items[i]->name, trial->mode->title);
     }
     pg_all_gather(trial->pg, own, all, (size_t)count * 2, DTYPE_I64, trial_weights);
-    const int ranks = trial->mode->options.shard_ranks > 0 ? trial->mode->options.shard_ranks : world;
+    const int ranks = trial->mode->sharding.shard_ranks > 0 ? trial->mode->sharding.shard_ranks : world;
     for (int i = 0; i < count; i++)
         if (i != trial->mode->frozen)
             for (int first = 0; first < world; first += ranks)
@@ -130,7 +130,7 @@ void state_expect_use(const Trial *trial, int i, int step)
 
 void state_expect_level(const Trial *trial)
 {
-    const int zero = LOCKSTEP_STAGE < 5 || pg_world_size(trial->pg) == 1 ? 1 : trial->mode->options.zero;
+    const int zero = LOCKSTEP_STAGE < 5 || pg_world_size(trial->pg) == 1 ? 1 : trial->mode->sharding.level;
     for (int i = 0; i < trial->ranks->parameters.count; i++) {
         const bool weights = zero == 3 && trial_tensor(trial, i)->data != NULL;
         if (i != trial->mode->frozen && (weights || (zero >= 2 && trial_tensor(trial, i)->grad != NULL)))

@@ -8,13 +8,13 @@
 
 #include "base/check.h"
 #include "comm/group.h" /* to see whether all collectives were waited for */
-#include "ddp/bucket_plan.h"
 #include "device/device.h"
 #include "expect.h"
 #include "given.h"
 #include "lent.h"
 #include "modes_state.h"
 #include "mpi_main.h"
+#include "toy_models.h"
 
 const char trial_weights[] = "weights that the test compares";
 
@@ -49,10 +49,9 @@ int trial_plan(const Trial *trial, size_t *bytes)
     for (int i = count - 1; i >= 0; i--)
         if (i != trial->mode->frozen)
             sizes[trained++] = (size_t)elements(trial, i) * sizeof(float);
-    const DdpOptions *options = &trial->mode->options;
     int buckets = trained;
     if (LOCKSTEP_STAGE > 1)
-        buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
+        buckets = planned_buckets(sizes, trained, &trial->mode->options, bucket_of);
     memset(bytes, 0, (size_t)count * sizeof *bytes);
     for (int i = 0; i < trained; i++)
         bytes[LOCKSTEP_STAGE > 1 ? bucket_of[i] : trained - 1 - i] += sizes[i];
@@ -88,7 +87,7 @@ void trial_modes(ProcessGroup *pg, ModeChoice choice, void (*check)(const Mode *
     const int count = modes_table(modes, choice, pg_world_size(pg), MODES_DRAWN);
     small = modes[0];
     small.width = small.branches = 2, small.frozen = -1, small.tied = false;
-    small.options.zero = 2, small.options.shard_ranks = 0;
+    small.sharding = (ShardingOptions){.level = 2};
     small.options.find_unused_parameters = small.options.static_graph = false;
     small.options.codec = other_codec(&modes[count / 2]);
     other = trial_create(pg, &small);
@@ -137,7 +136,9 @@ static void pass_of(Trial *model, bool last)
 
 static void create(Trial *trial)
 {
-    trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &trial->mode->options);
+    DdpOptions options = trial->mode->options;
+    options.sharding = &trial->mode->sharding;
+    trial->ddp = ddp_create(trial->pg, &trial->ranks->parameters, &trial->ranks->tape, &options);
     CHECK(trial->ddp != NULL, "ddp_create() returned NULL");
 }
 
@@ -158,8 +159,8 @@ static void visit(const Trial *trial)
     Mode mode = small;
     mode.algorithm = trial->mode->algorithm; /* trial_prepare() makes it the group's */
     mode.options.codec = other_codec(trial->mode);
-    mode.options.zero = trial->mode->options.zero;
-    snprintf(mode.title, sizeof mode.title, "another model, --zero %d, products in bf16", mode.options.zero);
+    mode.sharding.level = trial->mode->sharding.level;
+    snprintf(mode.title, sizeof mode.title, "another model, --zero %d, products in bf16", mode.sharding.level);
     Trial *visitor = trial_prepare(trial->pg, &mode);
     visitor->ranks->tape.precision = DTYPE_BF16;
     start(visitor);
@@ -170,7 +171,7 @@ static void visit(const Trial *trial)
         state_expect_own_weights(visitor);
     void *gradients = parameters_allocate_gradients(&visitor->ranks->parameters);
     memset(gradients, 1, parameters_gradient_bytes(&visitor->ranks->parameters));
-    mode.options.zero = 1;
+    mode.sharding.level = 1;
     create(visitor);
     state_expect_fresh_gradients(visitor);
     device_free(gradients);
@@ -184,7 +185,7 @@ void trial_start(Trial *trial)
     if (other == NULL)
         return;
     visit(trial);
-    pass_of(other, LOCKSTEP_STAGE < 3); /* what it keeps for earlier micro-batches is made before the trial's */
+    pass_of(other, LOCKSTEP_STAGE < 4); /* what it keeps for earlier micro-batches is made before the trial's */
 }
 
 Trial *trial_create(ProcessGroup *pg, const Mode *mode)
@@ -230,7 +231,7 @@ void trial_micro_batch(Trial *trial, int step, int k)
     Tape *tape = &trial->ranks->tape;
     state_expect_weights(trial, step, k);
     ddp_before_forward(trial->ddp, k == mode_micro_batches(trial->mode, step) - 1);
-    if (trial->others_send ? LOCKSTEP_STAGE >= 3 && step % 2 == 0 : LOCKSTEP_STAGE > 3)
+    if (LOCKSTEP_STAGE > 3 && (!trial->others_send || step % 2 == 0))
         pass_of(other, false); /* never the last one, so nothing is sent from stage 4 on */
     tape_begin(tape, true);
     Tensor *loss = fan_loss(trial->ranks, trial->mode, pg_rank(trial->pg), step, k);

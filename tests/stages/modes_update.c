@@ -28,7 +28,7 @@ static void add_up_over_ranks(Trial *trial)
 /* Whether another rank holds this rank's shards, too, and is the one that counts. */
 static bool is_a_copy(const Trial *trial)
 {
-    const int ranks = trial->mode->options.shard_ranks;
+    const int ranks = trial->mode->sharding.shard_ranks;
     return ranks > 0 && pg_rank(trial->pg) >= ranks;
 }
 

@@ -86,8 +86,8 @@ void seen_hold(Operation operation, int bucket)
 Options run_options(const char *model, int zero)
 {
     Options options = toy_options(model);
-    options.ddp.zero = zero;
-    options.ddp.bucket_per_layer = true;
+    options.sharding.level = zero;
+    options.sharding.bucket_per_layer = true;
     options.optimizer.kind = OPTIMIZER_ADAMW;
     return options;
 }
@@ -105,6 +105,7 @@ Run *run_create(const Options *options)
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);
     run->targets = alloc_or_fault(SAMPLES * run->dataset.target_bytes);
     run->replica = replica_lend(&run->options, 1 + (uint64_t)pg_rank(seen.pg), 100);
+    run->options.ddp.sharding = &run->options.sharding;
     run->ddp = ddp_create(seen.pg, &run->replica->model.parameters, &run->replica->tape, &run->options.ddp);
     if (ddp_partition(run->ddp) == NULL)
         fail_msg("ddp_partition() returns NULL: every rank would update everything, and keep all optimizer state");

@@ -76,7 +76,7 @@ static ProcessGroup *behind(const ProcessGroup *pg)
 }
 
 #if LOCKSTEP_STAGE == 5 /* the others' starters have no such groups */
-/* For common/ddp/shards.c: symbols.sh lets no ddp.c call these two. */
+/* For stage5_sharded/shards.c: symbols.sh lets no ddp.c call these two. */
 ProcessGroup *stage_pg_split_copies(ProcessGroup *pg, int ranks)
 {
     ProcessGroup *made = pg_split_copies(behind(pg), ranks);

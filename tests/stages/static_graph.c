@@ -52,9 +52,10 @@ int main(int argc, char **argv)
     const int rank = pg_rank(pg), micro_batches = atoi(argv[2]);
     long collectives[STEPS];
     const char *change = argc > 4 ? argv[4] : "";
+    const ShardingOptions sharding = {.level = atoi(argv[3])};
     const DdpOptions options = {.bucket_cap_bytes = 200, .first_bucket_cap_bytes = 200, .codec = codec_find("fp32"),
                                 .find_unused_parameters = true, .static_graph = strcmp(argv[1], "static") == 0,
-                                .rebuild_buckets = true, .zero = atoi(argv[3])};
+                                .rebuild_buckets = true, .sharding = &sharding};
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     Branches branches;
     Optimizer optimizer;

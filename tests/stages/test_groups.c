@@ -34,6 +34,7 @@ static void training_create(Training *t)
     t->inputs = alloc_or_fault(SAMPLES * t->dataset.input_bytes);
     t->targets = alloc_or_fault(SAMPLES * t->dataset.target_bytes);
     replica_create(&t->replica, &t->options, 1 + (uint64_t)pg_rank(half), STEPS);
+    t->options.ddp.sharding = &t->options.sharding;
     t->ddp = ddp_create(half, &t->replica.model.parameters, &t->replica.tape, &t->options.ddp);
     optimizer_set_partition(&t->replica.optimizer, ddp_partition(t->ddp));
 }

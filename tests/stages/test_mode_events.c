@@ -11,6 +11,7 @@
 #include "comm/observer.h"
 #include "modes_trial.h"
 #include "mpi_main.h"
+#include "toy_models.h"
 #include "watch.h"
 
 enum { STEPS = 3 };
@@ -88,8 +89,8 @@ static void check_goes_on(const Mode *mode)
     trial->after_events = backward_is_over;
     for (int step = 0; step < STEPS + mode->later; step++) {
         for (int k = 0; k < mode_micro_batches(mode, step); k++) {
-            const bool whole = mode->options.zero == 2 && mode_micro_batches(mode, step) > 1;
-            const bool may_wait = LOCKSTEP_STAGE == 5 && mode->options.zero >= 2 && !whole;
+            const bool whole = mode->sharding.level == 2 && mode_micro_batches(mode, step) > 1;
+            const bool may_wait = LOCKSTEP_STAGE == 5 && mode->sharding.level >= 2 && !whole;
             watch_forget(&watch);
             watch.over_at = may_wait ? 1 : 0;
             /* What some ranks leave out fills up what may be under way. */
@@ -196,7 +197,7 @@ static void check_forward_at_levels_1_and_2(const Mode *mode)
 {
     const Mode late = with_late_use(mode);
     Trial *trial = watched_trial(&late);
-    const int buckets = ddp_bucket_count(trial->ddp);
+    const int buckets = planned_sums(&trial->ranks->parameters, &mode->options);
     const bool later_ones = buckets > 1; /* there are weights that the first layer does not need */
     watch.after_parameters_needed = weights_are_there;
     for (int step = 0; step < STEPS + mode->later; step++) {
@@ -258,7 +259,7 @@ static void check_forward_at_level_3(const Mode *mode)
 static void check_forward(const Mode *mode)
 {
     if (ddp_stage_number == 5 && mode->branches >= 8)
-        (mode->options.zero < 3 ? check_forward_at_levels_1_and_2 : check_forward_at_level_3)(mode);
+        (mode->sharding.level < 3 ? check_forward_at_levels_1_and_2 : check_forward_at_level_3)(mode);
 }
 
 static void test_forward_goes_on_in_all_modes(void **state)

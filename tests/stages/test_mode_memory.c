@@ -1,6 +1,5 @@
-/* test_mode_memory.c: in every mode of a stage (modes.h), ddp_memory() tells what is held, memory does not grow, and
- * ddp_destroy() gives all back. In stage 5, no more is held than the level needs. (The other stages may hold copies of
- * everything, and tell of them.) On 1 to 7 ranks. */
+/* test_mode_memory.c: in every mode of a stage (modes.h), memory does not grow, and ddp_destroy() gives all back. In
+ * stage 5, no more is held than the level needs. On 1 to 7 ranks. */
 #include "device/device.h"
 #include "live_bytes.h"
 #include "modes_trial.h"
@@ -29,9 +28,9 @@ static int64_t most_between_steps(const Trial *trial)
 {
     const int64_t all = bucket_bytes(trial) * trial_trained(trial), part = all / pg_world_size(pg);
     const int64_t model = (int64_t)trial_bytes(trial), padding = all - model;
-    if (trial->mode->options.zero == 1)
+    if (trial->mode->sharding.level == 1)
         return padding + all + part + 2 * bucket_bytes(trial);
-    return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->options.zero == 3 ? part - model : padding);
+    return 2 * bucket_bytes(trial) + 2 * part + (trial->mode->sharding.level == 3 ? part - model : padding);
 }
 
 /* During the last micro-batch, level 1 has copies in 16 bits of all that is not sent yet; level 2 has some whole buckets
@@ -42,9 +41,9 @@ static int64_t most_in_step(const Trial *trial, int step)
     const int64_t whole = mode_micro_batches(trial->mode, step) > 1 ? all : some;
     const bool in_16_bits = trial->mode->options.codec->dtype != DTYPE_F32;
     const int64_t halves = in_16_bits ? whole / 2 : 0;
-    if (trial->mode->options.zero == 1)
+    if (trial->mode->sharding.level == 1)
         return most_between_steps(trial) + (in_16_bits ? all / 2 : 0);
-    return most_between_steps(trial) + whole + halves + (trial->mode->options.zero == 3 ? some : 0);
+    return most_between_steps(trial) + whole + halves + (trial->mode->sharding.level == 3 ? some : 0);
 }
 
 static void expect_at_most(const Trial *trial, int64_t got, int64_t most, const char *when)
@@ -95,7 +94,7 @@ static void test_no_more_is_kept_in_any_mode(void **state)
 
 #endif
 
-/* ---- what is told, and given back ---- */
+/* ---- what is given back ---- */
 
 /* A leak makes most steps a new maximum, also one that ddp_destroy() ends. Memory that doubles when it is full grows
  * seldom, but beyond what a step needs. */
@@ -119,67 +118,7 @@ static void expect_no_growth(const Trial *trial, int step)
                  (long long)held, step + 1, trial->mode->title);
 }
 
-static const Trial *to_tell; /* NULL: none; stage 5: never one */
-static int64_t held_before;  /* ddp_create() */
-
-/* What the stage may hold, by what it tells: with names, lists, handles. */
-static int64_t most_told(const DdpMemory *told)
-{
-    enum { UNTOLD = 16 << 10, OF_A_PARAMETER = 512 };
-    return held_before + (int64_t)(told->gradients + told->buffers + trial_bytes(to_tell) / 8) + UNTOLD +
-           OF_A_PARAMETER * to_tell->ranks->parameters.count;
-}
-
-static void expect_held(int64_t held, int64_t most, const DdpMemory *told)
-{
-    if (held > most)
-        fail_msg("rank %d: the stage has %lld bytes for gradients and buffers, but ddp_memory() tells of %zu and %zu "
-                 "(%s)", pg_rank(pg), (long long)(held - held_before), told->gradients, told->buffers,
-                 to_tell->mode->title);
-}
-
-/* Some stages allocate memory for sums when they launch them, and free it after the wait. */
-static void expect_told(void)
-{
-    if (to_tell == NULL)
-        return;
-    const DdpMemory told = ddp_memory(to_tell->ddp);
-    const ParameterList *list = &to_tell->ranks->parameters;
-    const size_t weights = (size_t)parameters_total(list) * sizeof(float), least = trial_bytes(to_tell);
-    const size_t most = least + 256 * (size_t)list->count;
-    if (told.weights != weights || told.gradients < least || told.gradients > most)
-        fail_msg("rank %d: ddp_memory() tells of %zu bytes of weights and %zu of gradients, expected are %zu, and %zu "
-                 "to %zu (%s)", pg_rank(pg), told.weights, told.gradients, weights, least, most, to_tell->mode->title);
-    expect_held(live_bytes(), most_told(&told), &told);
-}
-
-static void expect_told_in_backward(bool begins)
-{
-    if (begins)
-        expect_told();
-}
-
-static int64_t most_before; /* most_told(), before ddp_after_backward() */
-
-static void begin_after_backward(void)
-{
-    expect_told();
-    if (to_tell == NULL)
-        return;
-    const DdpMemory told = ddp_memory(to_tell->ddp);
-    most_before = most_told(&told);
-    live_bytes_restart();
-}
-
-/* Also of what ddp_after_backward() allocates and frees. */
-static void end_after_backward(void)
-{
-    if (to_tell == NULL)
-        return;
-    const DdpMemory told = ddp_memory(to_tell->ddp);
-    const int64_t most = most_told(&told);
-    expect_held(live_bytes_peak(), most > most_before ? most : most_before, &told);
-}
+static int64_t held_before; /* ddp_create() */
 
 /* The group keeps memory for sums, which is not the stage's: enough for each algorithm, and for shards with padding. */
 static void warm_up_group(const Trial *trial)
@@ -209,41 +148,32 @@ static void expect_given_back(Trial *trial)
                  (long long)(live_bytes() - held_before), trial->mode->title);
 }
 
-static void check_told(const Mode *mode)
+static void check_given_back(const Mode *mode)
 {
     Trial *trial = trial_prepare(pg, mode);
     warm_up_group(trial);
     held_before = live_bytes();
     trial_start(trial);
-    to_tell = LOCKSTEP_STAGE < 5 ? trial : NULL;
-    trial->before_backward = expect_told_in_backward;
-    trial->after_events = begin_after_backward;
     trial_set_link(pg, mode, 2e-4);
     for (int step = 0; step < 2 + mode->later; step++) {
-        if (step == 2) {
+        if (step == 2)
             trial_set_link(pg, mode, 0);
-            to_tell = NULL;
-        }
-        for (int k = 0; k < mode_micro_batches(mode, step); k++) {
+        for (int k = 0; k < mode_micro_batches(mode, step); k++)
             trial_micro_batch(trial, step, k);
-            end_after_backward();
-        }
         trial_update(trial);
         pg_barrier(pg);
-        expect_told();
         expect_no_growth(trial, step);
     }
-    to_tell = NULL;
     trial_set_link(pg, mode, 0);
     expect_given_back(trial);
     trial_free(trial);
 }
 
-static void test_memory_is_told_in_all_modes(void **state)
+static void test_memory_is_given_back_in_all_modes(void **state)
 {
     trial_modes(pg, (ModeChoice){.types = true, .micro_batches = true, .unused = true, .rebuilt = true,
                                  .grows = true},
-                check_told);
+                check_given_back);
 }
 
 int main(int argc, char **argv)
@@ -252,7 +182,7 @@ int main(int argc, char **argv)
 #if LOCKSTEP_STAGE == 5
         cmocka_unit_test(test_no_more_is_kept_in_any_mode),
 #endif
-        cmocka_unit_test(test_memory_is_told_in_all_modes),
+        cmocka_unit_test(test_memory_is_given_back_in_all_modes),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     const ProcessGroupOptions options = {.algorithm = ALLREDUCE_ORDERED, .timeout = tests_timeout()};

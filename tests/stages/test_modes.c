@@ -142,7 +142,7 @@ static ProcessGroup *sharing; /* the group that shares the shards, if that is no
 
 static void look_at_part(void *self, ProcessGroup *part)
 {
-    if (travels == NULL || travels->options.shard_ranks == 0 || sharing != NULL)
+    if (travels == NULL || travels->sharding.shard_ranks == 0 || sharing != NULL)
         return;
     pg_observe(part, &(GroupObserver){.self = part, .called = look_at, .done = look_at_end});
     sharing = part;
@@ -178,9 +178,8 @@ static void expect_sums(const Trial *trial, const Traffic *got, const char *when
 {
     const Mode *mode = trial->mode;
     size_t raw[MOST_BUCKETS], all = 0, all_raw = 0; /* raw: bytes of gradients; then elements */
-    const size_t buckets = rebuilt ? (size_t)ddp_bucket_count(trial->ddp) : (size_t)trial_plan(trial, raw);
+    const size_t buckets = rebuilt ? (size_t)got->sums : (size_t)trial_plan(trial, raw);
     const size_t ranks = (size_t)pg_world_size(pg);
-    expect_between(mode, "ddp_bucket_count()", when, (size_t)ddp_bucket_count(trial->ddp), buckets, buckets);
     expect_between(mode, "sums of buckets (stage 1: parameters)", when, (size_t)got->sums, buckets, buckets);
     for (size_t b = 0; b < buckets && !rebuilt; b++) {
         const size_t gap = LOCKSTEP_STAGE == 5 ? SQUARES_BLOCK : 64; /* so that each is aligned */
@@ -200,7 +199,7 @@ static void expect_sums(const Trial *trial, const Traffic *got, const char *when
 static void expect_traffic(const Trial *trial, const Traffic *got, int step, bool last)
 {
     const Mode *mode = trial->mode;
-    const bool skips = LOCKSTEP_STAGE >= 4 || (LOCKSTEP_STAGE == 3 && got->sums == 0); /* stage 3 may */
+    const bool skips = LOCKSTEP_STAGE >= 4;
     const char *when = last ? "in the last micro-batch" : "in a micro-batch that is not the last one";
     const bool agree = mode->options.find_unused_parameters && (step == 0 || !mode->options.static_graph);
     const size_t agreements = last && agree;
@@ -216,7 +215,7 @@ static void expect_traffic(const Trial *trial, const Traffic *got, int step, boo
     else
         expect_sums(trial, got, when, step > 0 && mode->options.rebuild_buckets);
     expect_between(mode, "other collectives (a barrier is one)", when, (size_t)got->others, agreements, agreements + orders);
-    if (mode->options.zero < 3 || LOCKSTEP_STAGE < 5)
+    if (mode->sharding.level < 3 || LOCKSTEP_STAGE < 5)
         expect_between(mode, "gathers between ddp_before_forward() and ddp_after_backward()", when,
                        (size_t)got->gathers, 0, 0);
 }
@@ -232,7 +231,7 @@ static TapeListener stage; /* its own: stage 5 may wait in one of its events, to
  * backward, and be under way then. */
 static void expect_two_in_flight(const Parameter *parameter)
 {
-    if (travels->options.zero < 2 || pg_world_size(pg) == 1 || travels->branches < 32)
+    if (travels->sharding.level < 2 || pg_world_size(pg) == 1 || travels->branches < 32)
         return;
     if (calls_in_flight() > 2 + launched_before_backward)
         fail_msg("rank %d: when the gradient of %s begins, %d reduce-scatters are not finished, and two are enough (%s): "
@@ -297,8 +296,9 @@ static void check_traffic(const Mode *mode)
         }
         trial_update(trial);
         const Traffic got = take_traffic();
-        const size_t gathers = LOCKSTEP_STAGE < 5 ? 0 : (size_t)ddp_bucket_count(trial->ddp);
-        const size_t first = mode->options.zero == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
+        size_t bytes[MOST_BUCKETS];
+        const size_t gathers = LOCKSTEP_STAGE < 5 ? 0 : (size_t)trial_plan(trial, bytes);
+        const size_t first = mode->sharding.level == 3 && gathers > 1 ? 1 : gathers; /* level 3: of the first layer */
         expect_between(mode, "gathers of weights", "after the update", (size_t)got.gathers, first, first);
         expect_between(mode, "collectives that are no gathers (barriers are some)", "after the update", (size_t)(got.sums + got.others), 0, 0);
     }

@@ -47,6 +47,7 @@ static Run *run_create(DType sent_as)
     replica_load(run->replica, &run->dataset, NULL, NULL, 0);
     tape_begin(&run->replica->tape, false);
     model_forward(&run->replica->model, &run->replica->tape, run->replica->inputs, 0, 1); /* makes 16-bit copies */
+    run->options.ddp.sharding = &run->options.sharding;
     run->ddp = ddp_create(pg, &run->replica->model.parameters, &run->replica->tape, &run->options.ddp);
     expect_fresh_copies(run);
     run->inputs = alloc_or_fault(SAMPLES * run->dataset.input_bytes);

@@ -72,7 +72,8 @@ static void check_step(const char *model, int zero, int accumulate, const char *
         fail_msg("%s, --zero %d, %d micro-batch(es): a step's collectives are \"%s\", not \"%s\" (AG2: all_gather of "
                  "bucket 2's weights; RS: reduce_scatter of gradients; AR: the squares for the norm): %s", model, zero,
                  accumulate, got, expected, missed_idea(got, expected));
-    const DdpMemory memory = ddp_memory(run->ddp);
+    ShardedMemory memory;
+    assert_true(ddp_sharded_memory(run->ddp, &memory));
     const size_t ranks = (size_t)pg_world_size(pg), padded = memory.weights * (zero == 3 ? ranks : 1);
     assert_int_equal(seen.scattered, padded);
     if (strcmp(model, "gpt") == 0)
@@ -170,18 +171,19 @@ static void check_memory(int zero, bool slow)
     pg_barrier(pg);
     pg->options.wire_gbps = 0;
 
-    const DdpMemory memory = ddp_memory(run->ddp);
+    ShardedMemory memory;
+    assert_true(ddp_sharded_memory(run->ddp, &memory));
     const size_t ranks = (size_t)pg_world_size(pg), whole = memory.weights * (zero == 3 ? ranks : 1);
     assert_int_equal(whole, padded_bytes(run));
     if (memory.gradients != (zero >= 2 ? whole / ranks : whole))
         fail_msg("--zero %d on %zu ranks: a rank always holds %zu bytes of gradients, where all have %zu", zero, ranks,
                  memory.gradients, whole);
     /* The layer in use and the next one are whole at once, but never all three. */
-    assert_int_equal(memory.most_gathered_weights > 0, zero == 3);
-    if (memory.most_gathered_weights >= whole)
+    assert_int_equal(memory.peak_gathered_weights > 0, zero == 3);
+    if (memory.peak_gathered_weights >= whole)
         fail_msg("--zero 3: all weights (%zu bytes) were whole at once: gather only the next layer ahead, and drop a "
                  "layer's weights after its use", whole);
-    assert_int_equal(memory.most_whole_gradients > 0, zero >= 2);
+    assert_int_equal(memory.peak_whole_gradients > 0, zero >= 2);
 
     int64_t state = (int64_t)optimizer_state_bytes(&run->replica->optimizer), all = 0;
     pg_all_reduce(pg, &state, &all, 1, DTYPE_I64, REDUCE_SUM, "state");
@@ -214,14 +216,16 @@ static size_t bucket_of_elements(size_t count)
 static void test_gradients_do_not_pile_up(void **state)
 {
     Options options = run_options("gpt", 2);
-    options.ddp.bucket_per_layer = false;
+    options.sharding.bucket_per_layer = false;
     options.ddp.first_bucket_cap_bytes = options.ddp.bucket_cap_bytes = 0;
     Run *run = run_create(&options);
     pg->options.wire_gbps = 1;
     pg->options.wire_latency = 1e-3;
     run_micro_batch(run, true);
     pg->options.wire_gbps = 0;
-    const size_t whole = ddp_memory(run->ddp).weights, most = ddp_memory(run->ddp).most_whole_gradients;
+    ShardedMemory memory;
+    assert_true(ddp_sharded_memory(run->ddp, &memory));
+    const size_t whole = memory.weights, most = memory.peak_whole_gradients;
     const size_t of_a_weight = bucket_of_elements(4096), of_the_embedding = bucket_of_elements(8192);
     /* The embedding from its first contribution to its last; a weight and its bias, and two more that are sent. */
     if (most > of_the_embedding + 4 * of_a_weight)
@@ -247,7 +251,7 @@ static void expect_others_dropped(void *self, Parameter *parameter)
         if (run_bucket(looked_at, list->items[i]) < 2 && list->items[i]->tensor.grad != NULL)
             fail_msg("--zero %d: when the gradients of fc1 begin, %s still has a whole one, though its reduce-scatter "
                      "was over before: all that is over (work_test()) must be finished, not only what is too much, or one",
-                     looked_at->options.ddp.zero, list->items[i]->name);
+                     looked_at->options.sharding.level, list->items[i]->name);
 }
 
 static void test_what_was_sent_is_dropped(void **state)

@@ -49,7 +49,7 @@ static void check_weights(Run *run, const Model *first, int i)
     for (int64_t k = 0; k < tensor_count(&parameter->tensor); k++)
         if (got[k] != want[k])
             fail_msg("--zero %d: element %lld of %s, put together from the ranks' slices, is %g, not %g: the weights "
-                     "were moved to another place than the one where their shards are cut", run->options.ddp.zero,
+                     "were moved to another place than the one where their shards are cut", run->options.sharding.level,
                      (long long)k, parameter->name, (double)got[k], (double)want[k]);
     device_free(got);
 }
@@ -128,11 +128,11 @@ static void bucket_0_is_still_there(Run *run, Parameter *needed)
         return;
     if (atomic_load(&seen.gave_up))
         fail_msg("--zero %d: backward waits for the reduce-scatter of bucket 0 before it goes on to bucket 1: nothing is "
-                 "hidden", run->options.ddp.zero);
+                 "hidden", run->options.sharding.level);
     for (int i = 0; i < parameters->count; i++)
         if (run_bucket(run, parameters->items[i]) == 0 && parameters->items[i]->tensor.grad == NULL)
             fail_msg("--zero %d: the gradient of %s was dropped while its reduce-scatter still reads it: work_wait() "
-                     "must come before shards_drop_gradients()", run->options.ddp.zero, parameters->items[i]->name);
+                     "must come before shards_drop_gradients()", run->options.sharding.level, parameters->items[i]->name);
     atomic_store(&seen.released, true);
 }
 
@@ -168,10 +168,10 @@ static void expect_new_weights(Run *run, Parameter *const *parameters, int count
         const size_t bytes = (size_t)tensor_count(&parameter->tensor) * sizeof *got;
         if (got == NULL)
             fail_msg("--zero %d: in %s, an operation that uses %s finds no weights: they were dropped before their "
-                     "last use, and must be gathered again", run->options.ddp.zero, pass, parameter->name);
+                     "last use, and must be gathered again", run->options.sharding.level, pass, parameter->name);
         if (want == NULL || memcmp(got, want, bytes) == 0)
             continue;
-        fail_msg("--zero %d: in %s, an operation reads %s %s", run->options.ddp.zero, pass, parameter->name,
+        fail_msg("--zero %d: in %s, an operation reads %s %s", run->options.sharding.level, pass, parameter->name,
                  memcmp(got, before[parameter->index], bytes) == 0 ?
                  "of before the update: its gather was started too early, or is missing" :
                  "while its gather is still under way: parts of it are old, or missing (wait for the gather)");
@@ -336,7 +336,8 @@ static void test_unused_parameters(void **state)
 {
     const OptimizerOptions sgd = {.kind = OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.1f};
     for (int zero = 1; zero <= 2; zero++) { /* level 3 refuses the option */
-        const DdpOptions options = {.zero = zero, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */
+        const ShardingOptions sharding = {.level = zero};
+        const DdpOptions options = {.sharding = &sharding, .bucket_cap_bytes = 1, .first_bucket_cap_bytes = 1, /* one each */
                                     .codec = codec_find("fp32"), .find_unused_parameters = true};
         if (!run_has_level(zero))
             continue;

@@ -53,8 +53,9 @@ changed()
 zero=2
 for ranks in 2 3; do
     for micro_batches in 1 3; do
-        same_as_found
+        [[ $program =~ stage3$ && $micro_batches -gt 1 ]] || same_as_found
     done
+    [[ ! $program =~ stage3$ ]] || micro_batches=1
     changed more 'uses branch3\.\(weight\|bias\), which the first one did not use'
     changed first 'uses branch3\.\(weight\|bias\), which the first one did not use'
     changed less 'does not use branch2\.weight, which the first one used'

@@ -220,6 +220,7 @@ static Ddp *create_marked(const ToyKind *kind, Toy *ranks)
     CHECK(ranks->parameters.count <= 16, "a toy has more than 16 parameters");
     for (int i = 0; i < ranks->parameters.count; i++)
         versions[i] = ranks->parameters.items[i]->version;
+    options.ddp.sharding = &options.sharding;
     Ddp *ddp = ddp_create(pg, &ranks->parameters, &ranks->tape, &options.ddp);
     CHECK(ddp != NULL, "ddp_create() returned NULL");
     if (!in_judge())

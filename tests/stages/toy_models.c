@@ -32,7 +32,7 @@ Options toy_options(const char *model_name)
     options.group.timeout = tests_timeout();
     options.group.debug_collectives = true; /* a stage under test may make any calls: name the wrong one */
     options.ddp = (DdpOptions){.bucket_cap_bytes = 4096, .first_bucket_cap_bytes = 512, .codec = codec_find("fp32")};
-    options.ddp.zero = given_level() > 0 ? given_level() : 2; /* stage 5: its tests are run once for each level */
+    options.sharding.level = given_level() > 0 ? given_level() : 2; /* stage 5: its tests are run once for each level */
     return options;
 }
 
@@ -177,4 +177,32 @@ Tensor *branches_loss(Branches *branches, const BranchPlan *plan, int rank, long
         if (outputs[k] != NULL && !plan->dead_end[k])
             prediction = prediction == NULL ? outputs[k] : op_add(tape, prediction, outputs[k]);
     return op_mse(tape, prediction, targets->data);
+}
+
+int planned_buckets(const size_t *sizes, int count, const DdpOptions *caps, int *bucket_of)
+{
+    size_t filled = 0;
+    int bucket = 0;
+    for (int i = 0; i < count; i++) {
+        bucket_of[i] = bucket;
+        filled += sizes[i];
+        if (filled >= (bucket == 0 ? caps->first_bucket_cap_bytes : caps->bucket_cap_bytes)) {
+            bucket++;
+            filled = 0;
+        }
+    }
+    return bucket + (filled > 0);
+}
+
+int planned_sums(const ParameterList *parameters, const DdpOptions *caps)
+{
+    size_t *sizes = alloc_or_fault((size_t)parameters->count * sizeof *sizes);
+    int *bucket_of = alloc_or_fault((size_t)parameters->count * sizeof *bucket_of), trained = 0;
+    for (int i = parameters->count - 1; i >= 0; i--)
+        if (parameters->items[i]->tensor.requires_grad)
+            sizes[trained++] = (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
+    const int buckets = planned_buckets(sizes, trained, caps, bucket_of);
+    free(sizes);
+    free(bucket_of);
+    return buckets;
 }

@@ -51,6 +51,7 @@ Pair *pair_create(ProcessGroup *pg, const Options *options, int64_t samples, con
     if (frozen != NULL)
         freeze(parameter_named(&pair->ranks->model.parameters, frozen));
     spoil_weights(&pair->ranks->model.parameters, pg_rank(pg));
+    pair->options.ddp.sharding = &pair->options.sharding;
     pair->ddp = ddp_create(pg, &pair->ranks->model.parameters, &pair->ranks->tape, &pair->options.ddp);
     CHECK(pair->ddp != NULL, "ddp_create() returned NULL");
     CHECK(LOCKSTEP_STAGE != 5 || in_judge() || ddp_partition(pair->ddp) != NULL,
@@ -136,7 +137,7 @@ static void expect_level(const Pair *pair)
         gradients += tensor->requires_grad && tensor->grad != NULL;
         weights += tensor->requires_grad && tensor->data != NULL;
     }
-    const int zero = pg_world_size(pair->pg) > 1 ? pair->options.ddp.zero : 1;
+    const int zero = pg_world_size(pair->pg) > 1 ? pair->options.sharding.level : 1;
     if ((zero >= 2 && gradients == trained) || (zero == 3 && weights == trained))
         fail_msg("--zero %d: after backward, all parameters still have whole %s, as at a lower level", zero,
                  zero == 3 && weights == trained ? "weights" : "gradients");
@@ -263,23 +264,4 @@ double pair_wrong_divisor(Pair *pair, long step)
     bool full = pair->options.join == JOIN_INITIAL;
     int64_t present = sampler_whole_batch(&pair->sampler, step_of_epoch(pair, step), pair->indices);
     return (double)terms_of(pair, full ? present : pair->options.batch_size);
-}
-
-/* Gradients become ready in reverse order of registration, and a bucket is closed once it holds its cap. */
-int pair_planned_all_reduces(const Pair *pair)
-{
-    const ParameterList *parameters = &pair->ranks->model.parameters;
-    const DdpOptions *caps = &pair->options.ddp;
-    size_t filled = 0;
-    int closed = 0;
-    for (int i = parameters->count - 1; i >= 0; i--) {
-        if (!parameters->items[i]->tensor.requires_grad)
-            continue;
-        filled += (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
-        if (LOCKSTEP_STAGE == 1 || filled >= (closed == 0 ? caps->first_bucket_cap_bytes : caps->bucket_cap_bytes)) {
-            closed++;
-            filled = 0;
-        }
-    }
-    return closed + (filled > 0);
 }

@@ -58,10 +58,6 @@ int64_t pair_share(Pair *pair, long step, int rank, int micro_batch);
 int64_t pair_terms(Pair *pair, long step);
 double pair_wrong_divisor(Pair *pair, long step); /* the other one of these two numbers */
 
-/* The number of all-reduces in one backward pass. Stage 1: one for each trained parameter. From stage 2 on: one for
- * each bucket, counted here by the rule, without buckets_plan(). */
-int pair_planned_all_reduces(const Pair *pair);
-
 /* ---- gradient_suspects.c: which well-known mistake makes the wrong gradient that a test has seen ----
  *
  * A gradient in DDP is a weighted sum of shares: what each rank's micro-batches contribute. Most mistakes are another

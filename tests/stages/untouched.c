@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/check.h"
-#include "ddp.h"
 #include "judge.h"
+#include "stage5_sharded/sharded.h"
 
 #ifdef LOCKSTEP_STAGE_IS_APART
 #include "stage_calls.h"
@@ -262,7 +262,6 @@ static void end_options(Before *was)
 
 Ddp *__real_ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options);
 void __real_ddp_destroy(Ddp *ddp);
-int __real_ddp_bucket_count(const Ddp *ddp);
 void __real_ddp_before_forward(Ddp *ddp, bool which);
 void __real_ddp_before_backward(Ddp *ddp, Tensor *loss);
 void __real_ddp_after_backward(Ddp *ddp, float gradient_scale);
@@ -310,11 +309,6 @@ void __wrap_ddp_destroy(Ddp *ddp)
     free(was->tensors);
     munmap(was->lent, PAGE);
     *was = (Before){0};
-}
-
-int __wrap_ddp_bucket_count(const Ddp *ddp)
-{
-    return in_judge() ? 0 : __real_ddp_bucket_count(ddp);
 }
 
 const Partition *__wrap_ddp_partition(Ddp *ddp)

@@ -9,9 +9,9 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "ddp/bucket_plan.h"
 #include "expect.h"
 #include "mpi_main.h"
+#include "toy_models.h"
 #include "watch_calls.h"
 
 /* ---- events ---- */
@@ -174,7 +174,7 @@ static Plan plan_buckets(const Watch *watch, const ParameterList *parameters, co
         memcpy(order, watch->plan_order, sizeof order);
     for (int i = 0; i < trained; i++)
         sizes[i] = (size_t)tensor_count(&parameters->items[order[i]]->tensor) * sizeof(float);
-    plan.buckets = buckets_plan(sizes, trained, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
+    plan.buckets = planned_buckets(sizes, trained, options, bucket_of);
     for (int i = 0; i < trained; i++) {
         plan.bucket_of[order[i]] = bucket_of[i];
         plan.pending[bucket_of[i]]++;

@@ -31,13 +31,13 @@ for ranks in 2 3 ${all:+1 4}; do
         "${launcher[@]}" -n "$ranks" "$program" "$scratch/$number" >"$scratch/out" 2>"$scratch/err" </dev/null ||
             fail "$(grep -a FAIL "$scratch/err" || tail -3 "$scratch/err")"
         runs=$((runs + 1))
-        if [ "$(wc -l <"$scratch/$number")" -ne $((number < 3 ? 6 : 12)) ]; then
+        if [ "$(wc -l <"$scratch/$number")" -ne $((number < 4 ? 6 : 12)) ]; then
             fail "stage $number on $ranks rank(s) did not write all its hashes"
         elif ! diff "$scratch/1" <(grep ' 1 micro-batch' "$scratch/$number") >"$scratch/diff"; then
             fail "stage $number (>) has other weights than stage 1 (<); usual cause: another order of adding"
             grep '^[<>]' "$scratch/diff"
-        elif [ "$number" -gt 3 ] && ! diff "$scratch/3" "$scratch/$number" >"$scratch/diff"; then
-            fail "stage $number (>) has other weights than stage 3 (<); usual cause: another order of adding"
+        elif [ "$number" -gt 4 ] && ! diff "$scratch/4" "$scratch/$number" >"$scratch/diff"; then
+            fail "stage $number (>) has other weights than stage 4 (<); usual cause: another order of adding"
             grep '^[<>]' "$scratch/diff"
         fi
     done
@@ -101,13 +101,13 @@ same_bits_sharded()
     done
 }
 
-# same_bits RANKS "ARGUMENTS" CAPS...: one hash in all stages (with --accumulate: from stage 3 on); each cap is
+# same_bits RANKS "ARGUMENTS" CAPS...: one hash in all stages (with --accumulate: from stage 4 on); each cap is
 # "FIRST:OTHERS" in MiB
 same_bits()
 {
     local ranks=$1 arguments=$2 expected got stage cap first=stage1_naive
     shift 2
-    [[ $arguments != *--accumulate* ]] || first=stage3_overlap
+    [[ $arguments != *--accumulate* ]] || first=stage4_accumulation
     [[ $arguments != *-dtype* && $arguments != *--precision* ]] || first=stage4_accumulation
     # the arguments are a list of words on purpose
     # shellcheck disable=SC2086

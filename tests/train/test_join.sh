@@ -8,8 +8,8 @@ set -u
 train=$1 mpiexec=${2:-mpiexec}
 limit=60
 stage=$("$train" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
-accumulate=() # it begins with stage 3
-[ "$stage" -lt 3 ] || accumulate=(--accumulate 3)
+accumulate=() # it begins with stage 4
+[ "$stage" -lt 4 ] || accumulate=(--accumulate 3)
 
 about() { echo "$ranks ranks: "; }
 

@@ -8,7 +8,7 @@ set -u
 train=$1 mpiexec=${2:-mpiexec}
 stage=$("$train" --help | sed -n '1s/.*stage \([1-9]\) .*/\1/p')
 accumulate=() levels=("")
-[ "$stage" -lt 3 ] || accumulate=(--accumulate 2)
+[ "$stage" -lt 4 ] || accumulate=(--accumulate 2)
 [ "$stage" -lt 5 ] || levels=("--zero 1" "--zero 2" "--zero 3")
 
 about() { echo "$ranks ranks: "; }

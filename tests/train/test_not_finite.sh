@@ -69,9 +69,9 @@ for PLANT_RANK in 0 2; do
 done
 PLANT_RANK=1 # the same batch, as the second micro-batch of step 1
 PLANT=loss
-[ "$stage" -lt 3 ] || stops 3 1 "1, step 1: this rank's own loss is -*nan (micro-batch 1)" --accumulate 2
+[ "$stage" -lt 4 ] || stops 3 1 "1, step 1: this rank's own loss is -*nan (micro-batch 1)" --accumulate 2
 PLANT=gradient
-[ "$stage" -lt 3 ] ||
+[ "$stage" -lt 4 ] ||
     stops 3 1 "1, step 1: the gradient of fc1.weight is not finite, and was so on this rank.*1 of 3 ranks" --accumulate 2
 for PLANT in loss gradient; do
     skips 3

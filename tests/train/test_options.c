@@ -87,7 +87,7 @@ static void flags_of_the_model_reach_their_fields(void **state)
     assert_int_equal(parse("--model gpt --layers 2 --skip-layer 2", 1).model.skip_layer, 2);
     assert_int_equal(parse("--model mlp-toy --skip-layer 2", 1).model.skip_layer, 2);
     assert_int_equal(parse("", 1).model.mlp.activation, ACTIVATION_GELU);
-    options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 3);
+    options = parse("--activation relu --hidden 30,40 --steps 7 --batch-size 12 --accumulate 3 --drop-last --seed 5 --same-init", 4);
     assert_int_equal(options.model.mlp.hidden1, 30);
     assert_int_equal(options.model.mlp.hidden2, 40);
     assert_int_equal(options.model.mlp.activation, ACTIVATION_RELU);
@@ -170,10 +170,10 @@ static void flags_of_later_stages(void **state)
     assert_number(parse("--precision fp16 --grad-dtype bf16", 4).initial_loss_scale, 1024);
     assert_number(parse("--precision fp16 --grad-dtype fp16", 4).initial_loss_scale, 16);
     assert_number(parse("--precision fp16 --grad-dtype fp16 --loss-scale 2048", 4).initial_loss_scale, 2048);
-    assert_int_equal(parse("", 5).ddp.zero, 2);
-    assert_true(parse("", 5).ddp.bucket_per_layer);
-    assert_false(parse("--bucket-cap-mb 1", 5).ddp.bucket_per_layer || parse("--first-bucket-mb 1", 5).ddp.bucket_per_layer);
-    assert_int_equal(parse("--zero 3", 5).ddp.zero, 3);
+    assert_int_equal(parse("", 5).sharding.level, 2);
+    assert_true(parse("", 5).sharding.bucket_per_layer);
+    assert_false(parse("--bucket-cap-mb 1", 5).sharding.bucket_per_layer || parse("--first-bucket-mb 1", 5).sharding.bucket_per_layer);
+    assert_int_equal(parse("--zero 3", 5).sharding.level, 3);
 }
 
 /* The word after --verify is optional, with or without '='. */

@@ -38,7 +38,7 @@ same()
         fail "$(jq .memory.activations_mb "$scratch/json") MB of activations, and $before without --recompute"
 }
 
-same stage3_overlap "--dropout 0.2 --accumulate 2 --batch-size 25 --rebuild-buckets"
+same stage4_accumulation "--dropout 0.2 --accumulate 2 --batch-size 25 --rebuild-buckets"
 same stage3_overlap "--skip-layer 2 --find-unused-parameters"
 same stage4_accumulation "--precision bf16 --grad-dtype bf16 --clip-grad-norm 0.1"
 for zero in 2 3; do

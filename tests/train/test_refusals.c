@@ -140,7 +140,7 @@ static void test_numbers(void **state)
          {"1", "1,", ",1", "0,10", "-1,10", "9e-7,10", "1e-300,0", "1,-1", "nan,1", "1,inf", "1,2,3"}},
         {1, "--model mlp-toy --log file", {"log-every"}, {"0"}},
         {2, "--model mlp-toy", {"bucket-cap-mb", "first-bucket-mb"}, {"-1", "nan", "inf", "x", "1x"}},
-        {3, "--model mlp-toy", {"accumulate"}, {"", "0", "-1", "1.5", "1e3", "12x", "nan", HUGE_NUMBER}},
+        {4, "--model mlp-toy", {"accumulate"}, {"", "0", "-1", "1.5", "1e3", "12x", "nan", HUGE_NUMBER}},
         {4, "--model mlp-toy --precision fp16", {"loss-scale"}, {"0", "-1", "nan", "inf", "x"}},
         {4, "--model mlp-toy --grad-dtype powersgd", {"powersgd-rank"}, {"0"}},
     };
@@ -243,7 +243,7 @@ static void test_flags_of_later_stages(void **state)
     static const Mistake mistakes[] = {
         {1, 1, "--bucket-cap-mb 3", "--bucket-cap-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
         {1, 1, "--first-bucket-mb 1", "--first-bucket-mb: stage 1 (naive) has no buckets: take stage2_bucketed"},
-        {1, 2, "--accumulate 2", "--accumulate: stage "},
+        {1, 3, "--accumulate 2", "--accumulate: stage "},
         {2, 2, "--rebuild-buckets", "--rebuild-buckets: stage 2 (bucketed) has no "},
         {1, 1, "--find-unused-parameters", "--find-unused-parameters: stage 1 (naive) has no "},
         {1, 1, "--static-graph", "--static-graph: stage 1 (naive) has no "},

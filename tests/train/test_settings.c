@@ -46,7 +46,7 @@ static void flags_must_fit_the_ranks(void **state)
         const char *message;
     } cases[] = {
         {1, "--batch-size 1", 1, 2, "--batch-size: "},
-        {3, "--batch-size 6 --accumulate 2", 3, 4, "give at least 8"},
+        {4, "--batch-size 6 --accumulate 2", 3, 4, "give at least 8"},
         {1, "--batch-size 6 --rank-samples 5,0,1", 3, 2, "--rank-samples: has 3 number(s) for 2 rank(s)"},
         {1, "--batch-size 8 --rank-samples 5,0", 2, 3, "--rank-samples: has 2 number(s) for 3 rank(s)"},
         {1, "--batch-size 7 --rank-samples 5,0,1", 0, 3, "7 is no multiple of 3 ranks; give 9"},
@@ -143,8 +143,8 @@ static void flags_become_json(void **state)
         {1, "", "drop_last", "false"},
         {1, "--drop-last", "drop_last", "true"},
         {1, "--model gpt", "model", "\"gpt\""},
-        {1, "", "accumulate", "null"}, /* this stage lacks it */
-        {3, "", "accumulate", "1"},
+        {3, "", "accumulate", "null"}, /* this stage lacks it */
+        {4, "", "accumulate", "1"},
         {4, "", "bucket_cap_mb", "1"},
         {5, "", "bucket_cap_mb", "null"}, /* a bucket for each layer */
         {5, "--first-bucket-mb 2", "bucket_cap_mb", "1"},

@@ -42,7 +42,7 @@ static Plan buckets[MOST_GRADIENTS];
 static int bucket_count;
 static double all_bytes;
 
-/* The rule of buckets_plan() in common/ddp/bucket_plan.c: a bucket is closed as soon as it holds its cap. A bucket is
+/* The rule of buckets_plan() in stage2_bucketed/buckets.c: a bucket is closed as soon as it holds its cap. A bucket is
  * launched only after all buckets before it, so it is ready no earlier than they are. */
 static void plan_buckets(double first_cap, double cap)
 {

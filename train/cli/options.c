@@ -275,11 +275,11 @@ static void fill_communication(Options *options, int stage)
     options->ddp.find_unused_parameters = options->given[FLAG_FIND_UNUSED_PARAMETERS] || options->ddp.static_graph;
     options->ddp.codec = codec_find(choice(options, FLAG_GRAD_DTYPE)->name);
     options->power_sgd_rank = (int)whole_number(options, FLAG_POWERSGD_RANK);
-    options->ddp.zero = choice(options, FLAG_ZERO)->value;
-    options->ddp.shard_ranks = (int)whole_number(options, FLAG_SHARD_RANKS);
-    options->ddp.bucket_per_layer = stage == 5 && !options->given[FLAG_BUCKET_CAP_MB] &&
-                                    !options->given[FLAG_FIRST_BUCKET_MB];
-    if (options->ddp.bucket_per_layer)
+    options->sharding.level = choice(options, FLAG_ZERO)->value;
+    options->sharding.shard_ranks = (int)whole_number(options, FLAG_SHARD_RANKS);
+    options->sharding.bucket_per_layer = stage == 5 && !options->given[FLAG_BUCKET_CAP_MB] &&
+                                         !options->given[FLAG_FIRST_BUCKET_MB];
+    if (options->sharding.bucket_per_layer)
         options->text[FLAG_BUCKET_CAP_MB] = options->text[FLAG_FIRST_BUCKET_MB] = NULL; /* there are no caps */
 }
 

@@ -3,9 +3,9 @@
 #define LOCKSTEP_TRAIN_OPTIONS_H
 
 #include "data/dataset.h"
-#include "ddp.h"
 #include "nn/model.h"
 #include "optim/optimizer.h"
+#include "stage5_sharded/sharded.h"
 
 typedef enum VerifyMode { VERIFY_NONE, VERIFY_WHOLE_BATCH, VERIFY_EXACT } VerifyMode;
 typedef enum OnNan { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
@@ -50,7 +50,8 @@ typedef struct Options {
     bool share_gpu;        /* several ranks may compute on one GPU */
     int threads;           /* BLAS threads per rank */
     ProcessGroupOptions group;
-    DdpOptions ddp;
+    DdpOptions ddp;           /* .sharding is not set, because Options may be copied */
+    ShardingOptions sharding; /* stage 5 */
     int power_sgd_rank; /* of --grad-dtype powersgd */
     DType precision;       /* DTYPE_F32, DTYPE_BF16, DTYPE_F16 */
     bool tf32;             /* CUDA: float32 matrix products may round their operands to TF32 */

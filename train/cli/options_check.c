@@ -146,16 +146,16 @@ static void check_sharding(const Options *options, int stage)
     if (options->ddp.rebuild_buckets)
         die("--rebuild-buckets: not in stage 5, where the optimizer's state would have to move with the shards; "
             "stages 3 and 4 have it");
-    if (options->ddp.shard_ranks > 0 && options->group.algorithm == ALLREDUCE_HIERARCHICAL)
+    if (options->sharding.shard_ranks > 0 && options->group.algorithm == ALLREDUCE_HIERARCHICAL)
         die("--shard-ranks: adds within groups first, as --allreduce hierarchical does; give one of the two");
-    if (options->ddp.shard_ranks > 0 && options->ddp.codec->rounds && options->verify == VERIFY_EXACT)
+    if (options->sharding.shard_ranks > 0 && options->ddp.codec->rounds && options->verify == VERIFY_EXACT)
         die("--shard-ranks: rounds in each group, and again across groups, which --verify exact does not compute; give "
             "--grad-dtype fp32");
-    if (options->ddp.find_unused_parameters && options->ddp.zero == 3)
+    if (options->ddp.find_unused_parameters && options->sharding.level == 3)
         die("--%s: not with --zero 3, because ranks that use different parameters would gather different weights at "
             "the same time; --zero 1 and 2 have it",
             options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
-    if (options->model.skip_layer > 0 && options->ddp.zero == 3)
+    if (options->model.skip_layer > 0 && options->sharding.level == 3)
         die("--skip-layer: leaves parameters unused, which --zero 3 does not allow; --zero 1 and 2 do, with "
             "--find-unused-parameters");
 }
@@ -262,8 +262,8 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
             (long long)options->batch_size, world_size, options->accumulate, (long long)least);
     if (options->rank_samples_count > 0)
         check_rank_samples(options, world_size);
-    if (options->ddp.shard_ranks > 0 && world_size % options->ddp.shard_ranks != 0)
-        die("--shard-ranks: %d ranks are not a whole number of groups of %d", world_size, options->ddp.shard_ranks);
+    if (options->sharding.shard_ranks > 0 && world_size % options->sharding.shard_ranks != 0)
+        die("--shard-ranks: %d ranks are not a whole number of groups of %d", world_size, options->sharding.shard_ranks);
     if (options->group.ranks_per_host > 0 && world_size % options->group.ranks_per_host != 0)
         die("--ranks-per-host: %d ranks are not a whole number of hosts with %d", world_size,
             options->group.ranks_per_host);

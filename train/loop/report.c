@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "train/guard/guard.h"
+#include "train/report/memory.h"
 #include "train/report/output.h"
 
 double report_resident_mb(void)
@@ -119,10 +120,10 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
     if (options->ddp.codec->rounds || options->ddp.codec->sends_nothing)
         print_gradients(replica, resolved, pg_algorithm(pg));
     if (ddp_stage_number == 5)
-        printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
-               options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(pg),
-               options->ddp.zero >= 2 ? ", of the gradients" : "",
-               options->ddp.zero == 3 ? ", of the weights" : "");
+        printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->sharding.level,
+               options->sharding.shard_ranks > 0 ? options->sharding.shard_ranks : pg_world_size(pg),
+               options->sharding.level >= 2 ? ", of the gradients" : "",
+               options->sharding.level == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
     fflush(stdout);
@@ -133,7 +134,7 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
 
 /* What the flags are, and what they come to in this run. */
 static void add_settings(cJSON *summary, const Resolved *resolved, ProcessGroup *pg, const Replica *replica,
-                         const Ddp *ddp)
+                         const RunRecord *record)
 {
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
@@ -144,32 +145,35 @@ static void add_settings(cJSON *summary, const Resolved *resolved, ProcessGroup 
     summary_add_text(summary, "allreduce", gradients_algorithm(resolved));
     summary_add_number(summary, "loss_scale", (double)replica->scaler.scale); /* at the end */
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
-    summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
+    summary_add_number(summary, "buckets", (double)record->buckets);
 }
 
 /* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
  * allocates half its size. */
-static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
+static void add_memory(cJSON *summary, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
+                       const RunRecord *record)
 {
     const ParameterList *parameters = &replica->model.parameters;
-    const DdpMemory held = ddp_memory(ddp);
+    const ShardedMemory held = memory_in_use(&(MemoryOwners){.pg = pg, .ddp = ddp, .codec = replica_codec(replica),
+                                                              .optimizer = &replica->optimizer});
 
     summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
     /* Stage 5: the most at once, besides this rank's shards. */
-    summary_add_number(memory, "gathered_weights_mb", (double)held.most_gathered_weights / 1e6);
-    summary_add_number(memory, "whole_gradients_mb", (double)held.most_whole_gradients / 1e6);
+    summary_add_number(memory, "gathered_weights_mb", (double)held.peak_gathered_weights / 1e6);
+    summary_add_number(memory, "whole_gradients_mb", (double)held.peak_whole_gradients / 1e6);
     /* The weights' 16-bit copies, which matrix products read. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
-    summary_add_number(memory, "gradients_mb", (double)(held.gradients + held.buffers) / 1e6);
+    summary_add_number(memory, "gradients_mb", (double)held.gradients / 1e6);
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     const size_t activations = replica->tape.arena.peak_held + replica->tape.block_arena.peak_held;
     summary_add_number(memory, "activations_mb", (double)activations / 1e6);
     summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
 }
 
-static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
+static void add_results(cJSON *summary, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
+                        const RunRecord *record)
 {
     bool gpt = replica->options->model.kind == MODEL_GPT; /* its tokens are bytes */
     const double steps = (double)record->stats.count;
@@ -189,7 +193,7 @@ static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, 
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
     cJSON_AddItemToObject(summary, "evaluations", way_curve(&record->way));
     summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
-    add_memory(summary, replica, ddp, record);
+    add_memory(summary, pg, replica, ddp, record);
     summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
 }
 
@@ -238,8 +242,8 @@ void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *repli
         return;
     }
     cJSON *summary = cJSON_CreateObject();
-    add_settings(summary, resolved, pg, replica, ddp);
-    add_results(summary, replica, ddp, record);
+    add_settings(summary, resolved, pg, replica, record);
+    add_results(summary, pg, replica, ddp, record);
     add_verification(summary, options->verify, &record->verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
     own_work_begin("prints", "the summary");

@@ -13,6 +13,7 @@ typedef struct RunRecord {
     Stats stats;            /* of this rank's steps */
     long first_step;        /* 0, or the step at which a resumed run began */
     CommCounters communication; /* until the end of the last step */
+    long buckets;           /* sums of gradients in the last step */
     long norm_collectives;  /* of --norm's own group, which communication does not count */
     int64_t global_samples; /* of the last step: all ranks, all micro-batches */
     int64_t all_samples;    /* of the batches of all steps */

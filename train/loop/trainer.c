@@ -138,6 +138,9 @@ static void record_step(Trainer *trainer, StepTimes *times)
     device_timeline_end();
     times->seconds[PART_COMM] = comm.in_flight - trainer->record.communication.in_flight;
     times->seconds[PART_EXPOSED] = comm.exposed - trainer->record.communication.exposed;
+    const CommCounters *before = &trainer->record.communication;
+    const long async_sums = comm.async_sums - before->async_sums;
+    trainer->record.buckets = async_sums > 0 ? async_sums : comm.sums - before->sums;
     trainer->record.communication = comm;
     trainer->record.all_samples += trainer->record.global_samples;
     stats_add(&trainer->record.stats, times);
@@ -318,6 +321,7 @@ static void set_up(Trainer *trainer, const Options *options, const Resolved *res
     join_norm_group(trainer, options->model.norm);
     DdpOptions ddp_options = options->ddp;
     ddp_options.codec = replica_codec(&trainer->replica);
+    ddp_options.sharding = &options->sharding;
     trainer->ddp = ddp_create(trainer->pg, &trainer->replica.model.parameters, &trainer->replica.tape, &ddp_options);
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
@@ -378,7 +382,9 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
     keep_initial_weights(&trainer);
     report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
     if (options->trace != NULL) {
-        memory_watch_start(&trainer.memory, &trainer.replica.tape, trainer.ddp, &trainer.replica.optimizer);
+        const MemoryOwners owners = {.pg = pg, .ddp = trainer.ddp, .codec = replica_codec(&trainer.replica),
+                                     .optimizer = &trainer.replica.optimizer};
+        memory_watch_start(&trainer.memory, &trainer.replica.tape, &owners);
         trace_start(pg);
     }
     record->way = (OnTheWay){.options = options, .pg = pg, .ddp = trainer.ddp, .replica = &trainer.replica,

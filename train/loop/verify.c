@@ -32,8 +32,8 @@ static void reference_create(Reference *reference, const Options *options, const
     const int world_size = pg_world_size(pg);
     const bool by_host = all_reduce_algorithm(pg_algorithm(pg), options->ddp.codec->dtype) == ALLREDUCE_HIERARCHICAL;
     *reference = (Reference){.dataset = dataset, .ranks_per_host = world_size / (by_host ? pg_hosts(pg) : 1)};
-    if (options->ddp.shard_ranks > 0)
-        reference->ranks_per_host = options->ddp.shard_ranks;
+    if (options->sharding.shard_ranks > 0)
+        reference->ranks_per_host = options->sharding.shard_ranks;
     replica_create(&reference->replica, options, options->seed, total_steps);
     parameters_from_host(&reference->replica.model.parameters, initial);
     ParameterList *parameters = &reference->replica.model.parameters;

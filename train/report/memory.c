@@ -4,20 +4,31 @@
 #include "autograd/rounding.h"
 #include "base/clock.h"
 
+ShardedMemory memory_in_use(const MemoryOwners *owners)
+{
+    ShardedMemory memory = {0};
+    if (!ddp_sharded_memory(owners->ddp, &memory)) {
+        memory.weights = (size_t)parameters_total(owners->optimizer->parameters) * sizeof(float);
+        memory.gradients = pg_shared_bytes(owners->pg);
+    }
+    memory.gradients += owners->codec->state_bytes;
+    return memory;
+}
+
 void memory_watch_sample(const MemoryWatch *watch)
 {
     if (watch->tape == NULL)
         return;
-    const DdpMemory held = ddp_memory(watch->ddp);
+    const ShardedMemory held = memory_in_use(&watch->owners);
     const Tape *tape = watch->tape;
     const double now = now_seconds();
     const size_t bytes[MEMORY_KINDS] = {
         [MEMORY_WEIGHTS] = held.weights,
         [MEMORY_GATHERED_WEIGHTS] = held.gathered_weights,
-        [MEMORY_OPERANDS] = parameters_operand_bytes(watch->optimizer->parameters),
-        [MEMORY_GRADIENTS] = held.gradients + held.buffers,
+        [MEMORY_OPERANDS] = parameters_operand_bytes(watch->owners.optimizer->parameters),
+        [MEMORY_GRADIENTS] = held.gradients,
         [MEMORY_WHOLE_GRADIENTS] = held.whole_gradients,
-        [MEMORY_OPTIMIZER] = optimizer_state_bytes(watch->optimizer),
+        [MEMORY_OPTIMIZER] = optimizer_state_bytes(watch->owners.optimizer),
         [MEMORY_ACTIVATIONS] = tape->arena.used + tape->block_arena.used,
     };
     TimelineEvent event = {.row = ROW_MEMORY, .start = now, .end = now};
@@ -50,9 +61,9 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     memory_watch_sample(watch);
 }
 
-void memory_watch_start(MemoryWatch *watch, Tape *tape, const Ddp *ddp, const Optimizer *optimizer)
+void memory_watch_start(MemoryWatch *watch, Tape *tape, const MemoryOwners *owners)
 {
-    *watch = (MemoryWatch){.tape = tape, .ddp = ddp, .optimizer = optimizer};
+    *watch = (MemoryWatch){.tape = tape, .owners = *owners};
     watch->stage = tape_listen(tape, (TapeListener){.self = watch, .gradient_ready = gradient_ready,
                                                     .gradient_needed = gradient_needed,
                                                     .parameters_needed = parameters_needed});

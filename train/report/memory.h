@@ -6,18 +6,28 @@
 #ifndef LOCKSTEP_TRAIN_MEMORY_H
 #define LOCKSTEP_TRAIN_MEMORY_H
 
-#include "ddp.h"
-#include "optim/optimizer.h"
+#include "stage5_sharded/sharded.h"
+
+/* Whose memory is reported. Nothing is owned. */
+typedef struct MemoryOwners {
+    const ProcessGroup *pg;
+    const Ddp *ddp;
+    const GradientCodec *codec;
+    const Optimizer *optimizer;
+} MemoryOwners;
+
+/* Weights, gradients and the buffers in which they are sent: by the account of the group that has given the memory. In
+ * stage 5, by the stage. */
+ShardedMemory memory_in_use(const MemoryOwners *owners);
 
 typedef struct MemoryWatch {
-    Tape *tape; /* these three are not owned */
-    const Ddp *ddp;
-    const Optimizer *optimizer;
+    Tape *tape; /* not owned */
+    MemoryOwners owners;
     TapeListener stage; /* who heard the tape's events before, and still does */
 } MemoryWatch;
 
 /* Begins to listen to the tape; call it after ddp_create(). The watch must stay where it is while the tape is used. */
-void memory_watch_start(MemoryWatch *watch, Tape *tape, const Ddp *ddp, const Optimizer *optimizer);
+void memory_watch_start(MemoryWatch *watch, Tape *tape, const MemoryOwners *owners);
 /* Adds a sample to the timeline; nothing if the watch was not started. */
 void memory_watch_sample(const MemoryWatch *watch);
 

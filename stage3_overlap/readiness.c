@@ -1,5 +1,5 @@
 /* readiness.c: keeps track of which gradients are ready. */
-#include "ddp/readiness.h"
+#include "stage3_overlap/readiness.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* shards.h: buckets of parameters that are cut into one shard per rank. For stage 5.
+/* shards.h: buckets of parameters that are cut into one shard per rank.
  *
  * A bucket holds the weights of its parameters side by side, and their gradients in the same places. Rank r of N owns
  * the r-th of N equal parts: its shard. Parameters and shards begin at multiples of SQUARES_BLOCK elements. So a shard
@@ -7,15 +7,15 @@
  *   bucket of 2 ranks:   | c_fc.bias .. | c_fc.weight ................... | (padding) |
  *                        | shard of rank 0 ........ | shard of rank 1 ............... |
  *
- * Interface: shards_create() takes the weights over, shards_free() gives them back. In between, `zero` decides what is
- * always whole: from level 2 on, whole gradients exist only between shards_place_gradients() and
- * shards_drop_gradients(); at level 3, whole weights only between shards_place_weights() and shards_drop_weights().
+ * Interface: shards_create() takes the weights over, shards_free() gives them back. In between, the level
+ * decides what is always whole. From level 2 on, whole gradients exist only between shards_place_gradients() and
+ * shards_drop_gradients(). At level 3, whole weights exist only between shards_place_weights() and
+ * shards_drop_weights().
  */
-#ifndef LOCKSTEP_DDP_SHARDS_H
-#define LOCKSTEP_DDP_SHARDS_H
+#ifndef LOCKSTEP_STAGE5_SHARDS_H
+#define LOCKSTEP_STAGE5_SHARDS_H
 
-#include "comm/process_group.h"
-#include "optim/optimizer.h"
+#include "stage5_sharded/sharded.h"
 
 typedef struct ShardedBucket {
     char gradients_name[32], weights_name[32]; /* "gradients of bucket 0": for errors and timelines */
@@ -34,7 +34,7 @@ typedef struct ShardedBucket {
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
-    void *sent; /* the codec's buffer, from device_alloc(), while gradients are sent; owned; may be NULL */
+    void *encoded; /* the codec's buffer, from device_alloc(), while gradients are sent; owned; may be NULL */
 } ShardedBucket;
 
 /* Memory of a bucket that was dropped, until a bucket of the same size needs it. */
@@ -47,28 +47,20 @@ enum { SPARES = 2 };
 typedef struct Shards {
     ProcessGroup *pg; /* whose ranks hold one shard each; of all ranks: not owned; of some (shard_ranks): owned */
     bool owns_group;
-    int zero;
+    int level; /* ShardingOptions.level */
     ShardedBucket *buckets; /* owned */
     int count;
     int *of_parameter; /* by parameter index: the number of its bucket, -1 for a frozen parameter; owned */
     Slice *slices;     /* by parameter index: what this rank updates; owned */
     Partition partition;
     float *weight_block, *gradient_block; /* of what is always there; owned */
-    size_t weight_bytes, gradient_bytes; /* of these two */
     Spare spares[SPARES]; /* the youngest first */
-    /* Bytes of whole weights (level 3) and gradients (levels 2, 3): now, and at most so far. */
-    size_t gathered, most_gathered, whole_gradients, most_whole_gradients;
+    ShardedMemory memory;
 } Shards;
 
-/* What decides which parameters share a bucket. They are taken in the reverse order of registration. */
-typedef struct ShardCaps {
-    bool per_layer;           /* a bucket for each layer (Parameter.layer); else: */
-    size_t first_cap, cap;    /* bytes, as buckets_plan() takes them */
-    int shard_ranks;          /* so many ranks share the shards, and others hold copies; 0: all ranks */
-} ShardCaps;
-
-/* Plans the buckets and moves the weights there. All ranks must hold the same weights. Both are collective. */
-void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero);
+/* Plans the buckets, in the reverse order of registration, and moves the weights there. All ranks must hold the same
+ * weights. Both are collective. */
+void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, const DdpOptions *options);
 /* Every rank must hold all whole weights. They return to memory of the list of parameters. */
 void shards_free(Shards *shards);
 
@@ -84,7 +76,7 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket);
 /* Gives the bucket memory for whole weights, if it has none: all_gather fills it. Levels 1, 2: it always has. */
 void shards_place_weights(Shards *shards, ShardedBucket *bucket);
 void shards_drop_weights(Shards *shards, ShardedBucket *bucket);
-/* So many bytes more are held of whole weights; `gathered` counts messages with weights, too. */
+/* Adds `bytes` to memory.gathered_weights, which counts messages with weights, too. */
 void shards_count_gathered(Shards *shards, size_t bytes);
 
 #endif

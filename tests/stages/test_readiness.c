@@ -1,9 +1,9 @@
-/* test_readiness.c: the faults of ddp/readiness.c. Without MPI: a fault ends a forked child. */
+/* test_readiness.c: the faults of stage3_overlap/readiness.c. Without MPI: a fault ends a forked child. */
 #include <stdio.h>
 
 #include "autograd/ops.h"
 #include "base/check.h"
-#include "ddp/readiness.h"
+#include "stage3_overlap/readiness.h"
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "expect.h"

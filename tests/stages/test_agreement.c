@@ -1,6 +1,6 @@
 /* test_agreement.c: what the ranks agree on: which parameters were used, and in which order. On 2 ranks, of which the
  * second one marks something else than the first one. */
-#include "ddp/readiness.h"
+#include "stage3_overlap/readiness.h"
 #include "expect.h"
 #include "mpi_main.h"
 

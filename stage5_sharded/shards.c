@@ -1,13 +1,13 @@
 /* shards.c: cuts buckets into shards, and moves weights and gradients into them. */
-#include "ddp/shards.h"
+#include "stage5_sharded/shards.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "autograd/rounding.h"
 #include "base/check.h"
-#include "ddp/bucket_plan.h"
 #include "device/device.h"
+#include "stage2_bucketed/buckets.h"
 
 /* ---- the plan ---- */
 
@@ -18,7 +18,7 @@ static size_t round_up(size_t elements, size_t multiple)
 
 /* Fills order with the trained parameters in the reverse order of registration, and bucket_of with the number of each
  * one's bucket. Returns the number of parameters. */
-static int plan(const ParameterList *parameters, ShardCaps caps, int *order, int *bucket_of, int *buckets)
+static int plan(const ParameterList *parameters, const DdpOptions *options, int *order, int *bucket_of, int *buckets)
 {
     int count = 0;
     size_t *sizes = alloc_or_fault((size_t)parameters->count * sizeof *sizes);
@@ -32,8 +32,8 @@ static int plan(const ParameterList *parameters, ShardCaps caps, int *order, int
         order[count++] = i;
     }
     *buckets = count > 0 ? bucket_of[count - 1] + 1 : 0;
-    if (!caps.per_layer)
-        *buckets = buckets_plan(sizes, count, caps.first_cap, caps.cap, bucket_of);
+    if (!options->sharding->bucket_per_layer)
+        *buckets = buckets_plan(sizes, count, options->first_bucket_cap_bytes, options->bucket_cap_bytes, bucket_of);
     free(sizes);
     return count;
 }
@@ -50,11 +50,11 @@ static void add_parameter(ShardedBucket *bucket, Parameter *parameter, size_t ro
     bucket->elements += round_up((size_t)tensor_count(&parameter->tensor), SQUARES_BLOCK);
 }
 
-static void make_buckets(Shards *shards, ParameterList *parameters, ShardCaps caps)
+static void make_buckets(Shards *shards, ParameterList *parameters, const DdpOptions *options)
 {
     const size_t room = (size_t)parameters->count, ranks = (size_t)pg_world_size(shards->pg);
     int *order = alloc_or_fault(room * sizeof *order), *bucket_of = alloc_or_fault(room * sizeof *bucket_of);
-    const int trained = plan(parameters, caps, order, bucket_of, &shards->count);
+    const int trained = plan(parameters, options, order, bucket_of, &shards->count);
     shards->buckets = alloc_or_fault((size_t)shards->count * sizeof *shards->buckets);
     for (int i = 0; i < parameters->count; i++)
         shards->of_parameter[i] = -1;
@@ -188,9 +188,10 @@ void shards_place_gradients(Shards *shards, ShardedBucket *bucket)
         return;
     bucket->gradients = take_whole(shards, bucket, true);
     point_at_gradients(bucket);
-    shards->whole_gradients += bytes_of(bucket->elements);
-    if (shards->whole_gradients > shards->most_whole_gradients)
-        shards->most_whole_gradients = shards->whole_gradients;
+    ShardedMemory *memory = &shards->memory;
+    memory->whole_gradients += bytes_of(bucket->elements);
+    if (memory->whole_gradients > memory->peak_whole_gradients)
+        memory->peak_whole_gradients = memory->whole_gradients;
 }
 
 void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
@@ -198,14 +199,15 @@ void shards_drop_gradients(Shards *shards, ShardedBucket *bucket)
     drop_whole(shards, bucket, bucket->gradients);
     bucket->gradients = NULL;
     point_at_gradients(bucket);
-    shards->whole_gradients -= bytes_of(bucket->elements);
+    shards->memory.whole_gradients -= bytes_of(bucket->elements);
 }
 
 void shards_count_gathered(Shards *shards, size_t bytes)
 {
-    shards->gathered += bytes;
-    if (shards->gathered > shards->most_gathered)
-        shards->most_gathered = shards->gathered;
+    ShardedMemory *memory = &shards->memory;
+    memory->gathered_weights += bytes;
+    if (memory->gathered_weights > memory->peak_gathered_weights)
+        memory->peak_gathered_weights = memory->gathered_weights;
 }
 
 void shards_place_weights(Shards *shards, ShardedBucket *bucket)
@@ -224,7 +226,7 @@ void shards_drop_weights(Shards *shards, ShardedBucket *bucket)
     point_at_weights(bucket);
     for (int i = 0; i < bucket->count; i++)
         parameter_drop_copy(bucket->parameters[i]);
-    shards->gathered -= bytes_of(bucket->elements);
+    shards->memory.gathered_weights -= bytes_of(bucket->elements);
 }
 
 /* Memory for what is always there, in one block. Other ranks read it directly where they share memory, if `shared`. */
@@ -256,7 +258,7 @@ static void move_weights(Shards *shards, ShardedBucket *bucket)
         if (slice.count > 0)
             slice.weight = bucket->weight_shard +
                            (bucket->offsets[i] + (size_t)slice.begin - rank * bucket->shard_elements);
-        if (shards->zero == 3)
+        if (shards->level == 3)
             device_copy(slice.weight, (const float *)tensor->data + slice.begin, bytes_of((size_t)slice.count));
         else
             device_copy(bucket->weights + bucket->offsets[i], tensor->data, bytes_of((size_t)tensor_count(tensor)));
@@ -276,28 +278,29 @@ static void point_slices_at_gradients(Shards *shards, const ShardedBucket *bucke
     }
 }
 
-void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, ShardCaps caps, int zero)
+void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, const DdpOptions *options)
 {
-    CHECK(zero >= 1 && zero <= 3, "there are levels 1, 2 and 3 of sharding, not %d", zero);
+    const int level = options->sharding->level, shard_ranks = options->sharding->shard_ranks;
+    CHECK(level >= 1 && level <= 3, "there are levels 1, 2 and 3 of sharding, not %d", level);
     const size_t count = (size_t)parameters->count;
-    *shards = (Shards){.pg = pg, .zero = zero};
-    shards->owns_group = caps.shard_ranks > 0 && caps.shard_ranks < pg_world_size(pg);
+    *shards = (Shards){.pg = pg, .level = level};
+    shards->owns_group = shard_ranks > 0 && shard_ranks < pg_world_size(pg);
     if (shards->owns_group)
-        shards->pg = pg_split_copies(pg, caps.shard_ranks);
+        shards->pg = pg_split_copies(pg, shard_ranks);
     shards->of_parameter = alloc_or_fault(count * sizeof *shards->of_parameter);
     shards->slices = alloc_or_fault(count * sizeof *shards->slices);
-    make_buckets(shards, parameters, caps);
-    float *next = shards->weight_block = take_block(shards, zero < 3, true, &shards->weight_bytes);
+    make_buckets(shards, parameters, options);
+    float *next = shards->weight_block = take_block(shards, level < 3, true, &shards->memory.weights);
     for (int b = 0; b < shards->count; b++) {
         ShardedBucket *bucket = &shards->buckets[b];
-        next = place(shards, bucket, next, zero < 3, &bucket->weights, &bucket->weight_shard);
+        next = place(shards, bucket, next, level < 3, &bucket->weights, &bucket->weight_shard);
         move_weights(shards, bucket);
     }
     /* Only now, because the weights' old memory was there until here. */
-    next = shards->gradient_block = take_block(shards, zero == 1, zero == 1, &shards->gradient_bytes);
+    next = shards->gradient_block = take_block(shards, level == 1, level == 1, &shards->memory.gradients);
     for (int b = 0; b < shards->count; b++) {
         ShardedBucket *bucket = &shards->buckets[b];
-        next = place(shards, bucket, next, zero == 1, &bucket->gradients, &bucket->gradient_shard);
+        next = place(shards, bucket, next, level == 1, &bucket->gradients, &bucket->gradient_shard);
         point_at_gradients(bucket);
         point_slices_at_gradients(shards, bucket);
     }
@@ -314,11 +317,11 @@ static void give_back(Shards *shards, ShardedBucket *bucket)
         device_copy(tensor->data, shared, bytes_of((size_t)tensor_count(tensor)));
         tensor->grad = NULL;
     }
-    if (shards->zero == 3)
+    if (shards->level == 3)
         device_free(bucket->weights);
-    if (shards->zero >= 2)
+    if (shards->level >= 2)
         device_free(bucket->gradients);
-    device_free(bucket->sent);
+    device_free(bucket->encoded);
     free(bucket->parameters);
     free(bucket->offsets);
     free(bucket->types);
@@ -331,7 +334,7 @@ void shards_free(Shards *shards)
     for (int i = 0; i < SPARES; i++)
         device_free(shards->spares[i].block);
     pg_free_shared(shards->pg, shards->weight_block);
-    if (shards->zero == 1)
+    if (shards->level == 1)
         pg_free_shared(shards->pg, shards->gradient_block);
     else
         device_free(shards->gradient_block);

@@ -1,5 +1,5 @@
 /* gathers.c: sends this rank's shard of a bucket's weights, and puts all ranks' shards together. */
-#include "ddp/gathers.h"
+#include "stage5_sharded/gathers.h"
 
 #include "autograd/rounding.h"
 #include "base/check.h"
@@ -107,7 +107,7 @@ void gathers_finish(Shards *shards, ShardedBucket *bucket)
     for (int rank = 0; rank < pg_world_size(shards->pg) && bucket->is_rounded; rank++)
         convert_shard(bucket, rank, bucket->weights + (size_t)rank * bucket->shard_elements,
                       bucket->messages + (size_t)rank * bucket->message_bytes, unpack);
-    shards->gathered -= bucket->is_rounded ? (size_t)pg_world_size(shards->pg) * bucket->message_bytes : 0;
+    shards->memory.gathered_weights -= bucket->is_rounded ? (size_t)pg_world_size(shards->pg) * bucket->message_bytes : 0;
     device_free(bucket->messages);
     bucket->messages = NULL;
     for (int i = 0; i < bucket->count; i++)

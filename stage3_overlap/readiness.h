@@ -1,8 +1,6 @@
-/* readiness.h: which gradients are ready in a backward pass, and what the ranks must agree on about them.
- * For the stages that listen to gradient-ready events (3 to 5).
- */
-#ifndef LOCKSTEP_DDP_READINESS_H
-#define LOCKSTEP_DDP_READINESS_H
+/* readiness.h: which gradients are ready in a backward pass, and what the ranks must agree on about them. */
+#ifndef LOCKSTEP_STAGE3_READINESS_H
+#define LOCKSTEP_STAGE3_READINESS_H
 
 #include "autograd/tape.h"
 #include "comm/process_group.h"

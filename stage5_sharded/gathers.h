@@ -1,4 +1,4 @@
-/* gathers.h: how a bucket's whole weights travel. For stage 5.
+/* gathers.h: how a bucket's whole weights travel.
  *
  * note: gathered-types
  * Under --precision bf16 and fp16, a matrix product rounds its weight to 16 bits first. At level 3, nothing else needs
@@ -10,10 +10,10 @@
  * is under way, gathers_choose_types(). Before that, everything is sent as float32. After each later micro-batch,
  * gathers_check_types(). For evaluation and checkpoints, everything is sent as float32, too: every_bit.
  */
-#ifndef LOCKSTEP_DDP_GATHERS_H
-#define LOCKSTEP_DDP_GATHERS_H
+#ifndef LOCKSTEP_STAGE5_GATHERS_H
+#define LOCKSTEP_STAGE5_GATHERS_H
 
-#include "ddp/shards.h"
+#include "stage5_sharded/shards.h"
 
 void gathers_forget_reads(Shards *shards);
 void gathers_choose_types(Shards *shards);

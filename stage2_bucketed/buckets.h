@@ -1,0 +1,47 @@
+/* buckets.h: the gradients lie side by side in a few blocks of memory, the buckets. A bucket is sent as one message.
+ *
+ *   bucket 0:  | the last layer's bias | gap | its weight ...... | gap | the bias of the layer before | gap |
+ *   bucket 1:  | the weight of the layer before .................... | gap | ...
+ *
+ * Interface: buckets_create() plans the buckets and places the gradients: a parameter's tensor.grad then points INTO
+ * its bucket, so that nothing is copied in or out. Call buckets_free() at the end.
+ */
+#ifndef LOCKSTEP_STAGE2_BUCKETS_H
+#define LOCKSTEP_STAGE2_BUCKETS_H
+
+#include "autograd/tensor.h"
+#include "comm/process_group.h"
+
+typedef struct Bucket {
+    char name[24];          /* "bucket 0": for errors and timelines */
+    Parameter **parameters; /* in the order of their slices; owned (the list, not the parameters) */
+    int count;              /* of parameters */
+    float *data;            /* all their gradients, with the gaps; a part of Buckets.block */
+    size_t elements;        /* of data */
+    int pending;            /* stages 3 and 4: parameters whose gradient is not ready yet in this backward pass */
+    Work *work;             /* stages 3 and 4: the bucket's all-reduce, from its launch to work_wait(); else NULL */
+    void *encoded;          /* stage 4: the codec's buffer for what is sent; NULL if the codec needs none */
+} Bucket;
+
+typedef struct Buckets {
+    Bucket *items;     /* owned */
+    int count;
+    int *of_parameter; /* by parameter index: the number of its bucket, -1 for a frozen parameter; owned */
+    float *block;      /* all buckets' data, one after the other; owned */
+    ProcessGroup *pg;  /* it allocated the block; not owned */
+} Buckets;
+
+/* Writes the number of the bucket of each of `count` gradients to bucket_of, and returns the number of buckets. sizes:
+ * their bytes, without gaps, in the order in which they fill the buckets. A bucket closes as soon as it holds at least
+ * its cap: first_cap for bucket 0, cap for the others. Source: PyTorch's compute_bucket_assignment_by_size. */
+int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
+
+/* Places the zeroed gradient of every trained parameter in a bucket. order: the indices of all trained parameters, in
+ * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.
+ * Caps are in bytes. The memory comes from pg_alloc_shared(), so both functions are collective. pg may be NULL in tests
+ * of the plan. */
+void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
+                    size_t cap);
+void buckets_free(Buckets *buckets);
+
+#endif
