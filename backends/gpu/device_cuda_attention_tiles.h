@@ -127,7 +127,7 @@ template <typename Half> static __device__ inline void store_pair(Half *to, cons
 }
 
 /* Contributes factor * sums to the gradient of q, k or v, from row `first`; `head`: the head's first number in dqkv.
- * (If dqkv is stored in 16 bits, its type is Half.) First all loads, then all stores: if they alternated, each load
+ * If dqkv is stored in 16 bits, its type is Half. First all loads, then all stores: if they alternated, each load
  * would wait for the store before it. */
 template <typename Half, int WIDTH>
 static __device__ inline void contribute_rows(Gradient dqkv, int64_t head, const FloatSquare *sums, float factor,

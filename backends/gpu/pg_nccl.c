@@ -193,7 +193,7 @@ static void start(const Nccl *nccl, const Collective *c)
 static void wait_until_done(const Nccl *nccl, ProcessGroup *pg, const Collective *c)
 {
     Collective foreground = *c;
-    Backoff waiting = {0};
+    Backoff backoff = {0};
     bool queued = false;
     foreground.background = false;
     for (;;) {
@@ -210,7 +210,7 @@ static void wait_until_done(const Nccl *nccl, ProcessGroup *pg, const Collective
             return;
         CHECK(status == cudaErrorNotReady, "CUDA: %s: %s (%s); it may come from an earlier kernel: compute-sanitizer "
               "finds it", collective_name(pg, c), cudaGetErrorName(status), cudaGetErrorString(status));
-        back_off(pg, &foreground, &waiting);
+        back_off(pg, &foreground, &backoff);
     }
 }
 

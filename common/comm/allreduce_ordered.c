@@ -5,10 +5,9 @@
  *   2. the owner adds them IN RANK ORDER, element by element
  *   3. every owner sends its finished part to all
  * Steps 1 and 2 are a reduce-scatter; step 3 is an all-gather. Each rank sends and receives 2(N-1)/N of the buffer, the
- * minimum for an all-reduce, but in N-1 messages at once to all other ranks. (A ring only uses two neighbours.) Because
- * each element is always part0 + part1 + part2 + ..., the result has the same bits for every division of the gradients
- * into buckets, and the same bits as one process that adds the same parts in the same order.
- */
+ * minimum for an all-reduce, but in N-1 messages at once to all other ranks, where a ring uses only two neighbours.
+ * Because each element is always part0 + part1 + part2 + ..., the result has the same bits for every division of the
+ * gradients into buckets, and the same bits as one process that adds the same parts in the same order. */
 #include "comm/allreduce.h"
 
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * This shows the cost of gathering the gradients on one device. For a buffer of n bytes, first all N-1 parts arrive
  * over rank 0's link, then all N-1 copies of the sum leave: 2(N-1) n bytes, one after the other. In a ring each rank
  * sends only 2(N-1)/N n bytes, and receives at the same time. While rank 0 adds, all other ranks wait.
- * The algorithm is here to be measured. (It adds in rank order, so its result has the same bits as the ordered one's.)
+ * The algorithm is here to be measured. It adds in rank order, so its result has the bits of the ordered algorithm.
  */
 #include <stdlib.h>
 #include <string.h>

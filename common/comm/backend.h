@@ -34,7 +34,7 @@ typedef struct Backoff {
 
 /* Call between two tests of a condition: spins, yields the core or sleeps, longer from call to call. (train/guard ends
  * a wait that takes too long.) */
-void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *waiting);
+void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *backoff);
 
 /* ---- calls of MPI ---- */
 

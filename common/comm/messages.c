@@ -98,35 +98,35 @@ void start_receive(ProcessGroup *pg, const Collective *c, void *elements, size_t
 /* ---- waiting ---- */
 
 /* note: waiting
- * A blocking MPI call spins. With more ranks than cores it uses the core that the rank it waits for needs. In a
- * communication thread it takes the core from the computation that runs at the same time. So the loops that call this
- * spin for some microseconds if every rank has a core, then yield some times, and then sleep between their tests. The
- * communication thread sleeps at once while the training thread computes. */
-void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *waiting)
+ * A blocking MPI call spins. With more ranks than cores, it takes the core from the rank that it waits for. In a
+ * communication thread, it takes the core from the computation that runs at the same time. So the loops that call this
+ * spin for some microseconds if every rank has a core, then yield a number of times, and then sleep between their
+ * tests. The communication thread sleeps at once while the training thread computes. */
+void back_off(const ProcessGroup *pg, const Collective *collective, Backoff *backoff)
 {
     double now = now_seconds();
     bool in_background = collective->background && !atomic_load(&pg->training_waits);
-    if (waiting->start == 0)
-        *waiting = (Backoff){.start = now, .pause = SHORTEST_SLEEP};
-    if (!in_background && pg->core_per_rank && now - waiting->start < SPIN)
+    if (backoff->start == 0)
+        *backoff = (Backoff){.start = now, .pause = SHORTEST_SLEEP};
+    if (!in_background && pg->core_per_rank && now - backoff->start < SPIN)
         return;
-    if (!in_background && waiting->yields++ < YIELDS_BEFORE_SLEEP) {
+    if (!in_background && backoff->yields++ < YIELDS_BEFORE_SLEEP) {
         sched_yield();
         return;
     }
-    sleep_seconds(waiting->pause);
-    waiting->pause = fmin(waiting->pause * 1.5, LONGEST_SLEEP);
+    sleep_seconds(backoff->pause);
+    backoff->pause = fmin(backoff->pause * 1.5, LONGEST_SLEEP);
 }
 
 void wait_for_messages(ProcessGroup *pg, const Collective *collective, int count, MPI_Request *requests)
 {
-    Backoff waiting = {0};
+    Backoff backoff = {0};
     for (int finished = 0; finished < count;) {
         int done; /* a test of any request lets MPI make progress on all of them */
         CHECK_MPI(MPI_Test(&requests[finished], &done, MPI_STATUS_IGNORE));
         finished += done;
         if (!done)
-            back_off(pg, collective, &waiting);
+            back_off(pg, collective, &backoff);
     }
 }
 
@@ -151,7 +151,7 @@ MPI_Datatype mpi_datatype(DType dtype)
     case DTYPE_I64: return MPI_INT64_T;
     case DTYPE_BF16:
     case DTYPE_F16: return MPI_UINT16_T; /* only to send: MPI cannot add 16-bit floating point */
-    case DTYPE_INT8_BLOCK: return MPI_BYTE; /* only to send, and as so many bytes */
+    case DTYPE_INT8_BLOCK: return MPI_BYTE; /* only to send, as bytes */
     }
     FAULT("no such dtype: %d", (int)dtype);
 }

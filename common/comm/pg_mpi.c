@@ -44,7 +44,7 @@ static void run_by_mpi(ProcessGroup *pg, const Collective *c)
 /* note: mpi-pieces
  * For a sum of 100 MB, MPICH allocates 50 MB of scratch memory in every call and returns them to the system, so that
  * every call pays for the same page faults. For smaller pieces the C library keeps the freed memory for the next call.
- * (If send and receive are one buffer, MPI requires MPI_IN_PLACE.) */
+ * If send and receive are one buffer, MPI requires MPI_IN_PLACE. */
 #define PIECE_BYTES ((size_t)16 << 20)
 
 static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
@@ -65,7 +65,7 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
 /* note: segments
  * A long buffer is reduced segment by segment. The output of one step of an algorithm is then still in the cache
  * when the next step reads it, and scratch memory stays small. On a real network a segment must be long enough to be
- * worth its latency. (In a reduce-scatter or an all-gather, a segment is the same piece of every part.) */
+ * worth its latency. In a reduce-scatter or an all-gather, a segment is the same piece of every part. */
 #define SEGMENT_BYTES ((size_t)2 << 20)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
@@ -100,7 +100,7 @@ static const struct {
  * A 16-bit partial sum would be rounded at every step, and small parts would be lost: 256 + 1 + 1 + 1 + 1 is 256 in
  * bf16. Algorithms that collect all PARTS in one place add them in float32 and round once. Algorithms that send partial
  * SUMS would have to send them as float32. So types of 16 and 8 bits use the ordered algorithm instead, which sends no
- * more bytes than a ring. (MPI itself has no 16-bit floating point.) */
+ * more bytes than a ring. MPI itself has no 16-bit floating point. */
 AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
 {
     return adds_in_float32(dtype) && algorithms[wanted].sends_partial_sums ? ALLREDUCE_ORDERED : wanted;

@@ -11,7 +11,7 @@
 #include "comm/messages.h"
 
 #define PAGE_BYTES 4096
-#define QUICK_TESTS 100 /* well under a microsecond, so that this needs no look at the clock */
+#define QUICK_TESTS 100 /* well under a microsecond, so no clock is read */
 
 static void check_same_call(const ProcessGroup *pg, const Collective *c, Announcement mine, int rank,
                             Announcement theirs)
@@ -93,7 +93,7 @@ static void map_window(ProcessGroup *pg, SharedWindow *window, size_t bytes_per_
     CHECK_MPI(MPI_Barrier(pg->comm)); /* the next has_room() of any rank must see this memory as used */
 }
 
-/* Rank 0 decides for all, because other programs may take and free room between two ranks' looks. */
+/* Rank 0 decides for all, because other programs may take and free room between two ranks' checks. */
 void *window_create(ProcessGroup *pg, size_t bytes)
 {
     /* Whole pages, so that parts begin on page boundaries; and one page more, because Open MPI's begin anywhere. */
@@ -181,16 +181,16 @@ const SharedWindow *shared_window_of(const SharedMemory *shared, int rank, const
     return NULL;
 }
 
-/* Tests some times at once, and then with the pauses of back_off(). */
+/* Tests QUICK_TESTS times without a pause, and then with the pauses of back_off(). */
 static void wait_until_arrived(ProcessGroup *pg, const Collective *collective, int rank, long barrier)
 {
     const Mailbox *mailbox = pg->shared->mailboxes[rank];
     for (int look = 0; look < QUICK_TESTS; look++)
         if (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) >= barrier)
             return;
-    Backoff waiting = {0};
+    Backoff backoff = {0};
     while (atomic_load_explicit(&mailbox->arrived, memory_order_acquire) < barrier)
-        back_off(pg, collective, &waiting);
+        back_off(pg, collective, &backoff);
 }
 
 /* note: shm-barrier

@@ -160,11 +160,11 @@ static double link_seconds(const ProcessGroup *pg, const Collective *collective)
  * device_synchronize(), which on a GPU may spin on the core of the thread that queues the kernels. */
 static void wait_until_computed(ProcessGroup *pg, const Collective *collective)
 {
-    Backoff waiting = {0};
+    Backoff backoff = {0};
     if (collective->background)
         device_event_wait(collective->ready);
     while (!device_is_idle())
-        back_off(pg, collective, &waiting);
+        back_off(pg, collective, &backoff);
 }
 
 void pg_run_unobserved(ProcessGroup *pg, const Collective *collective)
@@ -318,7 +318,7 @@ Work *pg_all_gather_async(ProcessGroup *pg, const void *send, void *receive, siz
                                     .dtype = dtype, .carries = carries});
 }
 
-/* A bucket that was never launched has no work. (Only the caller's thread uses waited_for.) */
+/* A bucket that was never launched has no work. Only the caller's thread uses waited_for. */
 static void check_started(const Work *work, const char *function)
 {
     CHECK(work != NULL, "%s(NULL): this collective was never started; is every bucket started in every backward pass, "

@@ -18,7 +18,7 @@ void device_choose_kernels(char **argv);
  * (number of visible devices); to see whether another rank has the same device, compare device_identity().
  * CPU: uses `threads` BLAS threads. */
 void device_init(int local_rank, int threads);
-/* Call in every other thread before it uses the device. (CUDA: each new thread starts with device 0.) */
+/* Call in every other thread before it uses the device. CUDA: otherwise it uses device 0. */
 void device_init_thread(void);
 typedef enum DeviceKind { DEVICE_CPU, DEVICE_CUDA } DeviceKind;
 DeviceKind device_kind(void);
@@ -31,8 +31,8 @@ const char *device_identity(void);
  * exponent, but 11 significant bits instead of 24. Sums and attention stay float32. CPU: no effect. */
 void device_allow_tf32(bool allow);
 
-/* ---- order: a kernel may return before its work is done. (CPU: its work is done then.) The work of one host thread
- * runs in the order of its calls. The work of two threads may overlap, unless an event orders it. ---- */
+/* ---- order: a kernel may return before its work is done; on the CPU it never does. The work of one host thread runs
+ * in the order of its calls. The work of two threads may overlap, unless an event orders it. ---- */
 typedef struct DeviceEvent DeviceEvent;
 void device_synchronize(void);              /* returns when all work that this thread has queued is done */
 bool device_is_idle(void);                  /* true if that work is done; does not wait */

@@ -42,10 +42,10 @@ static ProcessGroup *group(void)
 
 /* ---- waiting ---- */
 
-static void wait_once(ProcessGroup *pg, const Collective *collective, Backoff *waiting, double seconds)
+static void wait_once(ProcessGroup *pg, const Collective *collective, Backoff *backoff, double seconds)
 {
     clock_now += seconds;
-    back_off(pg, collective, waiting);
+    back_off(pg, collective, backoff);
 }
 
 /* First it spins, then it yields, then it sleeps, longer and longer. */
@@ -53,18 +53,18 @@ static void check_waiting(bool core_per_rank, bool background, bool training_wai
 {
     ProcessGroup *pg = group();
     const Collective collective = {.background = background};
-    Backoff waiting = {0};
+    Backoff backoff = {0};
     bool sleeps_at_once = background && !training_waits;
     pg->core_per_rank = core_per_rank;
     pg->training_waits = training_waits;
-    wait_once(pg, &collective, &waiting, 0);
+    wait_once(pg, &collective, &backoff, 0);
     assert_int_equal(sleeps, sleeps_at_once);
     assert_int_equal(yields, !sleeps_at_once && !core_per_rank);
-    wait_once(pg, &collective, &waiting, 1e-3);
+    wait_once(pg, &collective, &backoff, 1e-3);
     assert_int_equal(sleeps, 2 * sleeps_at_once);
     assert_int_equal(yields, sleeps_at_once ? 0 : core_per_rank ? 1 : 2);
     for (int i = 0; i < 10000 && sleeps < 20; i++)
-        wait_once(pg, &collective, &waiting, 1e-6);
+        wait_once(pg, &collective, &backoff, 1e-6);
     assert_true(sleeps == 20 && slept[0] > 0 && slept[1] > slept[0] && slept[18] < 1e-3 && slept[19] == slept[18]);
     for (int i = 1; i < 20; i++)
         assert_true(slept[i] >= slept[i - 1] && slept[i] < 2 * slept[i - 1]);
