@@ -25,5 +25,6 @@ cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL lockstep_add_everything)
 
 if(cmocka_FOUND) # else there are no test programs
     configure_file(${CMAKE_CURRENT_LIST_DIR}/before_tests.cmake.in ${CMAKE_BINARY_DIR}/before_tests.cmake @ONLY)
-    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/before_tests.cmake)
+    set_property(DIRECTORY ${CMAKE_SOURCE_DIR} APPEND PROPERTY
+                 TEST_INCLUDE_FILES ${CMAKE_BINARY_DIR}/before_tests.cmake)
 endif()
