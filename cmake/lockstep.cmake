@@ -92,6 +92,7 @@ endif()
 enable_testing()
 include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
 include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
+include(${CMAKE_CURRENT_LIST_DIR}/everything.cmake)
 
 # lockstep_program(NUMBER SUFFIX SOURCES...): builds the stage in the calling directory for the device that SUFFIX names:
 # "" is the CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
@@ -106,6 +107,7 @@ function(lockstep_program number suffix)
     target_link_libraries(${program} PRIVATE ${stage} lockstep_train${suffix} ${stage})
     set_target_properties(${program} PROPERTIES OUTPUT_NAME train${suffix} RUNTIME_OUTPUT_DIRECTORY
                                                 ${CMAKE_CURRENT_BINARY_DIR})
+    set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PROGRAMS ${program})
 endfunction()
 
 # lockstep_stage(NUMBER SOURCES...): builds programs from the stage's sources, its own and those of earlier stages, with

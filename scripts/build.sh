@@ -2,7 +2,7 @@
 # build.sh: configures and builds one preset of CMakePresets.json. Source it from a script with `set -eu`:
 #
 #   source scripts/build.sh
-#   build_targets=(train_stage1) # without it, everything is built
+#   build_targets=(train_stage1) # without it, all stages' programs are built; everything: the tests and tools, too
 #   build_preset release -DLOCKSTEP_WERROR=ON
 #   ls "$(preset_directory release)"
 

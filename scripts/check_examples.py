@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs the commands that the documents show, and compares what they print with what is written below them.
 
-    scripts/check_examples.py [--elsewhere] [FILE.md ...]    all documents, unless some are named; needs build/
+    scripts/check_examples.py [--elsewhere] [FILE.md ...]    all documents, unless some are named
 
+They run programs in build/, so build the target `everything` before.
 A command is an indented line that begins with "$ ". It goes on while a line ends with a backslash, or until the shell
 has a whole command; the rest of the indented block, up to the next "$ ", is what it prints. "[...]" stands for any
 lines. A document's commands run in one directory, which at first has only links to the project's directories.

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COLLECTIVES = ROOT / "build/bench/collectives"
 
 # All that decides: ratios of times that were measured in turns.
 WORTH = 0.15  # the part of the step that a suspect costs at least (equal runs differ by less); of the cores, for others
@@ -63,6 +64,8 @@ class Runs:
         self.program, self.ranks, self.steps = arguments.program, arguments.ranks, 3
         self.launch = [*shlex.split(arguments.launch), "-n", str(arguments.ranks)]
         self.flags, self.file = without(arguments.flags, OUR_FLAGS), Path(directory, "file")
+        if not COLLECTIVES.exists():
+            sys.exit(f"diagnose: {COLLECTIVES} is missing: cmake --build {ROOT / 'build'} --target collectives")
 
     def train(self, ranks, *more, flags=None, before=()):
         """A run's summary, and its parts in ms. A rank's "own": what it waits neither for its loader nor for others."""
@@ -80,7 +83,7 @@ class Runs:
         """ms of an all-reduce of `size` bytes, alone, as the run does it."""
         wire = run["flags"]["wire"]
         link = ["--wire", "{:.9g},{:.9g}".format(*wire)] if wire else []
-        output_of([*self.launch, str(ROOT / "build/bench/collectives"), "--sizes", str(size), "--algorithms",
+        output_of([*self.launch, str(COLLECTIVES), "--sizes", str(size), "--algorithms",
                    run["allreduce"], "--samples", "3", "--budget", "0.3", "--csv", str(self.file), *link])
         return float(self.file.read_text().splitlines()[1].split(",")[6]) / 1e3
 

@@ -74,6 +74,7 @@ if [[ " ${definitions[*]} " != *" -DCMAKE_CUDA_ARCHITECTURES="* ]]; then
         sort -u | paste -sd ';') || true
     [ -z "$present" ] || definitions+=("-DCMAKE_CUDA_ARCHITECTURES=$present")
 fi
+build_targets=(everything)
 build_preset_in "$build" cuda "${definitions[@]}"
 logs=$build/gpu_check
 mkdir -p "$logs"

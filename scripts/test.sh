@@ -38,6 +38,7 @@ esac
 
 "$repository/scripts/setup.sh"
 use_own_openblas_kernels
+build_targets=(everything)
 build_preset "$preset" "${definitions[@]}"
 
 # ctest knows how many ranks a test has, and runs fewer tests beside it. Two more than there are processors, as many

@@ -25,6 +25,9 @@ else
         LaunchedAsReady EveryRankKeepsAll WaitAll ArraysForBackward || fail "planted.py: see above"
 fi
 
+# A skeleton fails by naming what is to be written, and in no other way.
+"$python" -B "$root/tests/pytorch/skeletons.py" || fail "skeletons.py: see above"
+
 # A class that all-reduces after backward trains the right weights, and has no points for overlap.
 status 0 judge "$root/tests/pytorch/right.py:Bucketed" --stage overlap --json "$scratch/result.json" &&
     grep -q 'nothing travels during backward' "$scratch/out" || fail "the missing overlap is not named"

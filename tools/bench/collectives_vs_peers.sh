@@ -29,7 +29,8 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 stop() { echo "collectives_vs_peers.sh: $*" >&2; exit 2; }
-[ -x "$build/bench/collectives" ] || stop "$build/bench/collectives is missing: build first, or give --build DIR"
+[ -x "$build/bench/collectives" ] ||
+    stop "$build/bench/collectives is missing: cmake --build $build --target collectives, or give --build DIR"
 "$python" -c 'import torch' 2>/dev/null || stop "$python has no PyTorch; give another with --python"
 unset OPENBLAS_CORETYPE
 export OMP_NUM_THREADS=1

@@ -50,7 +50,7 @@ done
 gpus=$(gpu_names) || { echo "tools/bench/gpu.sh: no NVIDIA GPU here: nothing was measured" >&2; exit 3; }
 train=$build/stage4_accumulation/train_cuda
 for program in "$train" "$build/bench/matmul_peak" "$build/bench/step_without_ddp_cuda"; do
-    [ -x "$program" ] || { echo "tools/bench/gpu.sh: $program is missing: build with --preset cuda first" >&2; exit 2; }
+    [ -x "$program" ] || { echo "tools/bench/gpu.sh: $program is missing: run scripts/gpu_check.sh" >&2; exit 2; }
 done
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT

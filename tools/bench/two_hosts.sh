@@ -51,7 +51,8 @@ for tool in ip tc mpiexec jq; do
     command -v $tool >/dev/null || stop "$tool is missing (packages: iproute2, mpich, jq)"
 done
 grep -q HYDRA <<<"$(mpiexec --version)" || stop "this needs MPICH's mpiexec, whose launcher can be replaced"
-[ "$what" = run ] || [ -x build/bench/collectives ] || stop "build/bench/collectives is missing: build first"
+[ "$what" = run ] || [ -x build/bench/collectives ] ||
+    stop "build/bench/collectives is missing: cmake --build build --target collectives"
 
 # ---- the hosts ----
 tag=ls$$ work=

@@ -35,6 +35,8 @@ while [ $# -gt 0 ]; do
     esac
     shift 2
 done
+[ -x build/bench/whatif ] ||
+    { echo "whatif_table.sh: build/bench/whatif is missing: cmake --build build --target whatif" >&2; exit 2; }
 [ -n "$work" ] || { work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT; }
 mkdir -p "$work"
 directories=([1]=stage1_naive [2]=stage2_bucketed [3]=stage3_overlap [4]=stage4_accumulation)
