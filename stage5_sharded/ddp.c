@@ -101,8 +101,8 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     weights_need(&ddp->weights, parameters, count);
 }
 
-/* Starts the bucket's reduce-scatter. The codec encodes the gradients. Until finish(), do not touch the gradients, their
- * encoding, or this rank's shard of them. */
+/* Starts the bucket's reduce-scatter. The codec encodes the gradients. Until finish(), do not touch the gradients,
+ * their encoding, or this rank's shard of them. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
@@ -121,7 +121,8 @@ static void finish(Ddp *ddp, ShardedBucket *bucket)
     const GradientCodec *codec = ddp->options.codec;
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->encoded, bucket->shard_elements);
+    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->encoded,
+                                 bucket->shard_elements);
     device_free(bucket->encoded);
     bucket->encoded = NULL;
     if (ddp->level >= 2)

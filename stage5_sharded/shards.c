@@ -137,11 +137,11 @@ static void point_at_gradients(ShardedBucket *bucket)
 
 /* note: spare-blocks
  * Whole gradients and weights last for a part of a step. Blocks of 256 KiB and more go back to the system when they are
- * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 650 pages in a backward
- * pass of the MLP at level 2, which doubled its time. So the two blocks that were dropped last are kept until a bucket
- * needs one of their size. Sizes are rounded up to multiples of 256 KiB, so that more buckets have the same. Under the
- * address sanitizer nothing is kept or rounded: it shall see every use of a dropped block, and every write beyond the
- * end. */
+ * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 650 pages in a
+ * backward pass of the MLP at level 2, which doubled its time. So the two blocks that were dropped last are kept until
+ * a bucket needs one of their size. Sizes are rounded up to multiples of 256 KiB, so that more buckets have the same.
+ * Under the address sanitizer nothing is kept or rounded: it shall see every use of a dropped block, and every write
+ * beyond the end. */
 #ifdef __SANITIZE_ADDRESS__
 #define KEPT_FROM SIZE_MAX
 #else
