@@ -115,7 +115,7 @@ static void launch(Ddp *ddp, ShardedBucket *bucket)
                                                          bucket->gradients_name);
 }
 
-/* Waits for the bucket's reduce-scatter. From here on, this rank's shard is all that counts of its gradients. */
+/* Waits for the bucket's reduce-scatter. From here on, only this rank's shard of the gradients is valid. */
 static void finish(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
@@ -129,12 +129,12 @@ static void finish(Ddp *ddp, ShardedBucket *bucket)
         shards_drop_gradients(&ddp->shards, bucket);
 }
 
-/* Finishes the reduce-scatters that are done, in launch order, and waits until at most `most` are left. */
-static void finish_launched(Ddp *ddp, int most)
+/* Finishes the reduce-scatters that are done, in launch order, and waits until at most `max` are left. */
+static void finish_launched(Ddp *ddp, int max)
 {
     while (ddp->next_finished < ddp->next_bucket) {
         ShardedBucket *bucket = &ddp->shards.buckets[ddp->next_finished];
-        if (ddp->next_bucket - ddp->next_finished <= most && !work_test(bucket->reduce_scatter))
+        if (ddp->next_bucket - ddp->next_finished <= max && !work_test(bucket->reduce_scatter))
             return;
         finish(ddp, bucket);
         ddp->next_finished++;
@@ -143,7 +143,7 @@ static void finish_launched(Ddp *ddp, int most)
 
 /* note: gradient-needed
  * The gradient-needed event (level 1 gets none, because its gradients always have memory). If backward is faster than
- * the link, it waits here. Otherwise the whole gradients that wait to be sent would soon be all gradients again. */
+ * the link, it waits here. Otherwise the buckets that wait to be sent would soon hold all gradients again. */
 static void gradient_needed(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

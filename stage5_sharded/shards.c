@@ -154,7 +154,7 @@ static size_t whole_bytes(const ShardedBucket *bucket)
     return bytes < KEPT_FROM ? bytes : round_up(bytes, KEPT_FROM);
 }
 
-/* A block for the whole bucket; zeroed, or with anything in it. */
+/* Memory for the whole bucket: zeroed, or uninitialized. */
 static float *take_whole(Shards *shards, const ShardedBucket *bucket, bool zeroed)
 {
     for (int i = 0; i < SPARES; i++)
@@ -296,7 +296,7 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
         next = place(shards, bucket, next, level < 3, &bucket->weights, &bucket->weight_shard);
         move_weights(shards, bucket);
     }
-    /* Only now, because the weights' old memory was there until here. */
+    /* Only now: move_weights() has freed the weights' old memory. */
     next = shards->gradient_block = take_block(shards, level == 1, level == 1, &shards->memory.gradients);
     for (int b = 0; b < shards->count; b++) {
         ShardedBucket *bucket = &shards->buckets[b];
