@@ -78,10 +78,10 @@ void group_tell(ProcessGroup *pg, Moment moment, const Collective *collective);
 Collective group_begin_meeting(ProcessGroup *pg, const char *what);
 void group_end_meeting(ProcessGroup *pg, Collective *meeting);
 
-/* ---- work.c ---- */
-
 /* Counts the call in CommCounters.sums or async_sums, if it adds up numbers such as gradients. */
 void group_count_sum(ProcessGroup *pg, const Collective *collective);
+
+/* ---- work.c ---- */
 
 /* The training thread has waited for this collective: counts the time as exposed, and tells observers. */
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until);
