@@ -153,7 +153,8 @@ static void test_as_many_buckets_as_planned(void **state)
     pair_ranks_gradient(pair);
     const CommCounters counters = pg_counters(pg);
     const long got = counters.async_sums > 0 ? counters.async_sums : counters.sums;
-    assert_int_equal(ddp_stage_number, LOCKSTEP_STAGE); /* else this ddp.c is another stage's */
+    if (ddp_stage_number != LOCKSTEP_STAGE)
+        fail_msg("ddp_stage_number is %d: is this ddp.c another stage's?", ddp_stage_number);
     if (got != planned)
         fail_msg("%ld all-reduces in a backward pass, expected %d: %s", got, planned, LOCKSTEP_STAGE == 1 ?
                  "one for each parameter that is trained" :
