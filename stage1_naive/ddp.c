@@ -63,8 +63,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Check before the first all-reduce: if a rank stopped between two of them, the others would wait for it. NULL: this
-     * stage does not listen to events, so the check reads has_gradient, which the tape sets. */
+    /* Check before the first all-reduce: if a rank stopped between two of them, the others would wait for it. NULL:
+     * this stage does not listen to events, so the check reads has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

@@ -12,7 +12,7 @@ typedef struct Readiness {
     Parameter **unused; /* the trained parameters that this forward pass did not use, by index; owned */
     int unused_count;
     int32_t *used;     /* by parameter index: some rank has used it; owned */
-    bool static_graph; /* what the first pass and the first agreement find holds for the whole run */
+    bool static_graph; /* the first pass and the first agreement hold for the whole run */
     bool recorded;     /* `unused` holds for the whole run */
     bool agreed;       /* `used` holds for the whole run */
 } Readiness;
@@ -21,9 +21,9 @@ typedef struct Readiness {
  *
  * note: static-graph
  * static_graph promises that each pass of this rank (every micro-batch of every step) uses the same parameters as its
- * first one; other ranks may use others. Then only the first pass walks the tape, and only in the first step the ranks
- * agree. Nothing is compared later: a broken promise shows in backward, by an event that should not come, or by one
- * that is missing, and is a fault. It does not matter how often or in which order parameters are used. */
+ * first one; other ranks may use others. Then only the first pass walks the tape, and the ranks agree only in the first
+ * step. If a later pass breaks the promise, an event comes that should not come, or one is missing. Both are faults.
+ * Parameters may be used in any order, and any number of times. */
 void readiness_create(Readiness *readiness, const ParameterList *parameters, bool static_graph);
 void readiness_free(Readiness *readiness);
 

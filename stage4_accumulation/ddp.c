@@ -115,7 +115,8 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 static void launch(Ddp *ddp, Bucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
-    bucket->work = codec->start_all_reduce(codec, ddp->pg, bucket->data, bucket->encoded, bucket->elements, bucket->name);
+    bucket->work = codec->start_all_reduce(codec, ddp->pg, bucket->data, bucket->encoded, bucket->elements,
+                                           bucket->name);
 }
 
 /* Launches every bucket that has no pending gradient, if all buckets before it are launched (why: stage 3). */

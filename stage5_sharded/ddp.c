@@ -101,8 +101,8 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     weights_need(&ddp->weights, parameters, count);
 }
 
-/* Starts the bucket's reduce-scatter. The codec encodes the gradients. Until finish(), do not touch the gradients, their
- * encoding, or this rank's shard of them. */
+/* Starts the bucket's reduce-scatter. The codec encodes the gradients. Until finish(), do not touch the gradients,
+ * their encoding, or this rank's shard of them. */
 static void launch(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
@@ -115,25 +115,26 @@ static void launch(Ddp *ddp, ShardedBucket *bucket)
                                                          bucket->gradients_name);
 }
 
-/* Waits for the bucket's reduce-scatter. From here on, this rank's shard is all that counts of its gradients. */
+/* Waits for the bucket's reduce-scatter. From here on, only this rank's shard of the gradients is valid. */
 static void finish(Ddp *ddp, ShardedBucket *bucket)
 {
     const GradientCodec *codec = ddp->options.codec;
     work_wait(bucket->reduce_scatter);
     bucket->reduce_scatter = NULL;
-    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->encoded, bucket->shard_elements);
+    codec->finish_reduce_scatter(codec, ddp->shards.pg, bucket->gradient_shard, bucket->encoded,
+                                 bucket->shard_elements);
     device_free(bucket->encoded);
     bucket->encoded = NULL;
     if (ddp->level >= 2)
         shards_drop_gradients(&ddp->shards, bucket);
 }
 
-/* Finishes the reduce-scatters that are done, in launch order, and waits until at most `most` are left. */
-static void finish_launched(Ddp *ddp, int most)
+/* Finishes the reduce-scatters that are done, in launch order, and waits until at most `max` are left. */
+static void finish_launched(Ddp *ddp, int max)
 {
     while (ddp->next_finished < ddp->next_bucket) {
         ShardedBucket *bucket = &ddp->shards.buckets[ddp->next_finished];
-        if (ddp->next_bucket - ddp->next_finished <= most && !work_test(bucket->reduce_scatter))
+        if (ddp->next_bucket - ddp->next_finished <= max && !work_test(bucket->reduce_scatter))
             return;
         finish(ddp, bucket);
         ddp->next_finished++;
@@ -142,7 +143,7 @@ static void finish_launched(Ddp *ddp, int most)
 
 /* note: gradient-needed
  * The gradient-needed event (level 1 gets none, because its gradients always have memory). If backward is faster than
- * the link, it waits here. Otherwise the whole gradients that wait to be sent would soon be all gradients again. */
+ * the link, it waits here. Otherwise the buckets that wait to be sent would soon hold all gradients again. */
 static void gradient_needed(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

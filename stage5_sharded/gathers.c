@@ -107,7 +107,8 @@ void gathers_finish(Shards *shards, ShardedBucket *bucket)
     for (int rank = 0; rank < pg_world_size(shards->pg) && bucket->is_rounded; rank++)
         convert_shard(bucket, rank, bucket->weights + (size_t)rank * bucket->shard_elements,
                       bucket->messages + (size_t)rank * bucket->message_bytes, unpack);
-    shards->memory.gathered_weights -= bucket->is_rounded ? (size_t)pg_world_size(shards->pg) * bucket->message_bytes : 0;
+    if (bucket->is_rounded)
+        shards->memory.gathered_weights -= (size_t)pg_world_size(shards->pg) * bucket->message_bytes;
     device_free(bucket->messages);
     bucket->messages = NULL;
     for (int i = 0; i < bucket->count; i++)

@@ -137,11 +137,11 @@ static void point_at_gradients(ShardedBucket *bucket)
 
 /* note: spare-blocks
  * Whole gradients and weights last for a part of a step. Blocks of 256 KiB and more go back to the system when they are
- * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 650 pages in a backward
- * pass of the MLP at level 2, which doubled its time. So the two blocks that were dropped last are kept until a bucket
- * needs one of their size. Sizes are rounded up to multiples of 256 KiB, so that more buckets have the same. Under the
- * address sanitizer nothing is kept or rounded: it shall see every use of a dropped block, and every write beyond the
- * end. */
+ * freed (RETURNED_WHEN_FREED in device_cpu.c), and the system clears every page of the next one: 650 pages in a
+ * backward pass of the MLP at level 2, which doubled its time. So the two blocks that were dropped last are kept until
+ * a bucket needs one of their size. Sizes are rounded up to multiples of 256 KiB, so that more buckets have the same.
+ * Under the address sanitizer nothing is kept or rounded: it shall see every use of a dropped block, and every write
+ * beyond the end. */
 #ifdef __SANITIZE_ADDRESS__
 #define KEPT_FROM SIZE_MAX
 #else
@@ -154,7 +154,7 @@ static size_t whole_bytes(const ShardedBucket *bucket)
     return bytes < KEPT_FROM ? bytes : round_up(bytes, KEPT_FROM);
 }
 
-/* A block for the whole bucket; zeroed, or with anything in it. */
+/* Memory for the whole bucket: zeroed, or uninitialized. */
 static float *take_whole(Shards *shards, const ShardedBucket *bucket, bool zeroed)
 {
     for (int i = 0; i < SPARES; i++)
@@ -296,7 +296,7 @@ void shards_create(Shards *shards, ProcessGroup *pg, ParameterList *parameters, 
         next = place(shards, bucket, next, level < 3, &bucket->weights, &bucket->weight_shard);
         move_weights(shards, bucket);
     }
-    /* Only now, because the weights' old memory was there until here. */
+    /* Only now: move_weights() has freed the weights' old memory. */
     next = shards->gradient_block = take_block(shards, level == 1, level == 1, &shards->memory.gradients);
     for (int b = 0; b < shards->count; b++) {
         ShardedBucket *bucket = &shards->buckets[b];

@@ -30,14 +30,14 @@ typedef struct ShardedBucket {
     /* gathers.h: */
     size_t message_bytes;    /* that a rank sends; 0: its shard, as it is */
     unsigned char *messages; /* all ranks', while a gather is under way; owned */
-    bool is_rounded;         /* some whole weights came, or come, in 16 bits */
+    bool is_rounded;         /* the last gather sent some weights in 16 bits */
     /* The stage's own: */
     int pending;                   /* parameters whose gradient is not ready yet */
     Work *reduce_scatter, *gather; /* from the launch to work_wait(); else NULL */
     void *encoded; /* the codec's buffer, from device_alloc(), while gradients are sent; owned; may be NULL */
 } ShardedBucket;
 
-/* Memory of a bucket that was dropped, until a bucket of the same size needs it. */
+/* The memory of a dropped bucket, kept until a bucket of the same size needs it. */
 typedef struct Spare {
     float *block; /* owned; NULL: none */
     size_t bytes;
@@ -45,8 +45,8 @@ typedef struct Spare {
 enum { SPARES = 2 };
 
 typedef struct Shards {
-    ProcessGroup *pg; /* whose ranks hold one shard each; of all ranks: not owned; of some (shard_ranks): owned */
-    bool owns_group;
+    ProcessGroup *pg; /* each of its ranks holds one shard; all ranks, or shard_ranks of them */
+    bool owns_group;  /* pg is a group of shard_ranks */
     int level; /* ShardingOptions.level */
     ShardedBucket *buckets; /* owned */
     int count;
@@ -54,7 +54,7 @@ typedef struct Shards {
     Slice *slices;     /* by parameter index: what this rank updates; owned */
     Partition partition;
     float *weight_block, *gradient_block; /* of what is always there; owned */
-    Spare spares[SPARES]; /* the youngest first */
+    Spare spares[SPARES]; /* the newest first */
     ShardedMemory memory;
 } Shards;
 

@@ -138,7 +138,7 @@ void weights_end_micro_batch(Weights *weights, bool update_follows)
     if (weights->complete)
         gathers_check_types(weights->shards);
     else if (weights->length > 0) {
-        gathers_choose_types(weights->shards); /* what reads each weight is known by now */
+        gathers_choose_types(weights->shards); /* by now it is known which operations read each weight */
         weights->complete = true;
     }
     weights->next = 0;

@@ -121,3 +121,18 @@ void group_end_barrier(ProcessGroup *pg, Collective *barrier)
     barrier->end = now_seconds();
     group_notify(pg, DONE, barrier);
 }
+
+/* By the call, not by what is carried out: copies.c adds a reduce-scatter up a second time. */
+void group_count_sum(ProcessGroup *pg, const Collective *collective)
+{
+    const Operation operation = collective->operation;
+    const DType dtype = collective->dtype;
+    if ((operation != OP_ALL_REDUCE && operation != OP_REDUCE_SCATTER) || collective->op != REDUCE_SUM ||
+        dtype == DTYPE_F64 || dtype == DTYPE_I32 || dtype == DTYPE_I64)
+        return;
+    CommCounters *counters = &(pg->counts_for != NULL ? pg->counts_for : pg)->counters;
+    if (collective->background)
+        counters->async_sums++;
+    else
+        counters->sums++;
+}

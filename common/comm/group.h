@@ -78,10 +78,10 @@ void group_notify(ProcessGroup *pg, Moment moment, const Collective *collective)
 Collective group_begin_barrier(ProcessGroup *pg, const char *what);
 void group_end_barrier(ProcessGroup *pg, Collective *barrier);
 
-/* ---- work.c ---- */
-
 /* Counts the call in CommCounters.sums or async_sums, if it adds up numbers such as gradients. */
 void group_count_sum(ProcessGroup *pg, const Collective *collective);
+
+/* ---- work.c ---- */
 
 /* Counts the time in which the training thread waited for this collective as exposed, and notifies observers. */
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until);

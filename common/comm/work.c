@@ -90,21 +90,6 @@ static void count_collective(ProcessGroup *pg, const Collective *collective, dou
     pthread_mutex_unlock(&counts->lock);
 }
 
-/* By the call, not by what is carried out: copies.c adds a reduce-scatter up a second time. */
-void group_count_sum(ProcessGroup *pg, const Collective *collective)
-{
-    const Operation operation = collective->operation;
-    const DType dtype = collective->dtype;
-    if ((operation != OP_ALL_REDUCE && operation != OP_REDUCE_SCATTER) || collective->op != REDUCE_SUM ||
-        dtype == DTYPE_F64 || dtype == DTYPE_I32 || dtype == DTYPE_I64)
-        return;
-    CommCounters *counters = &counts_of(pg)->counters;
-    if (collective->background)
-        counters->async_sums++;
-    else
-        counters->sums++;
-}
-
 void group_add_exposed(ProcessGroup *pg, const Collective *collective, double from, double until)
 {
     ProcessGroup *counts = counts_of(pg);

@@ -1,4 +1,4 @@
-/* codec.c: gradients travel as they are, rounded to 16 or 8 bits, or not at all. (As thin matrices: power_sgd.c.) */
+/* codec.c: sends gradients as float32, rounded to 16 or 8 bits, or not at all. power_sgd.c sends thin matrices. */
 #include "ddp/codec.h"
 
 #include <string.h>
@@ -67,8 +67,8 @@ static void decode(const GradientCodec *codec, float *gradients, const void *buf
 }
 
 /* note: rounded-codec
- * Each rank rounds its own share once, when it is sent. The sum is made in what travels, and comes back into the same
- * buffer: the gradients stay float32, and get the sum's value. */
+ * Each rank rounds its own share once, before it is sent. The all-reduce adds in the payload's type and leaves the sum in
+ * the buffer. finish_rounded() widens it into the gradients, which stay float32. */
 static Work *start_rounded(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer,
                            size_t elements, const char *carries)
 {
@@ -122,8 +122,8 @@ static void round_to_int8(const GradientCodec *codec, int rank, float *gradients
 
 /* ---- noop: nothing is sent ---- */
 
-/* Each rank keeps its own gradients: what a step costs without communication. A collective of no elements gives the
- * stage something to wait for. */
+/* Each rank keeps its own gradients, to measure a step without communication. A collective of 0 elements gives the
+ * stage a Work to wait for. */
 static Work *start_nothing(const GradientCodec *codec, ProcessGroup *pg, float *gradients, void *buffer, size_t elements,
                            const char *carries)
 {

@@ -97,7 +97,7 @@ class Build:
             if "cuda_emulator" not in entry["command"]:
                 self.compile[entry["file"]].append((words[words.index("-o") + 1], words))
         self.links, self.libraries = {}, {}
-        commands = subprocess.run(["ninja", "-t", "commands", "all"], cwd=self.directory, check=True, text=True,
+        commands = subprocess.run(["ninja", "-t", "commands", "everything"], cwd=self.directory, check=True, text=True,
                                   stdout=subprocess.PIPE).stdout
         for line in commands.splitlines():
             words = shlex.split(line) if "cuda_emulator" not in line else []

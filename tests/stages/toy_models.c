@@ -201,7 +201,7 @@ int planned_sums(const ParameterList *parameters, const DdpOptions *caps)
     for (int i = parameters->count - 1; i >= 0; i--)
         if (parameters->items[i]->tensor.requires_grad)
             sizes[trained++] = (size_t)tensor_count(&parameters->items[i]->tensor) * sizeof(float);
-    const int buckets = planned_buckets(sizes, trained, caps, bucket_of);
+    const int buckets = caps == NULL ? trained : planned_buckets(sizes, trained, caps, bucket_of);
     free(sizes);
     free(bucket_of);
     return buckets;

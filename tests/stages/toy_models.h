@@ -59,7 +59,7 @@ Tensor *branches_loss(Branches *branches, const BranchPlan *plan, int rank, long
 
 /* The rule of buckets_plan(), again, because students write that one: sizes in bytes, in the order of the plan. */
 int planned_buckets(const size_t *sizes, int count, const DdpOptions *caps, int *bucket_of);
-/* The number of buckets of these parameters. With caps of 0 it is the number of trained parameters. */
+/* The number of buckets of these parameters. NULL: of trained parameters. */
 int planned_sums(const ParameterList *parameters, const DdpOptions *caps);
 
 #endif
