@@ -31,17 +31,11 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
     return 0;
 }
 
-void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
+bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                  OnFailure on_failure)
 {
-    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step;
-    refuse("--save");
-}
-
-bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
-                      bool quiet)
-{
-    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step, (void)quiet;
-    refuse("--save-best");
+    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step, (void)on_failure;
+    refuse("--save and --save-best");
     return false;
 }
 

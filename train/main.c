@@ -8,7 +8,6 @@
 #include "train/gpu.h"
 #include "train/guard/guard.h"
 #include "train/report/trace.h"
-#include "train/loop/report.h"
 #include "train/loop/trainer.h"
 
 /* If stdin, stdout or stderr is closed, the next file that is opened would get its number, and output would go into

@@ -184,10 +184,7 @@ static _Noreturn void save_elsewhere(const AtomicFile *failed, const TensorTable
           failed->path, failed->problem);
 }
 
-enum OnFailure { RESCUE, TELL, BE_QUIET };
-
-/* Returns false if the file could not be written, and is not rescued. */
-static bool save(const char *path, Optimizer *optimizer, const CheckpointState *state, enum OnFailure on_failure)
+bool checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state, OnFailure on_failure)
 {
     bool written = true;
     optimizer_allocate_state(optimizer);
@@ -199,7 +196,7 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
         written = try_write(&file, path, &table, state);
         if (!written && on_failure == RESCUE)
             save_elsewhere(&file, &table, state);
-        if (!written && on_failure == TELL)
+        if (!written && on_failure == ADVISE)
             advise("%s: %s; the state after step %ld is not saved, and training goes on", path, file.problem,
                    state->step);
         free(table.entries);
@@ -207,16 +204,6 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
     optimizer_free_whole(optimizer, state1);
     optimizer_free_whole(optimizer, state2);
     return written;
-}
-
-void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
-{
-    save(path, optimizer, state, RESCUE);
-}
-
-bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet)
-{
-    return save(path, optimizer, state, quiet ? BE_QUIET : TELL);
 }
 
 /* ---- loading ---- */

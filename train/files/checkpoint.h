@@ -55,14 +55,18 @@ typedef struct CheckpointState {
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* If the file of a checkpoint cannot be written. */
+typedef enum OnFailure {
+    RESCUE,   /* write to another directory, and then fault: [note: saved-elsewhere] */
+    ADVISE,   /* print a note */
+    BE_QUIET
+} OnFailure;
+
 /* Writes the optimizer's parameters and state; the old file stays until the new one is complete. Call it on rank 0
- * alone, but if the state is divided (Partition), on all ranks, with NULL as the path on all but rank 0. All weights
- * must be whole there. Faults if a number is infinite or NaN. If the file cannot be written, writes to another directory,
- * and then faults: [note: saved-elsewhere]. */
-void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state);
-/* The same in the middle of a run: if the file cannot be written, writes nothing elsewhere, prints a note unless it
- * shall be quiet, and returns false, on the rank that writes. */
-bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet);
+ * alone; but if the state is sharded (Partition), on all ranks, with path NULL on all but rank 0. All weights must be
+ * whole there. Faults if a number is infinite or NaN. Returns false, on the rank that writes, if the file could not be
+ * written. */
+bool checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state, OnFailure on_failure);
 
 /* Reads the optimizer's parameters and state; call it on every rank. `state` must describe how this run would start,
  * with all its settings. The file sets its hash, and all else to what the file says: also the settings' words. Returns

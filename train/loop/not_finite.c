@@ -1,5 +1,5 @@
-/* not_finite.c: see not_finite.h. */
-#include "train/loop/not_finite.h"
+/* not_finite.c: --on-nan stop: which rank an infinity or NaN comes from. */
+#include "train/loop/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +9,12 @@
 #include "device/device.h"
 
 #define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
+
+/* note: not-finite
+ * A loss belongs to one rank, and is checked before anything is sent, so the rank that finds it is the cause. A
+ * gradient is different: after the all-reduce, one rank's NaN is on all ranks. To check every gradient before it is
+ * sent would take a pass over memory in every step. Instead, only the failing step is computed again, without sending
+ * anything. No copy is needed for this, because a step that is skipped does not change the weights. */
 
 static const char how_to_skip[] = "; --on-nan skip skips such steps";
 
@@ -50,13 +56,17 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
     return found;
 }
 
-void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dataset, Loader *again)
+void not_finite_name_rank(Trainer *trainer, long step)
 {
+    ProcessGroup *pg = trainer->pg;
+    Replica *replica = &trainer->replica;
     if (replica->options->mask_tokens > 0 && replica->counted_terms == 0)
         die("--mask-tokens: %g has masked every token of a step's global batch, and there is no mean of nothing: mask "
             "fewer, give a larger --batch-size, or skip such steps with --on-nan skip",
             (double)replica->options->mask_tokens);
-    const Parameter *own = find_in_own_gradients(replica, dataset, again);
+    ddp_gather_weights(trainer->ddp);
+    Loader *again = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(pg), replica->options->accumulate, step);
+    const Parameter *own = find_in_own_gradients(replica, &trainer->train_set, again);
     int64_t mine = own != NULL, ranks = 0;
     pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
     if (own != NULL)

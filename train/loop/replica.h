@@ -13,6 +13,7 @@
 #include "optim/optimizer.h"
 #include "ddp/power_sgd.h"
 #include "train/cli/options.h"
+#include "train/files/checkpoint.h"
 
 typedef struct Replica {
     const Options *options; /* not owned */
@@ -76,13 +77,11 @@ long run_length(const Options *options, const Sampler *sampler);
 /* Reads a checkpoint into the replica; returns the number of the next step (0 if the file has weights only). Lets the
  * sampler go on at the file's place in the data, and sets total_steps by it. Notes say in what this run differs from
  * the one that was saved. die()s if the file does not fit. replica_save() writes one, on rank 0. Call it on all ranks:
- * each may hold a part of the state. pg: NULL if this process is alone. next_step: number of steps done. If the file
- * cannot be written, replica_save() rescues it and faults; replica_try_save() prints a note, unless quiet, and returns
- * false on rank 0. */
+ * each may hold a part of the state. pg: NULL if this process is alone. next_step: number of steps done. Returns false
+ * on rank 0 if the file could not be written: see OnFailure. */
 long replica_resume(Replica *replica, const char *path, Sampler *sampler);
-void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step);
-bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
-                      bool quiet);
+bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                  OnFailure on_failure);
 
 const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */
 

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "train/files/checkpoint.h"
 #include "train/loop/replica.h"
 
 /* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
@@ -137,20 +136,13 @@ static PowerSgd *gather_codec(const Replica *replica, ProcessGroup *pg, Checkpoi
     return all;
 }
 
-void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
+bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                  OnFailure on_failure)
 {
     CheckpointState state = checkpoint_state(replica, sampler, next_step);
     PowerSgd *all = gather_codec(replica, pg, &state);
-    checkpoint_save(pg == NULL || pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state);
-    power_sgd_free(all);
-}
-
-bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
-                      bool quiet)
-{
-    CheckpointState state = checkpoint_state(replica, sampler, next_step);
-    PowerSgd *all = gather_codec(replica, pg, &state);
-    const bool written = checkpoint_try_save(pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state, quiet);
+    const bool writes = pg == NULL || pg_rank(pg) == 0;
+    const bool written = checkpoint_save(writes ? path : NULL, &replica->optimizer, &state, on_failure);
     power_sgd_free(all);
     return written;
 }

@@ -1,5 +1,5 @@
-/* report.c: see report.h; lists all keys of the summary. */
-#include "train/loop/report.h"
+/* report.c: what a run prints about itself, declared in trainer.h; lists all keys of the summary. */
+#include "train/loop/trainer.h"
 
 #include <math.h>
 #include <poll.h>
@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "train/guard/guard.h"
-#include "train/report/output.h"
 
 double report_resident_mb(void)
 {
@@ -68,7 +67,7 @@ static void print_matrices(const Replica *replica)
                "whole: give fewer", R);
 }
 
-/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
+/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not always add them. */
 static void print_gradients(const Replica *replica, const Resolved *resolved, AllReduceAlgorithm wanted)
 {
     const Options *options = replica->options;
@@ -90,19 +89,10 @@ static void print_gradients(const Replica *replica, const Resolved *resolved, Al
     printf("\n");
 }
 
-void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, long first_step)
+static void print_options(const Trainer *trainer)
 {
-    const Options *options = replica->options;
-    if (pg_rank(pg) != 0)
-        return;
-    own_work_begin("prints", "its settings");
-    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
-           options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
-           pg_backend(pg), gradients_algorithm(resolved), device_description());
-    printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
-           (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
-           options->accumulate);
+    const Options *options = trainer->options;
+    const Sampler *sampler = &trainer->sampler;
     if (sampler_steps_per_epoch(sampler) == 1 && sampler_global_count(sampler, 0) < options->batch_size)
         advise("--batch-size: %lld is more than the %lld samples of an epoch: each step trains on all of them",
                (long long)options->batch_size, (long long)sampler_global_count(sampler, 0));
@@ -117,14 +107,31 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.codec->rounds || options->ddp.codec->sends_nothing)
-        print_gradients(replica, resolved, pg_algorithm(pg));
+        print_gradients(&trainer->replica, trainer->resolved, pg_algorithm(trainer->pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
-               options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(pg),
+               options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(trainer->pg),
                options->ddp.zero >= 2 ? ", of the gradients" : "",
                options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
+}
+
+void report_start(const Trainer *trainer)
+{
+    const Options *options = trainer->options;
+    const Replica *replica = &trainer->replica;
+    ProcessGroup *pg = trainer->pg;
+    if (pg_rank(pg) != 0)
+        return;
+    own_work_begin("prints", "its settings");
+    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
+           options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
+           pg_backend(pg), gradients_algorithm(trainer->resolved), device_description());
+    printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n",
+           trainer->train_set.source, (long long)trainer->train_set.size, trainer->record.first_step,
+           replica->total_steps - 1, (long long)options->batch_size, options->accumulate);
+    print_options(trainer);
     fflush(stdout);
     own_work_end();
 }
@@ -132,29 +139,31 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
 /* ---- at the end ---- */
 
 /* What the flags are, and what they come to in this run. */
-static void add_settings(cJSON *summary, const Resolved *resolved, ProcessGroup *pg, const Replica *replica,
-                         const Ddp *ddp)
+static void add_settings(cJSON *summary, const Trainer *trainer)
 {
+    const Replica *replica = &trainer->replica;
+    const ProcessGroup *pg = trainer->pg;
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
     cJSON_AddItemToObject(summary, "flags", options_to_json(replica->options, ddp_stage_number));
     summary_add_text(summary, "backend", pg_backend(pg));
     summary_add_text(summary, "device", device_name());
     summary_add_number(summary, "world_size", pg_world_size(pg));
-    summary_add_text(summary, "allreduce", gradients_algorithm(resolved));
+    summary_add_text(summary, "allreduce", gradients_algorithm(trainer->resolved));
     summary_add_number(summary, "loss_scale", (double)replica->scaler.scale); /* at the end */
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
-    summary_add_number(summary, "buckets", ddp_bucket_count(ddp));
+    summary_add_number(summary, "buckets", ddp_bucket_count(trainer->ddp));
 }
 
 /* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
  * allocates half its size. */
-static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
+static void add_memory(cJSON *summary, const Trainer *trainer)
 {
+    const Replica *replica = &trainer->replica;
     const ParameterList *parameters = &replica->model.parameters;
-    const DdpMemory held = ddp_memory(ddp);
+    const DdpMemory held = ddp_memory(trainer->ddp);
 
-    summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
+    summary_add_number(summary, "peak_rss_mb", trainer->record.peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
     /* Stage 5: the most at once, besides this rank's shards. */
@@ -166,11 +175,31 @@ static void add_memory(cJSON *summary, const Replica *replica, const Ddp *ddp, c
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     const size_t activations = replica->tape.arena.most_held + replica->tape.block_arena.most_held;
     summary_add_number(memory, "activations_mb", (double)activations / 1e6);
-    summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
+    summary_add_number(memory, "base_mb", trainer->record.base_rss_mb); /* before the model: program, libraries, data set */
 }
 
-static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, const RunRecord *record)
+/* All evaluations of the run; null without --eval-every. */
+static cJSON *evaluations_to_json(const RunRecord *record, const Options *options)
 {
+    if (options->eval_every == 0)
+        return cJSON_CreateNull();
+    cJSON *curve = cJSON_CreateArray();
+    for (int i = 0; i < record->evaluation_count; i++) {
+        const EvaluationPoint *at = &record->evaluations[i];
+        cJSON *point = cJSON_CreateObject();
+        summary_add_number(point, "step", (double)at->step);
+        summary_add_number(point, "eval_loss", at->evaluation.loss);
+        summary_add_number(point, "eval_accuracy",
+                           options->model.kind == MODEL_GPT ? (double)NAN : at->evaluation.accuracy);
+        cJSON_AddItemToArray(curve, point);
+    }
+    return curve;
+}
+
+static void add_results(cJSON *summary, const Trainer *trainer)
+{
+    const Replica *replica = &trainer->replica;
+    const RunRecord *record = &trainer->record;
     bool gpt = replica->options->model.kind == MODEL_GPT; /* its tokens are bytes */
     const double steps = (double)record->stats.count;
     const CommCounters *sent = &record->communication;
@@ -187,9 +216,9 @@ static void add_results(cJSON *summary, const Replica *replica, const Ddp *ddp, 
     summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */
     summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
-    cJSON_AddItemToObject(summary, "evaluations", way_curve(&record->way));
+    cJSON_AddItemToObject(summary, "evaluations", evaluations_to_json(record, replica->options));
     summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
-    add_memory(summary, replica, ddp, record);
+    add_memory(summary, trainer);
     summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
 }
 
@@ -228,19 +257,18 @@ static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
     return ranks;
 }
 
-void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
-                const RunRecord *record)
+void report_end(const Trainer *trainer)
 {
-    const Options *options = replica->options;
-    cJSON *ranks = gather_rank_times(pg, &record->stats);
-    if (pg_rank(pg) != 0) {
+    const Options *options = trainer->options;
+    cJSON *ranks = gather_rank_times(trainer->pg, &trainer->record.stats);
+    if (pg_rank(trainer->pg) != 0) {
         cJSON_Delete(ranks);
         return;
     }
     cJSON *summary = cJSON_CreateObject();
-    add_settings(summary, resolved, pg, replica, ddp);
-    add_results(summary, replica, ddp, record);
-    add_verification(summary, options->verify, &record->verification);
+    add_settings(summary, trainer);
+    add_results(summary, trainer);
+    add_verification(summary, options->verify, &trainer->record.verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
     own_work_begin("prints", "the summary");
     summary_print(summary);

@@ -1,5 +1,5 @@
-/* start.c: see start.h. */
-#include "train/loop/start.h"
+/* start.c: the set-up of a run, and its end. */
+#include "train/loop/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -108,13 +108,13 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
  *
  * note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
-static void create_replica(Trainer *trainer, const Resolved *resolved)
+static void create_replica(Trainer *trainer)
 {
     const Options *options = trainer->options;
     Replica *replica = &trainer->replica;
     const uint64_t seed = options->seed + (options->same_seed ? 0 : (uint64_t)pg_rank(trainer->pg));
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
-    replica->rank_order = resolved->rank_order;
+    replica->rank_order = trainer->resolved->rank_order;
     replica_make_codec(replica, pg_rank(trainer->pg), 1, pg_world_size(trainer->pg));
     own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
@@ -154,7 +154,7 @@ static void keep_initial_weights(Trainer *trainer)
     parameters_to_host(parameters, trainer->initial_weights);
 }
 
-void start_run(Trainer *trainer, const Resolved *resolved)
+void start_run(Trainer *trainer)
 {
     const Options *options = trainer->options;
     const int world_size = pg_world_size(trainer->pg);
@@ -169,7 +169,7 @@ void start_run(Trainer *trainer, const Resolved *resolved)
         sampler_set_rank_samples(&trainer->sampler, options->rank_samples);
     if (sampler_steps_per_epoch(&trainer->sampler) == 0)
         die("--drop-last leaves nothing of %lld samples on %d ranks", (long long)trainer->train_set.size, world_size);
-    create_replica(trainer, resolved);
+    create_replica(trainer);
     join_norm_group(trainer, options->model.norm);
     DdpOptions ddp_options = options->ddp;
     ddp_options.codec = replica_codec(&trainer->replica);
@@ -193,4 +193,5 @@ void end_run(Trainer *trainer)
     dataset_close(&trainer->eval_set);
     stats_free(&trainer->record.stats);
     free(trainer->initial_weights);
+    free(trainer->record.evaluations);
 }

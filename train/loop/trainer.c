@@ -12,8 +12,6 @@
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "train/guard/guard.h"
-#include "train/loop/not_finite.h"
-#include "train/loop/start.h"
 #include "train/report/trace.h"
 
 #define LOSS_REPORTS 40 /* about how many times a run computes the mean loss over all ranks */
@@ -128,15 +126,6 @@ static float gradient_scale(Trainer *trainer, const Batch *batch)
     return replica_gradient_scale(&trainer->replica, batch->global_samples);
 }
 
-/* A gradient was not finite, and such steps are not skipped: ends the job. */
-static void end_job(Trainer *trainer, long step)
-{
-    ddp_gather_weights(trainer->ddp);
-    not_finite_name_rank(trainer->pg, &trainer->replica, &trainer->train_set,
-                         loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
-                                      trainer->options->accumulate, step));
-}
-
 /* A step's communication is what was carried out since the end of the step before: in stage 5, gathers that one step
  * starts are carried out during the next. */
 static void record_step(Trainer *trainer)
@@ -181,8 +170,7 @@ static void report_loss(Trainer *trainer, long step)
     if (first)
         record->first_loss = record->final_loss;
     if (logged)
-        way_log(&record->way, step, record->final_loss, trainer->loss_scale, record->global_samples,
-                &record->stats.last);
+        periodic_log(trainer, step);
 }
 
 /* The loss is reported here, because afterwards the report would wait for the gathers that ddp_after_update() starts. */
@@ -191,7 +179,7 @@ static void update(Trainer *trainer, long step)
     memory_watch_sample(&trainer->memory); /* the stage has freed what it needs for backward only */
     phase_begin(&trainer->phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step) && !trainer->replica.scaler.skip_not_finite)
-        end_job(trainer, step);
+        not_finite_name_rank(trainer, step);
     phase_end(&trainer->phases, PART_OPTIMIZER);
     phase_end(&trainer->phases, PART_STEP);
     record_step(trainer);
@@ -222,14 +210,14 @@ static void run_step(Trainer *trainer, long step)
     train_step(trainer, step);
     memory_watch_sample(&trainer->memory);
     if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
-        record->evaluation = way_evaluate(&record->way, step + 1);
+        periodic_evaluate(trainer, step + 1);
     progress_step(&trainer->progress, step, record->final_loss,
                   (double)(record->global_samples * trainer->replica.time),
                   record->stats.last.seconds[PART_EXPOSED]);
     if (is_due(step, options->check_every))
         check_weights(trainer);
     if (!last && is_due(step, options->save_every))
-        way_save(&record->way, step + 1, false);
+        periodic_save(trainer, step + 1, trainer->save_is_missing ? BE_QUIET : ADVISE);
 }
 
 /* Returns the number of steps done. *signal: the one that has stopped the run, or 0. (One that comes in the last step
@@ -252,7 +240,7 @@ static long run_steps(Trainer *trainer, int *signal)
 }
 
 /* The training is done: all other outputs and checks. Returns the status. */
-static int finish(Trainer *trainer, const Resolved *resolved)
+static int finish(Trainer *trainer)
 {
     const Options *options = trainer->options;
     RunRecord *record = &trainer->record;
@@ -260,11 +248,11 @@ static int finish(Trainer *trainer, const Resolved *resolved)
     if (options->trace != NULL)
         trace_write(trainer->pg, options->trace);
     if (options->eval_every == 0) /* else the last step was evaluated */
-        record->evaluation = way_evaluate(&record->way, trainer->replica.total_steps);
+        periodic_evaluate(trainer, trainer->replica.total_steps);
     if (options->verify != VERIFY_NONE)
         record->verification = verify_training(options, trainer->pg, &trainer->train_set, &trainer->replica,
                                                trainer->initial_weights, record->first_step);
-    report_end(resolved, trainer->pg, &trainer->replica, trainer->ddp, record);
+    report_end(trainer);
     if (options->generate > 0 && pg_rank(trainer->pg) == 0)
         generate_text(&trainer->replica, options->generate, options->seed);
     return report_success(&trainer->replica, record) ? 0 : 1;
@@ -272,28 +260,24 @@ static int finish(Trainer *trainer, const Resolved *resolved)
 
 int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
-    Trainer trainer = {.options = options, .pg = pg};
-    RunRecord *record = &trainer.record;
+    Trainer trainer = {.options = options, .resolved = resolved, .pg = pg};
     int signal;
-    start_run(&trainer, resolved);
-    report_start(resolved, pg, &trainer.replica, &trainer.train_set, &trainer.sampler, record->first_step);
+    start_run(&trainer);
+    report_start(&trainer);
     if (options->trace != NULL) {
         memory_watch_start(&trainer.memory, &trainer.replica.tape, trainer.ddp, &trainer.replica.optimizer);
         trace_start(pg);
     }
-    record->way = (OnTheWay){.options = options, .pg = pg, .ddp = trainer.ddp, .replica = &trainer.replica,
-                             .eval_set = &trainer.eval_set, .sampler = &trainer.sampler,
-                             .progress = &trainer.progress};
-    way_begin(&record->way, record->first_step);
+    periodic_begin(&trainer);
     pg_reset_counters(pg);
     const long done = run_steps(&trainer, &signal);
     if (trainer.norm_group != NULL)
-        record->norm_collectives = pg_counters(trainer.norm_group).collectives;
+        trainer.record.norm_collectives = pg_counters(trainer.norm_group).collectives;
     pg_set_measuring(pg, false); /* check_weights() has switched it on again */
     /* Write this before all other outputs: if one of those fails, the training is not lost. */
-    way_save(&record->way, done, true);
-    const int status = signal != 0 ? report_stopped(&trainer.replica, done, signal) : finish(&trainer, resolved);
-    const bool good = way_end(&record->way);
+    periodic_save(&trainer, done, RESCUE);
+    const int status = signal != 0 ? report_stopped(&trainer.replica, done, signal) : finish(&trainer);
+    const bool good = periodic_end(&trainer);
     end_run(&trainer);
     return status == 0 && !good ? 1 : status;
 }
