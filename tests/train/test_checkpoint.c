@@ -294,7 +294,7 @@ static void test_step_counts_are_bounded(void **unused)
         long step, updates;
         const char *message;
     } wrong[] = {{17, -1, "\"optimizer.step.fc1.bias\" is -1"},
-                 {17, 18, "\"optimizer.step.fc1.bias\" is 18; a number from 0 to 17 is right"},
+                 {17, 18, "\"optimizer.step.fc1.bias\" is 18; it must be a number from 0 to 17"},
                  {1000000000000000, 17, "\"step\" is \"1000000000000000\""}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         Run run;

@@ -127,7 +127,7 @@ static void test_several_ranks(void **state)
 }
 
 /* A line is due, and the evaluation's 4 seconds do not count for its speed. On a terminal the result stays. */
-static void test_evaluated_on_the_way(void **state)
+static void test_evaluated_in_between(void **state)
 {
     Progress progress;
     now = 0;
@@ -290,7 +290,7 @@ int main(void)
 {
     return run_cases("printed", cmocka_unit_test(test_a_line_for_every_twentieth), cmocka_unit_test(test_times_left),
                      cmocka_unit_test(test_on_a_terminal), cmocka_unit_test(test_several_ranks),
-                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_evaluated_on_the_way),
+                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_evaluated_in_between),
                      cmocka_unit_test(test_a_small_summary),
                      cmocka_unit_test(test_a_full_summary), cmocka_unit_test(test_text_in_any_language),
                      cmocka_unit_test(test_other_bytes_become_question_marks),

@@ -14,18 +14,6 @@ bool is_due(long step, long every)
     return every > 0 && (step + 1) % every == 0;
 }
 
-/* The lowest loss so far is that of --save-best's file. If a resumed run finds no such file, the next evaluation's state
- * is the best one. */
-static void forget_missing_best(Trainer *trainer)
-{
-    if (trainer->options->save_best == NULL)
-        return;
-    int32_t is_there = access(trainer->options->save_best, F_OK) == 0;
-    pg_broadcast(trainer->pg, &is_there, 1, DTYPE_I32, 0, "is there a best state?");
-    if (!is_there)
-        trainer->replica.best_loss = (double)INFINITY;
-}
-
 void periodic_begin(Trainer *trainer)
 {
     const long first_step = trainer->record.first_step;
@@ -33,7 +21,13 @@ void periodic_begin(Trainer *trainer)
     progress_start(&trainer->progress, first_step, trainer->replica.total_steps, unit);
     if (trainer->options->log != NULL && pg_rank(trainer->pg) == 0)
         step_log_open(&trainer->log, trainer->options->log, first_step, unit);
-    forget_missing_best(trainer);
+    if (trainer->options->save_best == NULL)
+        return;
+    /* If a resumed run finds no such file, the next evaluation's state is the best one. */
+    int32_t is_there = access(trainer->options->save_best, F_OK) == 0;
+    pg_broadcast(trainer->pg, &is_there, 1, DTYPE_I32, 0, "is there a best state?");
+    if (!is_there)
+        trainer->replica.best_loss = (double)INFINITY;
 }
 
 void periodic_log(Trainer *trainer, long step)
@@ -63,8 +57,8 @@ static void add_point(RunRecord *record, long done)
     record->evaluations[count] = (EvaluationPoint){done, record->evaluation};
 }
 
-/* If the file cannot be written, it still holds an earlier state, and the next evaluation is compared with that one. All
- * ranks must know, because in stage 5 they all take part in a save. */
+/* If the file cannot be written, it still holds an earlier state, and the next evaluation is compared with that one.
+ * All ranks must know, because in stage 5 they all take part in a save. */
 static void save_best(Trainer *trainer, long done, double loss)
 {
     Replica *replica = &trainer->replica;
@@ -81,10 +75,10 @@ static void save_best(Trainer *trainer, long done, double loss)
         replica->best_loss = before;
 }
 
-/* note: evaluation-on-the-way
- * It reads weights and data, and writes only what a step overwrites before it reads it: the tape, and the micro-batch's
- * memory on the device. It draws no samples from the loader, and no random numbers. In stage 5 every rank needs whole
- * weights, which the next ddp_before_forward() gives up again. */
+/* note: periodic-evaluation
+ * An evaluation reads weights and data. It writes only to memory that a step overwrites before reading: the tape, and
+ * the micro-batch on the device. It draws no samples from the loader, and no random numbers. In stage 5 every rank
+ * needs whole weights, which the next ddp_before_forward() gives up again. */
 void periodic_evaluate(Trainer *trainer, long done)
 {
     const double since = now_seconds();

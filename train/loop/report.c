@@ -1,4 +1,4 @@
-/* report.c: what a run prints about itself, declared in trainer.h; lists all keys of the summary. */
+/* report.c: prints a run's settings and results; lists all keys of the summary. Declared in trainer.h. */
 #include "train/loop/trainer.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ double report_resident_mb(void)
     return fields == 2 ? (double)pages_resident * (double)sysconf(_SC_PAGESIZE) / 1e6 : (double)NAN;
 }
 
-double report_largest_peak_mb(ProcessGroup *pg)
+double report_peak_rss_mb(ProcessGroup *pg)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -35,9 +35,6 @@ double report_largest_peak_mb(ProcessGroup *pg)
     return peak;
 }
 
-/* ---- at the start ---- */
-
-/* One line about ranks that have data of their own. */
 static void print_own_data(const Options *options, const Sampler *sampler)
 {
     printf("own data: samples");
@@ -57,17 +54,17 @@ static const char *gradients_algorithm(const Resolved *resolved)
     return resolved->backend == BACKEND_NCCL ? "nccl" : all_reduce_name(resolved->algorithm);
 }
 
-/* A rank's state has a factor and an error of each matrix that is not sent whole. */
+/* For each matrix that is not sent whole, the codec's state has a factor and an error. */
 static void print_matrices(const Replica *replica)
 {
     const int R = replica->options->power_sgd_rank, matrices = power_sgd_state(replica->power_sgd)->count / 2;
     printf("gradients: %d matrices sent as two of %d columns (powersgd), all else whole\n", matrices, R);
     if (matrices == 0)
-        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are sent "
-               "whole: give fewer", R);
+        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are "
+               "sent whole: give fewer", R);
 }
 
-/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not always add them. */
+/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which may lack 16 bits. */
 static void print_gradients(const Replica *replica, const Resolved *resolved, AllReduceAlgorithm wanted)
 {
     const Options *options = replica->options;
@@ -111,8 +108,7 @@ static void print_options(const Trainer *trainer)
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->ddp.zero,
                options->ddp.shard_ranks > 0 ? options->ddp.shard_ranks : pg_world_size(trainer->pg),
-               options->ddp.zero >= 2 ? ", of the gradients" : "",
-               options->ddp.zero == 3 ? ", of the weights" : "");
+               options->ddp.zero >= 2 ? ", of the gradients" : "", options->ddp.zero == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
 }
@@ -124,7 +120,7 @@ void report_start(const Trainer *trainer)
     ProcessGroup *pg = trainer->pg;
     if (pg_rank(pg) != 0)
         return;
-    own_work_begin("prints", "its settings");
+    local_work_begin("prints", "its settings");
     printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
            options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
            pg_backend(pg), gradients_algorithm(trainer->resolved), device_description());
@@ -133,12 +129,10 @@ void report_start(const Trainer *trainer)
            replica->total_steps - 1, (long long)options->batch_size, options->accumulate);
     print_options(trainer);
     fflush(stdout);
-    own_work_end();
+    local_work_end();
 }
 
-/* ---- at the end ---- */
-
-/* What the flags are, and what they come to in this run. */
+/* The flags, and the settings that follow from them in this run. */
 static void add_settings(cJSON *summary, const Trainer *trainer)
 {
     const Replica *replica = &trainer->replica;
@@ -155,8 +149,7 @@ static void add_settings(cJSON *summary, const Trainer *trainer)
     summary_add_number(summary, "buckets", ddp_bucket_count(trainer->ddp));
 }
 
-/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
- * allocates half its size. */
+/* Rank 0's memory, in MB. The rest of the peak is small, and mostly buffers of the MPI library. */
 static void add_memory(cJSON *summary, const Trainer *trainer)
 {
     const Replica *replica = &trainer->replica;
@@ -166,19 +159,18 @@ static void add_memory(cJSON *summary, const Trainer *trainer)
     summary_add_number(summary, "peak_rss_mb", trainer->record.peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
-    /* Stage 5: the most at once, besides this rank's shards. */
+    /* Stage 5: the peaks, besides this rank's shards. */
     summary_add_number(memory, "gathered_weights_mb", (double)held.most_gathered_weights / 1e6);
     summary_add_number(memory, "whole_gradients_mb", (double)held.most_whole_gradients / 1e6);
-    /* The weights' 16-bit copies, which matrix products read. */
+    /* The weights' 16-bit copies. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
     summary_add_number(memory, "gradients_mb", (double)(held.gradients + held.buffers) / 1e6);
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     const size_t activations = replica->tape.arena.most_held + replica->tape.block_arena.most_held;
     summary_add_number(memory, "activations_mb", (double)activations / 1e6);
-    summary_add_number(memory, "base_mb", trainer->record.base_rss_mb); /* before the model: program, libraries, data set */
+    summary_add_number(memory, "base_mb", trainer->record.base_rss_mb); /* before the model was created */
 }
 
-/* All evaluations of the run; null without --eval-every. */
 static cJSON *evaluations_to_json(const RunRecord *record, const Options *options)
 {
     if (options->eval_every == 0)
@@ -219,7 +211,7 @@ static void add_results(cJSON *summary, const Trainer *trainer)
     cJSON_AddItemToObject(summary, "evaluations", evaluations_to_json(record, replica->options));
     summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
     add_memory(summary, trainer);
-    summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
+    summary_add_text(summary, "weights_hash", hash); /* as text: JSON's numbers are doubles */
 }
 
 static void add_verification(cJSON *summary, VerifyMode mode, const Verification *verification)
@@ -235,7 +227,7 @@ static void add_verification(cJSON *summary, VerifyMode mode, const Verification
     cJSON_AddBoolToObject(verify, "passed", verification->passed);
 }
 
-/* How each rank's step divides: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
+/* The parts of each rank's step: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
 static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
 {
     static const char *const keys[] = {"step_ms", "forward_ms", "data_ms", "exposed_comm_ms"};
@@ -270,9 +262,9 @@ void report_end(const Trainer *trainer)
     add_results(summary, trainer);
     add_verification(summary, options->verify, &trainer->record.verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
-    own_work_begin("prints", "the summary");
+    local_work_begin("prints", "the summary");
     summary_print(summary);
-    own_work_end();
+    local_work_end();
     if (options->json != NULL)
         summary_write(summary, options->json);
     cJSON_Delete(summary);
@@ -307,8 +299,8 @@ bool report_success(const Replica *replica, const RunRecord *record)
     return !most_skipped && finite && (replica->options->verify == VERIFY_NONE || record->verification.passed);
 }
 
-/* printf() only fills a buffer. A full disk shows when the buffer is written, and the stream remembers the error. It is
- * not an error if the program that reads a pipe ends early (`| head -1`). */
+/* printf() only fills a buffer. Writing the buffer fails on a full disk, and the stream remembers the error. It is not
+ * an error if the reader of a pipe ends early (`| head -1`). */
 void report_check_stdout(void)
 {
     struct pollfd stream = {.fd = STDOUT_FILENO, .events = POLLOUT};

@@ -1,10 +1,8 @@
-/* trainer.c: the training loop. Read train_micro_batch() and train_step() first: they show one training step and nothing
- * else. Behind them come the parts of a step, with what flags and records add to them, and then the loop over all steps.
+/* trainer.c: the training loop. Read train_micro_batch() and train_step() first: they show one training step and
+ * nothing else. Then come the parts of a step, with the additions of flags and records, and the loop over all steps.
  */
 #include "train/loop/trainer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 
 #include "autograd/rounding.h"
 #include "base/check.h"
@@ -12,7 +10,6 @@
 #include "ddp/replicas.h"
 #include "device/device.h"
 #include "train/guard/guard.h"
-#include "train/report/trace.h"
 
 #define LOSS_REPORTS 40 /* about how many times a run computes the mean loss over all ranks */
 
@@ -48,7 +45,7 @@ static void train_step(Trainer *trainer, long step)
     ddp_after_update(trainer->ddp);
 }
 
-/* ---- the parts of a step, with what flags and records add to them ---- */
+/* ---- the parts of a step, with the additions of flags and records ---- */
 
 static void begin_step(Trainer *trainer, long step)
 {
@@ -126,8 +123,7 @@ static float gradient_scale(Trainer *trainer, const Batch *batch)
     return replica_gradient_scale(&trainer->replica, batch->global_samples);
 }
 
-/* A step's communication is what was carried out since the end of the step before: in stage 5, gathers that one step
- * starts are carried out during the next. */
+/* A step's communication: all that has run since the step before. In stage 5, gathers run during the next step. */
 static void record_step(Trainer *trainer)
 {
     StepTimes *times = &trainer->phases.times;
@@ -146,17 +142,7 @@ static void record_step(Trainer *trainer)
     stats_add(&trainer->record.stats, times);
 }
 
-/* Returns the mean loss over the step's global batch. Collective; does not count as the step's communication. */
-static double global_loss(Trainer *trainer)
-{
-    double loss = trainer->loss;
-    pg_set_measuring(trainer->pg, false);
-    pg_all_reduce(trainer->pg, &loss, &loss, 1, DTYPE_F64, REDUCE_SUM, "loss");
-    pg_set_measuring(trainer->pg, true);
-    return loss / (double)replica_terms(&trainer->replica, trainer->record.global_samples);
-}
-
-/* Computes the mean loss over all ranks, if the progress or the log needs it after this step. */
+/* Computes the mean loss over the step's global batch, if the progress or the log needs it. */
 static void report_loss(Trainer *trainer, long step)
 {
     const Options *options = trainer->options;
@@ -166,20 +152,24 @@ static void report_loss(Trainer *trainer, long step)
     const bool logged = options->log != NULL && is_due(step, options->log_every);
     if (!first && !last && !logged && !is_due(step, (total - record->first_step) / LOSS_REPORTS + 1))
         return;
-    record->final_loss = global_loss(trainer);
+    double sum = trainer->loss;
+    pg_set_measuring(trainer->pg, false);
+    pg_all_reduce(trainer->pg, &sum, &sum, 1, DTYPE_F64, REDUCE_SUM, "loss");
+    pg_set_measuring(trainer->pg, true);
+    record->final_loss = sum / (double)replica_terms(&trainer->replica, record->global_samples);
     if (first)
         record->first_loss = record->final_loss;
     if (logged)
         periodic_log(trainer, step);
 }
 
-/* The loss is reported here, because afterwards the report would wait for the gathers that ddp_after_update() starts. */
+/* Reports the loss here, because later its all-reduce would wait for the gathers of ddp_after_update(). */
 static void update(Trainer *trainer, long step)
 {
     memory_watch_sample(&trainer->memory); /* the stage has freed what it needs for backward only */
     phase_begin(&trainer->phases, PART_OPTIMIZER);
     if (!replica_try_update(&trainer->replica, step) && !trainer->replica.scaler.skip_not_finite)
-        not_finite_name_rank(trainer, step);
+        not_finite_report_rank(trainer, step);
     phase_end(&trainer->phases, PART_OPTIMIZER);
     phase_end(&trainer->phases, PART_STEP);
     record_step(trainer);
@@ -212,16 +202,14 @@ static void run_step(Trainer *trainer, long step)
     if (is_due(step, options->eval_every) || (last && options->eval_every > 0))
         periodic_evaluate(trainer, step + 1);
     progress_step(&trainer->progress, step, record->final_loss,
-                  (double)(record->global_samples * trainer->replica.time),
-                  record->stats.last.seconds[PART_EXPOSED]);
+                  (double)(record->global_samples * trainer->replica.time), record->stats.last.seconds[PART_EXPOSED]);
     if (is_due(step, options->check_every))
         check_weights(trainer);
     if (!last && is_due(step, options->save_every))
         periodic_save(trainer, step + 1, trainer->save_is_missing ? BE_QUIET : ADVISE);
 }
 
-/* Returns the number of steps done. *signal: the one that has stopped the run, or 0. (One that comes in the last step
- * stops nothing: the training is complete.) */
+/* Returns the number of steps done. *signal: the signal that has stopped the run, or 0. */
 static long run_steps(Trainer *trainer, int *signal)
 {
     const long total = trainer->replica.total_steps;
@@ -231,7 +219,7 @@ static long run_steps(Trainer *trainer, int *signal)
     for (; step < total && (*signal = stop_is_due(step)) == 0; step++)
         run_step(trainer, step);
     pg_set_measuring(trainer->pg, false);
-    trainer->record.peak_rss_mb = report_largest_peak_mb(trainer->pg); /* before the check, which gathers in stage 5 */
+    trainer->record.peak_rss_mb = report_peak_rss_mb(trainer->pg); /* before the check, which gathers in stage 5 */
     progress_end(&trainer->progress);
     job_set_step(-1);
     timeline_set_step(-1);
@@ -239,12 +227,11 @@ static long run_steps(Trainer *trainer, int *signal)
     return step;
 }
 
-/* The training is done: all other outputs and checks. Returns the status. */
 static int finish(Trainer *trainer)
 {
     const Options *options = trainer->options;
     RunRecord *record = &trainer->record;
-    stop_no_more();
+    stop_restore_signals();
     if (options->trace != NULL)
         trace_write(trainer->pg, options->trace);
     if (options->eval_every == 0) /* else the last step was evaluated */
@@ -262,7 +249,7 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
 {
     Trainer trainer = {.options = options, .resolved = resolved, .pg = pg};
     int signal;
-    start_run(&trainer);
+    set_up_run(&trainer);
     report_start(&trainer);
     if (options->trace != NULL) {
         memory_watch_start(&trainer.memory, &trainer.replica.tape, trainer.ddp, &trainer.replica.optimizer);
@@ -278,6 +265,6 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
     periodic_save(&trainer, done, RESCUE);
     const int status = signal != 0 ? report_stopped(&trainer.replica, done, signal) : finish(&trainer);
     const bool good = periodic_end(&trainer);
-    end_run(&trainer);
+    tear_down_run(&trainer);
     return status == 0 && !good ? 1 : status;
 }

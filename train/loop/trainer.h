@@ -6,9 +6,9 @@
 #include "ddp/sync_batch_norm.h"
 #include "train/loop/evaluate.h"
 #include "train/loop/verify.h"
-#include "train/report/memory.h"
 #include "train/report/output.h"
 #include "train/report/step_log.h"
+#include "train/report/trace.h"
 
 /* An evaluation after `step` steps. */
 typedef struct EvaluationPoint {
@@ -59,29 +59,27 @@ typedef struct Trainer {
     Work *counting;    /* with --mask-tokens: the all-reduce of own_terms; NULL: none is pending */
 } Trainer;
 
-/* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns no argument. Returns
- * the exit status: 0, or 1 if --verify failed. Mistakes of the user die(); faults at run time end all ranks. */
+/* Trains, evaluates, verifies, saves, prints and writes, as the options say. Collective. Owns no argument. Returns the
+ * exit status: 0, or 1 if --verify failed. Mistakes of the user die(); faults at run time end all ranks. */
 int train(const Options *options, const Resolved *resolved, ProcessGroup *pg);
 
-/* ---- start.c: set-up before the first step, with the checks of what would end the run later, or make it wrong ---- */
+/* ---- setup.c ---- */
 
-/* Reads the data, and creates all that the run needs; trainer has its options and pg, and must stay where it is. The
- * replica stands where the checkpoint of --resume was saved, if there is one. die()s if the data, the checkpoint or the
- * flags do not fit together. Collective. */
-void start_run(Trainer *trainer);
-void end_run(Trainer *trainer);
+/* Reads the data and the checkpoint of --resume, and creates the replica, the Ddp and the loader. The caller sets
+ * trainer's options, resolved and pg, and must not move it. die()s if these do not fit together. Collective. */
+void set_up_run(Trainer *trainer);
+void tear_down_run(Trainer *trainer);
 
 /* ---- not_finite.c ---- */
 
-/* Call it before backward; loss: this rank's sum over the micro-batch. Ends the job (status 1) if it is not finite,
- * but first gives the other ranks time to report the same: at least twice forward_seconds, this forward pass's time. */
+/* Call it before backward; loss: this rank's sum over the micro-batch. Ends the job (status 1) if it is not finite, but
+ * first gives the other ranks time to report the same: at least twice forward_seconds, this forward pass's time. */
 void not_finite_check_loss(float loss, const Batch *batch, double forward_seconds);
 /* Call it when `step` was skipped because a gradient was not finite after the all-reduce. The rank that it comes from
  * reports it, and the job ends (status 1). Collective. */
-_Noreturn void not_finite_name_rank(Trainer *trainer, long step);
+_Noreturn void not_finite_report_rank(Trainer *trainer, long step);
 
-/* ---- periodic.c: evaluation, checkpoints and the log. They change no bit of the training, and do not count as a step's
- * communication. ---- */
+/* ---- periodic.c: evaluation, checkpoints, the log: they do not change a bit, or count as communication ---- */
 
 /* True after every `every` steps; never if every <= 0. step counts from 0. */
 bool is_due(long step, long every);
@@ -92,30 +90,29 @@ void periodic_begin(Trainer *trainer);
 void periodic_log(Trainer *trainer, long step);
 /* Evaluates after `done` steps and, if the result is the best one of the training, writes --save-best. Collective. */
 void periodic_evaluate(Trainer *trainer, long done);
-/* Writes --save, if it is given, after `done` steps. If the file cannot be written: on_failure. Collective. */
+/* Writes the file of --save, if any, after `done` steps. Collective. */
 void periodic_save(Trainer *trainer, long done, OnFailure on_failure);
-/* Returns false, and rank 0 says so, if --save-best could not be written, or, on rank 0 alone, a row of --log. */
+/* Returns false, and rank 0 reports it, if --save-best could not be written, or, on rank 0 alone, a row of --log. */
 bool periodic_end(Trainer *trainer);
 
-/* ---- report.c: what a run prints about itself ---- */
+/* ---- report.c ---- */
 
 double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
-double report_largest_peak_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
+double report_peak_rss_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-/* Rank 0 prints what the run will train. */
+/* Rank 0 prints the settings of the run. */
 void report_start(const Trainer *trainer);
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(const Trainer *trainer);
 
-/* A signal has stopped the run after `done` steps: rank 0 says so. There may be little time, so nothing else is
- * written. Returns the exit status. */
+/* Rank 0 prints that a signal has stopped the run after `done` steps. Returns the exit status. */
 int report_stopped(const Replica *replica, long done, int signal);
 
-/* True if the run has trained. False, and rank 0 says why, if most steps were skipped, if the loss on held-out data is
- * not finite, or if the verification has failed (which has said so itself). */
+/* Returns false, and rank 0 reports why, if most steps were skipped, or if the loss on held-out data is not finite.
+ * Also returns false if the verification failed, which has reported it already. */
 bool report_success(const Replica *replica, const RunRecord *record);
 
-/* Call it on rank 0 when everything is printed: faults if stdout could not be written. */
+/* Faults if stdout could not be written. Call it on rank 0, after all else is printed. */
 void report_check_stdout(void);
 
 #endif

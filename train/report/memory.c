@@ -1,8 +1,7 @@
-/* memory.c: see memory.h. */
-#include "train/report/memory.h"
-
+/* memory.c: --trace: samples a rank's memory use; declared in trace.h. */
 #include "autograd/rounding.h"
 #include "base/clock.h"
+#include "train/report/trace.h"
 
 void memory_watch_sample(const MemoryWatch *watch)
 {

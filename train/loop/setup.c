@@ -1,4 +1,4 @@
-/* start.c: the set-up of a run, and its end. */
+/* setup.c: sets up a run before its first step, and tears it down. */
 #include "train/loop/trainer.h"
 
 #include <stdio.h>
@@ -10,17 +10,13 @@
 
 #define RANDOM_SAMPLES 1000 /* size of the toy regression's data set */
 
-/* ---- checks ---- */
-
 /* note: uneven-end
  * Without --join, a rank that runs out of data would leave the loop, and the others would wait for it in their next
- * all-reduce. So before the first step, ranks tell each other how many steps they have data for. die()s if one would run
- * out of data before the others. Collective.
+ * all-reduce. So before the first step, ranks exchange their numbers of steps, and die() if these differ. Collective.
  *
  * note: shadowing
- * With --join, a rank that has run out of data gets micro-batches of 0 samples and treats them as any others: its events
- * are raised, its all-reduces start, its gradients are zero. So no rank waits for it for ever, and all ranks take the
- * same optimizer step. */
+ * With --join, a rank that has run out of data gets micro-batches of 0 samples and treats them as any others: the tape
+ * raises its events, its all-reduces start, and its gradients are zero. All ranks take the same optimizer step. */
 static void check_even_end(ProcessGroup *pg, const Replica *replica, const Sampler *sampler)
 {
     const int64_t total_steps = replica->total_steps + sampler->batch_offset;
@@ -41,8 +37,7 @@ static void check_even_end(ProcessGroup *pg, const Replica *replica, const Sampl
 }
 
 /* note: too-few-to-normalize
- * Batch norm divides by a variance, which one sample does not have. The last batch of an epoch may be that small, so the
- * ranks look at all steps before the first one. */
+ * Batch norm divides by a variance, which one sample does not have. The last batch of an epoch may be that small. */
 static void check_norm(const Replica *replica, const Sampler *sampler, long first_step)
 {
     const Options *options = replica->options;
@@ -59,19 +54,18 @@ static void check_norm(const Replica *replica, const Sampler *sampler, long firs
                 samples += own;
             }
             if (too_few || samples == 1)
-                die("--norm: step %lld of an epoch has a micro-batch with a single sample%s, which has no variance; give "
-                    "another --batch-size", (long long)step, alone ? " on one rank" : "");
+                die("--norm: step %lld of an epoch has a micro-batch with a single sample%s, which has no variance; "
+                    "give another --batch-size", (long long)step, alone ? " on one rank" : "");
         }
 }
 
-/* Each rank reads the files of its own host, and the same name may hold other data there. die()s, and shows both sides,
- * if ranks have read different data or checkpoints. Collective. */
+/* Each rank reads its own host's files. If they differ, die()s and shows both sides. Collective. */
 static void check_same_files(ProcessGroup *pg, const Replica *replica, const Dataset *train_set,
                              const Dataset *eval_set, long first_step)
 {
     char text[320], checkpoint[128] = "none";
     if (pg_world_size(pg) == 1)
-        return; /* a checksum takes time, and there is nothing to compare */
+        return; /* a checksum takes time */
     if (replica->options->resume != NULL)
         snprintf(checkpoint, sizeof checkpoint, "of step %ld, loss scale %g (%ld good steps), checksum %016llx",
                  first_step, (double)replica->scaler.scale, replica->scaler.good_steps,
@@ -83,8 +77,6 @@ static void check_same_files(ProcessGroup *pg, const Replica *replica, const Dat
     replicas_check_same_text(pg, text, "the ranks read different files",
                              "give every rank the same data and checkpoint");
 }
-
-/* ---- the parts of a run ---- */
 
 static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
 {
@@ -104,9 +96,7 @@ static void open_dataset(Dataset *dataset, const Options *o, DatasetSplit split)
     }
 }
 
-/* The replica stands where the checkpoint was saved, if there is one.
- *
- * note: same-start
+/* note: same-start
  * Ranks draw different weights (seed + rank), so that only the broadcast in ddp_create() can make them equal. */
 static void create_replica(Trainer *trainer)
 {
@@ -116,12 +106,12 @@ static void create_replica(Trainer *trainer)
     replica_create(replica, options, seed, run_length(options, &trainer->sampler));
     replica->rank_order = trainer->resolved->rank_order;
     replica_make_codec(replica, pg_rank(trainer->pg), 1, pg_world_size(trainer->pg));
-    own_work_begin("reads", options->resume != NULL ? options->resume : "its data");
+    local_work_begin("reads", options->resume != NULL ? options->resume : "its data");
     if (pg_world_size(trainer->pg) > 1 || options->save != NULL || options->resume != NULL)
         replica->data_checksum = dataset_checksum(&trainer->train_set);
     if (options->resume != NULL)
         trainer->record.first_step = replica_resume(replica, options->resume, &trainer->sampler);
-    own_work_end();
+    local_work_end();
     if (options->warmup_given && options->warmup_steps > replica->total_steps)
         die("--warmup-steps: %ld is more than the run's %ld steps; give fewer", options->warmup_steps,
             replica->total_steps);
@@ -143,7 +133,7 @@ static void join_norm_group(Trainer *trainer, Norm norm)
         trainer->replica.model.norm_ranks = &trainer->norm_ranks;
 }
 
-/* --verify: the reference will start from the weights that rank 0 has broadcast. */
+/* --verify: the reference will start from these weights, which rank 0 has broadcast. */
 static void keep_initial_weights(Trainer *trainer)
 {
     const ParameterList *parameters = &trainer->replica.model.parameters;
@@ -154,14 +144,14 @@ static void keep_initial_weights(Trainer *trainer)
     parameters_to_host(parameters, trainer->initial_weights);
 }
 
-void start_run(Trainer *trainer)
+void set_up_run(Trainer *trainer)
 {
     const Options *options = trainer->options;
     const int world_size = pg_world_size(trainer->pg);
-    own_work_begin("reads", "its data");
+    local_work_begin("reads", "its data");
     open_dataset(&trainer->train_set, options, SPLIT_TRAIN);
     open_dataset(&trainer->eval_set, options, SPLIT_EVAL);
-    own_work_end();
+    local_work_end();
     trainer->record.base_rss_mb = report_resident_mb();
     sampler_create(&trainer->sampler, trainer->train_set.size, world_size, options->batch_size, options->seed, true,
                    options->drop_last);
@@ -181,7 +171,7 @@ void start_run(Trainer *trainer)
         keep_initial_weights(trainer);
 }
 
-void end_run(Trainer *trainer)
+void tear_down_run(Trainer *trainer)
 {
     loader_stop(trainer->loader);
     ddp_destroy(trainer->ddp);
