@@ -166,7 +166,6 @@ static void fill_defaults(Options *options)
         options->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
     if (!options->given[FLAG_BACKEND])
         options->text[FLAG_BACKEND] = gpu_has_nccl() && !options->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
-
     const int model = choice(options, FLAG_MODEL)->value;
     const bool length_given = options->given[FLAG_STEPS] || options->given[FLAG_EPOCHS];
     for (int i = 0; i < MODEL_DEFAULT_COUNT; i++) {
@@ -191,7 +190,6 @@ static void fill_model(Options *options)
     options->recompute = options->given[FLAG_RECOMPUTE];
     options->model.skip_layer = (int)whole_number(options, FLAG_SKIP_LAYER);
     options->mask_tokens = (float)real_number(options, FLAG_MASK_TOKENS);
-
     if (options->given[FLAG_HIDDEN]) {
         int64_t hidden[2];
         if (whole_number_list(options, FLAG_HIDDEN, hidden, 2) < 2)
@@ -224,7 +222,6 @@ static void fill_training(Options *options)
     if (options->given[FLAG_JOIN])
         options->join = (JoinMode)choice(options, FLAG_JOIN)->value;
     options->same_seed = options->given[FLAG_SAME_INIT];
-
     options->lr = (float)real_number(options, FLAG_LR);
     options->lr_schedule = (LrSchedule)choice(options, FLAG_LR_SCHEDULE)->value;
     options->warmup_steps = whole_number(options, FLAG_WARMUP_STEPS);

@@ -194,10 +194,10 @@ static void check_resume(const Options *options)
         if (path == NULL || !atomic_same_file(path, options->resume))
             continue;
         if (outputs[i] != FLAG_SAVE)
-            die("--%s: %s is the file of --resume, and would replace the checkpoint; name another one",
+            die("--%s: %s is the file of --resume, and would replace the checkpoint; name another file",
                 flags[outputs[i]].name, path);
         if (options->verify != VERIFY_NONE)
-            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one", path);
+            die("--save: %s is the file of --resume, which --verify reads again; save to another file", path);
     }
 }
 
@@ -210,7 +210,7 @@ static void check_not_data(const Options *options, FlagId output)
         same = dataset_image_path(path, options->data, i / IMAGE_NAMES, i % IMAGE_NAMES) &&
                atomic_same_file(options->text[output], path);
     if (same)
-        die("--%s: %s is a file of --data, and would replace it; name another one", flags[output].name,
+        die("--%s: %s is a file of --data, and would replace it; name another file", flags[output].name,
             options->text[output]);
 }
 

@@ -88,7 +88,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
                            "samples on each rank, as if each rank read files of its own", .bits = true},
     [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
-                   "a rank without data goes on with empty batches; initial: still divide by the full batch",
+                   "a rank without data continues with empty batches; initial: still divide by the full batch",
                    .bits = true},
     [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling",
                    .bits = true},

@@ -21,8 +21,7 @@ static bool is_ending;     /* the same: local work is no longer announced, becau
 
 #define WORTH_SENDING 10000 /* microseconds */
 
-/* For each rank: the latest message to it about this rank's local work. Owned. */
-static struct Announced {
+static struct Announced { /* by rank: the latest message to it about local work; owned */
     long microseconds; /* unchanged until the request is done */
     MPI_Request request;
 } *announced;

@@ -49,7 +49,6 @@ typedef struct Alarm {
     long fingerprint; /* a hash of operation, name, count and dtype */
 } Alarm;
 
-/* The state of this rank in one group. */
 typedef struct Watch {
     ProcessGroup *pg;
     MPI_Comm comm;         /* of the same ranks, for alarms and departures, which arrive even if a collective hangs */

@@ -45,11 +45,10 @@ void periodic_log(Trainer *trainer, long step)
                             .units = (double)(record->global_samples * replica->time)});
 }
 
-/* The array doubles when it is full. */
 static void add_point(RunRecord *record, long done)
 {
     const int count = record->evaluation_count++;
-    if ((count & (count - 1)) == 0) { /* 0, 1, 2, 4, ... */
+    if ((count & (count - 1)) == 0) { /* full at 0, 1, 2, 4, ... */
         const size_t room = count > 0 ? 2 * (size_t)count : 1;
         record->evaluations = realloc(record->evaluations, room * sizeof *record->evaluations);
         CHECK(record->evaluations != NULL, "out of memory for %zu evaluations", room);

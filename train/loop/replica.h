@@ -38,7 +38,7 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
 void replica_free(Replica *replica);
 
 /* Names the samples of the next micro-batch, for --dropout: step counts from 0; places are their positions in the
- * step's whole batch (sampler_places()), and must stay valid until backward ends. */
+ * step's whole batch (sampler_places()), and must stay valid until backward ends. global_samples: of the step. */
 void replica_set_samples(Replica *replica, long step, const int64_t *places, int64_t global_samples);
 
 /* Creates the codec's state, if any, of ranks first to first + count - 1. Call it before replica_resume(). */

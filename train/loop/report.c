@@ -44,7 +44,7 @@ static void print_own_data(const Options *options, const Sampler *sampler)
     for (int rank = 0; rank < options->rank_samples_count; rank++)
         printf("%s %lld", rank > 0 ? "," : "", (long long)sampler_rank_steps(sampler, rank));
     if (options->join != JOIN_NONE)
-        printf("; a rank without data goes on with empty batches, sums are divided by the %s",
+        printf("; a rank without data continues with empty batches; sums are divided by the %s",
                options->join == JOIN_INITIAL ? "full batch" : "step's samples");
     printf("\n");
 }
@@ -155,7 +155,6 @@ static void add_memory(cJSON *summary, const Trainer *trainer)
     const Replica *replica = &trainer->replica;
     const ParameterList *parameters = &replica->model.parameters;
     const DdpMemory held = ddp_memory(trainer->ddp);
-
     summary_add_number(summary, "peak_rss_mb", trainer->record.peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
@@ -274,7 +273,8 @@ int report_stopped(const Replica *replica, long done, int signal)
 {
     const char *save = replica->options->save;
     advise("stopped by signal %d (%s) after step %ld of %ld: %s%s", signal, strsignal(signal), done,
-           replica->total_steps, save != NULL ? "go on with --resume " : "nothing is saved, because there is no --save",
+           replica->total_steps,
+           save != NULL ? "continue with --resume " : "nothing is saved, because there is no --save",
            save != NULL ? save : "");
     return STOPPED_STATUS;
 }

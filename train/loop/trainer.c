@@ -3,7 +3,6 @@
  */
 #include "train/loop/trainer.h"
 
-
 #include "autograd/rounding.h"
 #include "base/check.h"
 #include "base/clock.h"
@@ -15,6 +14,7 @@
 
 /* ---- one training step ---- */
 
+/* The parts of a step, defined below: each is one call of the loader or the replica, with additions. */
 static const Batch *next_batch(Trainer *trainer);
 static Tensor *forward(Trainer *trainer, const Batch *batch);
 static void backward(Trainer *trainer, Tensor *loss);
@@ -82,16 +82,6 @@ static void count_terms(Trainer *trainer, const Batch *batch)
                                                 DTYPE_I64, REDUCE_SUM, "number of loss terms");
 }
 
-/* Waits for the device. Ends the job if the loss is not finite, unless such steps are skipped. */
-static double read_loss(const Trainer *trainer, const Tensor *loss, const Batch *batch)
-{
-    float value = 0;
-    device_to_host(&value, loss->data, sizeof value);
-    if (!trainer->replica.scaler.skip_not_finite)
-        not_finite_check_loss(value, batch, now_seconds() - trainer->phases.since[PART_FORWARD]);
-    return (double)value;
-}
-
 /* Returns the loss of the micro-batch, summed over its terms. It belongs to the tape. */
 static Tensor *forward(Trainer *trainer, const Batch *batch)
 {
@@ -99,9 +89,13 @@ static Tensor *forward(Trainer *trainer, const Batch *batch)
     count_terms(trainer, batch);
     replica_set_samples(replica, batch->step, batch->places, batch->global_samples);
     Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* a rank's own samples moved them */
+    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* its own samples moved them */
         buffers_broadcast(trainer->norm_group, &replica->model.parameters, batch->samples > 0);
-    trainer->loss += read_loss(trainer, loss, batch);
+    float value = 0;
+    device_to_host(&value, loss->data, sizeof value); /* waits for the device */
+    if (!replica->scaler.skip_not_finite)
+        not_finite_check_loss(value, batch, now_seconds() - trainer->phases.since[PART_FORWARD]);
+    trainer->loss += (double)value;
     return loss;
 }
 
@@ -178,7 +172,7 @@ static void update(Trainer *trainer, long step)
 
 /* ---- all steps ---- */
 
-/* Faults if weights differ between ranks, or if a 16-bit copy is not what its weights round to. Collective. */
+/* Faults if weights differ between ranks, or if a 16-bit copy differs from its rounded weights. Collective. */
 static void check_weights(Trainer *trainer)
 {
     pg_set_measuring(trainer->pg, false);
@@ -186,7 +180,7 @@ static void check_weights(Trainer *trainer)
     if (!trainer->options->ddp.codec->sends_nothing)
         replicas_check_equal(trainer->pg, &trainer->replica.model.parameters);
     const Parameter *stale = parameters_find_stale(&trainer->replica.model.parameters);
-    CHECK(stale == NULL, "the 16-bit copy of %s is not what its weights round to: call parameters_changed() after "
+    CHECK(stale == NULL, "the 16-bit copy of %s differs from its rounded weights: call parameters_changed() after "
           "every change of weights", stale->name);
     pg_set_measuring(trainer->pg, true);
 }

@@ -10,9 +10,8 @@
 #include "train/report/step_log.h"
 #include "train/report/trace.h"
 
-/* An evaluation after `step` steps. */
 typedef struct EvaluationPoint {
-    long step;
+    long step; /* number of steps done */
     Evaluation evaluation;
 } EvaluationPoint;
 
@@ -79,7 +78,7 @@ void not_finite_check_loss(float loss, const Batch *batch, double forward_second
  * reports it, and the job ends (status 1). Collective. */
 _Noreturn void not_finite_report_rank(Trainer *trainer, long step);
 
-/* ---- periodic.c: evaluation, checkpoints, the log: they do not change a bit, or count as communication ---- */
+/* ---- periodic.c: evaluation, checkpoints, the log. They change no bit, and do not count as communication. ---- */
 
 /* True after every `every` steps; never if every <= 0. step counts from 0. */
 bool is_due(long step, long every);
@@ -100,8 +99,7 @@ bool periodic_end(Trainer *trainer);
 double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
 double report_peak_rss_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-/* Rank 0 prints the settings of the run. */
-void report_start(const Trainer *trainer);
+void report_start(const Trainer *trainer); /* rank 0 prints the settings of the run */
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(const Trainer *trainer);
 

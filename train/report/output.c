@@ -193,7 +193,7 @@ static void print_speed(const cJSON *summary)
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(summary, "step_ms");
     printf("  step        %.2f ms (median), %.2f ms (95 %%), %.2f ms (first); %.0f warm-up steps left out\n",
            number(step, "p50"), number(step, "p95"), number(step, "first"), number(summary, "warmup_steps_excluded"));
-    printf("  of it       forward %.2f, backward %.2f, optimizer %.2f, data %.2f ms\n", number(summary, "forward_ms"),
+    printf("  parts       forward %.2f, backward %.2f, optimizer %.2f, data %.2f ms\n", number(summary, "forward_ms"),
            number(summary, "backward_ms"), number(summary, "optimizer_ms"), number(summary, "data_ms"));
     printf("  speed       %.0f samples/s", number(summary, "samples_per_s"));
     if (!isnan(number(summary, "tokens_per_s")))

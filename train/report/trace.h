@@ -22,7 +22,7 @@ void trace_start(ProcessGroup *pg);
  * call) and, if a step has waited for it, waited_from and waited (the duration). An arrow leads to it from the
  * gradient-ready event that launched it. "memory" has the rank's memory use in bytes, by the summary's names
  * (report.c). The first event has error_us, the largest error of the ranks' clocks. Call pg_set_measuring(pg, false)
- * before. */
+ * before. Faults if the file cannot be written. */
 void trace_write(ProcessGroup *pg, const char *path);
 
 /* Samples this rank's memory use when an operation needs parameters, when a gradient needs memory or is ready, and
