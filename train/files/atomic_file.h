@@ -28,6 +28,9 @@ typedef struct AtomicFile {
     int unfinished;                /* new files beside it that killed processes may have left */
 } AtomicFile;
 
+/* The reaction of a caller to a file that cannot be written: save the contents elsewhere, print a note, or nothing. */
+typedef enum OnFailure { RESCUE, ADVISE, BE_QUIET } OnFailure;
+
 /* die()s and names `flag` ("save") if path cannot be written. Call it before the training, on every rank or on one.
  * Leaves no file. Prints a note about unfinished files that another host may be writing. */
 void atomic_check_writable(const char *flag, const char *path);

@@ -14,6 +14,7 @@
 
 #include "data/sampler.h"
 #include "optim/optimizer.h"
+#include "train/files/atomic_file.h"
 
 /* One setting of a run. Runs are compared by the words of their settings. */
 typedef struct CheckpointSetting {
@@ -51,16 +52,10 @@ typedef struct CheckpointState {
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The reaction if the file of a checkpoint cannot be written. */
-typedef enum OnFailure {
-    RESCUE,   /* write to another directory, and then fault: [note: saved-elsewhere] */
-    ADVISE,   /* print a note */
-    BE_QUIET
-} OnFailure;
-
 /* Writes the optimizer's parameters and state; the old file stays until the new one is complete. Call it on rank 0
  * alone; but if the state is sharded (Partition), on all ranks, with path NULL on all but rank 0. All weights must be
- * whole there. Faults if a number is infinite or NaN. Returns false, on the rank that writes, if this failed. */
+ * whole there. Faults if a number is infinite or NaN. Returns false, on the rank that writes, if this failed. RESCUE
+ * writes to another directory, and then faults: [note: saved-elsewhere]. */
 bool checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state, OnFailure on_failure);
 
 /* Reads the optimizer's parameters and state; call it on every rank. *state must have this run's model and settings;

@@ -12,7 +12,7 @@
 #include "optim/optimizer.h"
 #include "ddp/power_sgd.h"
 #include "train/cli/options.h"
-#include "train/files/checkpoint.h"
+#include "train/files/atomic_file.h"
 
 typedef struct Replica {
     const Options *options; /* not owned */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "train/files/checkpoint.h"
 #include "train/loop/replica.h"
 
 /* Adds the run's settings in words, which --resume compares. */
