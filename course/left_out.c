@@ -1,5 +1,5 @@
 /* left_out.c: takes the place of parts of the whole project that stage 1 can do without: checkpoints, generated text,
- * traces, the step log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is told
+ * traces, the step log, the flight recorder, signals that stop a run, three algorithms (who asks for one of these is announced
  * so), gradients and operands in 16 bits, files that appear whole or not at all, and what --data says of a file that is
  * neither images nor text. */
 #include <stdio.h>
@@ -16,7 +16,6 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/replica.h"
 #include "train/report/step_log.h"
-#include "train/report/memory.h"
 #include "train/report/trace.h"
 
 static void refuse(const char *flag)
@@ -31,17 +30,11 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
     return 0;
 }
 
-void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
+bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                  OnFailure on_failure)
 {
-    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step;
-    refuse("--save");
-}
-
-bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
-                      bool quiet)
-{
-    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step, (void)quiet;
-    refuse("--save-best");
+    (void)replica, (void)path, (void)pg, (void)sampler, (void)next_step, (void)on_failure;
+    refuse("--save and --save-best");
     return false;
 }
 
@@ -184,7 +177,7 @@ int stop_is_due(long step)
     return 0;
 }
 
-void stop_no_more(void)
+void stop_restore_signals(void)
 {
 }
 
@@ -192,7 +185,7 @@ void stop_answer(void)
 {
 }
 
-void launcher_tell(const char *words)
+void launcher_send(const char *words)
 {
     (void)words;
 }

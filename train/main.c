@@ -8,11 +8,10 @@
 #include "train/gpu.h"
 #include "train/guard/guard.h"
 #include "train/report/trace.h"
-#include "train/loop/report.h"
 #include "train/loop/trainer.h"
 
-/* If stdin, stdout or stderr is closed, the next file that is opened would get its number, and output would go into
- * that file. So /dev/null takes the number, read-only: printing then fails, and report_check_stdout() reports it. */
+/* If stdin, stdout or stderr is closed, the next file would get its descriptor, and output would go into that file. So
+ * this opens /dev/null in its place, read-only: printing then fails, and report_check_stdout() reports it. */
 static void fill_standard_streams(void)
 {
     int descriptor;

@@ -13,7 +13,7 @@
 
 /* ---- time ---- */
 
-#define LONGEST_SLEEP 1e9 /* 30 years; larger values may not fit into time_t */
+#define MAX_SLEEP 1e9 /* 30 years; larger values may not fit into time_t */
 
 double now_seconds(void)
 {
@@ -26,8 +26,8 @@ void sleep_seconds(double seconds)
 {
     if (!(seconds > 0))
         return;
-    if (seconds > LONGEST_SLEEP)
-        seconds = LONGEST_SLEEP;
+    if (seconds > MAX_SLEEP)
+        seconds = MAX_SLEEP;
     struct timespec left;
     left.tv_sec = (time_t)seconds;
     left.tv_nsec = (long)((seconds - (double)left.tv_sec) * 1e9);
@@ -35,41 +35,41 @@ void sleep_seconds(double seconds)
         ; /* a signal interrupted the sleep: sleep for the rest */
 }
 
-/* ---- own work ---- */
+/* ---- local work ---- */
 
-static pthread_mutex_t own_work_lock = PTHREAD_MUTEX_INITIALIZER; /* guards all below */
-static int own_work_depth;
-static const char *own_verb, *own_object; /* if depth > 0 */
-static double own_work_since, own_work_before; /* start of the one under way; seconds of all before it */
+static pthread_mutex_t local_work_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static int local_work_depth;
+static const char *work_verb, *work_object; /* valid if depth > 0 */
+static double local_work_since, local_work_before; /* start of the current work; seconds of all earlier work */
 
-void own_work_begin(const char *verb, const char *object)
+void local_work_begin(const char *verb, const char *object)
 {
-    pthread_mutex_lock(&own_work_lock);
-    if (own_work_depth++ == 0) {
-        own_verb = verb;
-        own_object = object;
-        own_work_since = now_seconds();
+    pthread_mutex_lock(&local_work_lock);
+    if (local_work_depth++ == 0) {
+        work_verb = verb;
+        work_object = object;
+        local_work_since = now_seconds();
     }
-    pthread_mutex_unlock(&own_work_lock);
+    pthread_mutex_unlock(&local_work_lock);
 }
 
-void own_work_end(void)
+void local_work_end(void)
 {
-    pthread_mutex_lock(&own_work_lock);
-    CHECK(own_work_depth > 0, "own_work_end() without own_work_begin()");
-    if (--own_work_depth == 0)
-        own_work_before += now_seconds() - own_work_since;
-    pthread_mutex_unlock(&own_work_lock);
+    pthread_mutex_lock(&local_work_lock);
+    CHECK(local_work_depth > 0, "local_work_end() without local_work_begin()");
+    if (--local_work_depth == 0)
+        local_work_before += now_seconds() - local_work_since;
+    pthread_mutex_unlock(&local_work_lock);
 }
 
-double own_work_seconds(char *what, size_t size, double *since)
+double local_work_seconds(char *what, size_t size, double *since)
 {
-    pthread_mutex_lock(&own_work_lock);
-    const bool working = own_work_depth > 0;
-    snprintf(what, size, "%s%s%s", working ? own_verb : "", working ? " " : "", working ? own_object : "");
-    *since = own_work_since;
-    const double seconds = own_work_before + (working ? now_seconds() - own_work_since : 0);
-    pthread_mutex_unlock(&own_work_lock);
+    pthread_mutex_lock(&local_work_lock);
+    const bool working = local_work_depth > 0;
+    snprintf(what, size, "%s%s%s", working ? work_verb : "", working ? " " : "", working ? work_object : "");
+    *since = local_work_since;
+    const double seconds = local_work_before + (working ? now_seconds() - local_work_since : 0);
+    pthread_mutex_unlock(&local_work_lock);
     return seconds;
 }
 

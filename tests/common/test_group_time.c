@@ -40,15 +40,15 @@ static void test_barrier_waits_for_the_last_rank(void **state)
 
 /* Rank 0 does work of its own for longer than the time-out, in two parts, of which the others hear in many. The
  * watchdog would end the test if it counted this time. */
-static void test_own_work_is_no_time_out(void **state)
+static void test_local_work_is_no_time_out(void **state)
 {
     pg_set_options(pg, &(ProcessGroupOptions){.timeout = 1});
     for (int part = 0; part < 2 && pg_rank(pg) == 0; part++) {
-        own_work_begin("sleeps", "for the others");
-        own_work_begin("is", "nested");
-        own_work_end();
+        local_work_begin("sleeps", "for the others");
+        local_work_begin("is", "nested");
+        local_work_end();
         sleep_seconds(1.2);
-        own_work_end();
+        local_work_end();
     }
     pg_barrier(pg);
     pg_set_options(pg, &(ProcessGroupOptions){.timeout = tests_timeout()});
@@ -132,7 +132,7 @@ int main(int argc, char **argv)
     job_set_program("test_group_time");
     pg = tests_start_group(&argc, &argv, &(ProcessGroupOptions){.timeout = tests_timeout()});
     int failures = run_cases("group time", cmocka_unit_test(test_barrier_waits_for_the_last_rank),
-                             cmocka_unit_test(test_own_work_is_no_time_out), cmocka_unit_test(test_counters),
+                             cmocka_unit_test(test_local_work_is_no_time_out), cmocka_unit_test(test_counters),
                              cmocka_unit_test(test_emulated_link));
     job_close(pg);
     return failures != 0;

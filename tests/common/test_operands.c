@@ -172,7 +172,7 @@ static void test_copies_are_made_anew(void **state)
     const float expected = expected_loss(&source);
     Sampler sampler;
     sampler_create(&sampler, 8, 1, 4, 0, false, false);
-    replica_save(&source.replica, path, NULL, &sampler, 1);
+    replica_save(&source.replica, path, NULL, &sampler, 1, RESCUE);
     for (int way = 0; way < 2; way++) {
         run_create(&run, DTYPE_BF16, OPTIMIZER_ADAMW, 6);
         assert_true(micro_batch(&run) != expected);

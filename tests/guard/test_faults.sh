@@ -87,7 +87,7 @@ waits() {
         'rank 1, step 2: has been waiting' 'rank 2, step 2: has not reached collective number 4; its last one'
     plant_late device 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 4 \(bucket 0, 1000 x float32\)' \
         'rank 1, step 2: has been waiting' \
-        'rank 2, step 2: has not reached collective number 4: its device has not finished, in [0-9.]+ s, what all_reduce number 4'
+        'rank 2, step 2: has not reached collective number 4: in [0-9.]+ s its device has not computed the data of all_reduce number 4'
     ! grep -Eq 'rank 2, step 2: has been waiting' "$scratch/err" || fail "device: rank 2, which is late itself, blames the others"
     plant_late backward 'rank 0, step 2: has been waiting for [0-9.]+ s in all_reduce number 5 \(fc1.weight, 100 x float32\)' \
         'rank 1, step 2: has been waiting' \
@@ -111,7 +111,7 @@ waits() {
     # has another shape.)
     if [ -z "${MPIEXEC_FLAGS:-}" ]; then
         ranks=4
-        plant_late broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*it is not the one that is missing' \
+        plant_late broadcast 'rank 0, step 2: has done its part of broadcast number 4 \(weights, .*so it is not the missing rank' \
             'rank 1, step 2: has done its part' 'rank 2, step 2: has not reached collective number 4' \
             'rank 3, step 2: has been waiting for [0-9.]+ s in broadcast number 4'
         ranks=3

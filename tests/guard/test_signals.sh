@@ -184,7 +184,7 @@ signals() {
     fi
 }
 
-# ---- rank 0's own work: the others wait for it longer than the time-out, and this is no hang ----
+# ---- rank 0's local work: the others wait for it longer than the time-out, and this is no hang ----
 
 # slow FUNCTION SECONDS WORDS...: training in which this function takes so long. Every output is asked for.
 slow() {

@@ -72,7 +72,7 @@ train_to() {
 # are those of a run that nobody has stopped.
 goes_on() {
     local step
-    step=$(sed -n "s/.*note: stopped by signal $1 (.*) after step \([0-9]*\) of 100000000: go on with --resume ck$/\1/p" err)
+    step=$(sed -n "s/.*note: stopped by signal $1 (.*) after step \([0-9]*\) of 100000000: continue with --resume ck$/\1/p" err)
     if [ -z "$step" ]; then
         fail "$name: no line says after which step"
         return

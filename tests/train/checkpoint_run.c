@@ -66,7 +66,7 @@ void save(const char *path, const OptimizerOptions *options)
     Run run;
     run_create(&run, options);
     run_train(&run);
-    checkpoint_save(path, &run.optimizer, &run.state);
+    checkpoint_save(path, &run.optimizer, &run.state, RESCUE);
     run_free(&run);
 }
 

@@ -32,7 +32,7 @@ function(lockstep_program_tests number)
         set_property(TEST stage${number}_norm APPEND PROPERTY LABELS slow)
     endif()
     if(number EQUAL 4)
-        lockstep_script(stage4_on_the_way "stage4;mpi" 2 train/test_on_the_way.sh $<TARGET_FILE:train_stage4>
+        lockstep_script(stage4_periodic "stage4;mpi" 2 train/test_periodic.sh $<TARGET_FILE:train_stage4>
                         ${MPIEXEC_EXECUTABLE})
         lockstep_script(stage4_resume stage4 2 train/test_resume.sh $<TARGET_FILE:train_stage4> ${LOCKSTEP_MPIEXEC})
         if(TARGET train_stage1) # not where stage 4 is built alone

@@ -127,7 +127,7 @@ static void test_several_ranks(void **state)
 }
 
 /* A line is due, and the evaluation's 4 seconds do not count for its speed. On a terminal the result stays. */
-static void test_evaluated_on_the_way(void **state)
+static void test_evaluated_in_between(void **state)
 {
     Progress progress;
     now = 0;
@@ -199,7 +199,7 @@ static void print_summary(const char *json)
 #define HEAD_OF_SMALL "stage 1 (naive): mlp, 2000 parameters, 30 steps of 64 samples, 1 rank, cpu, fp32\n" \
                       "  loss        2.5000 -> 0.2500\n"
 #define REST_OF_SMALL "  step        4.00 ms (median), 5.00 ms (95 %), 9.00 ms (first); 0 warm-up steps left out\n" \
-                      "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n" \
+                      "  parts       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n" \
                       "  speed       16000 samples/s\n" \
                       "  memory      peak 50.0 MB per rank: weights 1.0, gradients 3.0, optimizer 4.0, " \
                       "activations 5.0, before the model 6.0\n" \
@@ -231,7 +231,7 @@ static void check_a_full_summary(const char *stage, const char *head, const char
              "  loss        2.5000 -> 0.2500; on unseen data 1.3863 nats, 2.0000 bits per byte, 50.00 %% right\n"
              "  skipped     2 of 30 steps, because gradients overflowed; loss scale is 1024 now\n"
              "  step        4.00 ms (median), 5.00 ms (95 %%), 9.00 ms (first); 3 warm-up steps left out\n"
-             "  of it       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
+             "  parts       forward 1.00, backward 1.50, optimizer 0.50, data 0.12 ms\n"
              "  speed       16000 samples/s, 512000 tokens/s\n"
              "  %s 6 per step, 2.500 MB in bf16, 2.00 ms in flight, 0.50 ms exposed "
              "(12.5 %% of the step): 75 %% hidden\n"
@@ -290,7 +290,7 @@ int main(void)
 {
     return run_cases("printed", cmocka_unit_test(test_a_line_for_every_twentieth), cmocka_unit_test(test_times_left),
                      cmocka_unit_test(test_on_a_terminal), cmocka_unit_test(test_several_ranks),
-                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_evaluated_on_the_way),
+                     cmocka_unit_test(test_waiting_adds_up), cmocka_unit_test(test_evaluated_in_between),
                      cmocka_unit_test(test_a_small_summary),
                      cmocka_unit_test(test_a_full_summary), cmocka_unit_test(test_text_in_any_language),
                      cmocka_unit_test(test_other_bytes_become_question_marks),

@@ -226,7 +226,7 @@ static void test_flags_that_do_not_go_together(void **state)
         {4, 5, "--loss-scale 1024", "--loss-scale: only --precision fp16 needs it"},
         {4, 5, "--powersgd-rank 2", "--powersgd-rank: needs --grad-dtype powersgd"},
         {4, 4, "--grad-dtype powersgd --precision fp16", "--grad-dtype: powersgd keeps a part of the gradients"},
-        {4, 4, "--grad-dtype powersgd --find-unused-parameters", "--grad-dtype: powersgd sends something for each"},
+        {4, 4, "--grad-dtype powersgd --find-unused-parameters", "--grad-dtype: powersgd sends a message for each"},
         {5, 5, "--grad-dtype powersgd", "--grad-dtype: powersgd needs all gradients of a matrix on each rank"},
         {4, 5, "--grad-dtype noop --verify exact", "--verify: with --grad-dtype noop each rank trains by itself"},
         {4, 5, "--grad-dtype noop --check-every 1", "--check-every: with --grad-dtype noop"},

@@ -50,7 +50,7 @@ if head -n 1 "$scratch/out" | grep -q oneDNN; then emulated='' operands_mb=0.001
 begins 'stage 4 (accumulation): mlp-toy, 740 parameters, 2 rank(s) over mpi, sums by ordered, cpu' \
     'data: random numbers, 1000 samples; steps 0 to 2 of 40 samples in 1 micro-batch(es) per rank' \
     'own data: samples 205, 77 on ranks 0 to 1; steps per epoch 11, 4; a rank without data '"\
-goes on with empty batches, sums are divided by the step's samples" \
+continues with empty batches; sums are divided by the step's samples" \
     "precision: operands of matrix products rounded to bfloat16$emulated, sums in float32" \
     'gradients: sent in bf16, added in float32 and in rank order by ordered'
 says '.flags.rank_samples == [205,77]' '.flags.join' '.flags.precision == "bf16"' '.flags.verify == "exact"' \

@@ -85,7 +85,7 @@ static void test_what_was_not_measured_is_nan(void **unused)
 static void expect_last_steps(long count)
 {
     Stats stats = stats_of(count, false);
-    double least = (double)(count - STATS_MOST_HELD + 1);
+    double least = (double)(count - STATS_MAX_KEPT + 1);
     if (least < 4)
         least = 4; /* 1, 2, 3 are warm-up */
     assert_int_equal(stats.count, count); /* exact in a run of any length */
@@ -101,7 +101,7 @@ static void expect_last_steps(long count)
 
 static void test_long_runs_keep_their_last_steps(void **unused)
 {
-    const long most = STATS_MOST_HELD;
+    const long most = STATS_MAX_KEPT;
     expect_last_steps(most);
     expect_last_steps(most + 1);
     expect_last_steps(most + 3);

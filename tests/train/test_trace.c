@@ -96,9 +96,9 @@ static void test_a_slow_disk_is_no_time_out(void **state)
         timeline_add(ROW_COMPUTE, i, i + 0.5, "event %d", i);
     pg_set_measuring(pg, false);
     char what[80];
-    double since, before = own_work_seconds(what, sizeof what, &since);
+    double since, before = local_work_seconds(what, sizeof what, &since);
     trace_write(pg, path);
-    const double marked = own_work_seconds(what, sizeof what, &since) - before;
+    const double marked = local_work_seconds(what, sizeof what, &since) - before;
     unlink(path); /* rank 0's; the others have none */
     const double slept = pg_world_size(pg) * EVENTS * 3 * SECONDS_PER_WRITE;
     if (pg_rank(pg) == 0 && marked < slept)

@@ -1,5 +1,5 @@
-/* options.c: reads the command line. Four steps, in the order of the functions: the words of argv become a text per
- * flag; defaults fill the gaps; texts become values; combinations of flags are checked (options_check.c). */
+/* options.c: reads the command line. The words of argv become a text per flag; defaults fill the gaps; texts become
+ * values; options_check.c checks combinations of flags. */
 #include "train/cli/options.h"
 
 #include <float.h>
@@ -16,9 +16,7 @@
 #include "train/cli/options_flags.h"
 #include "train/gpu.h"
 
-/* ---- words ---- */
-
-/* The flag that `word` names, up to a '='. die()s if there is none, with a guess at what was meant. */
+/* Returns the flag that `word` names, up to a '='. die()s if there is none, and suggests a similar flag. */
 static FlagId find_flag(const char *word)
 {
     if (strncmp(word, "--", 2) != 0)
@@ -37,8 +35,8 @@ static FlagId find_flag(const char *word)
     die("--%.*s: no such flag; --help lists all", (int)length, name);
 }
 
-/* The value of a flag that was typed as `word`: what is behind its '=', or else `next`, the word that follows (NULL:
- * none does). "" if the value is left out, which brackets allow: "[exact]". */
+/* Returns the value of a flag that was typed as `word`: the text behind its '=', or else `next`, the next word (NULL:
+ * there is none). "": an optional value, such as "[exact]", is missing. */
 static const char *value_of(const Flag *flag, const char *word, const char *next)
 {
     const bool optional = flag->argument != NULL && flag->argument[0] == '[';
@@ -81,11 +79,11 @@ static bool read_words(Options *options, int argc, char **argv, int stage)
     return true;
 }
 
-/* ---- the text of a flag as a number, or as one of its choices ---- */
+/* ---- values ---- */
 
 /* note: too-near-to-zero
- * 1e-400 would become 0, and 0 often means something else: --clip-grad-norm 0 never clips. Training uses float32, so
- * what float32 cannot hold with all its digits is refused for every flag. text: a number that strtod() has read. */
+ * 1e-400 would become 0, and 0 often has another meaning: --clip-grad-norm 0 never clips. Training uses float32, so
+ * numbers that float32 cannot hold with all its digits are rejected. text: a number that strtod() has read. */
 static void check_not_rounded_to_zero(const Flag *flag, const char *text, double number)
 {
     const bool typed_as_zero = strcspn(text, "123456789") >= strcspn(text, "eE,");
@@ -94,9 +92,8 @@ static void check_not_rounded_to_zero(const Flag *flag, const char *text, double
             flag->name, text, (double)FLT_MIN);
 }
 
-/* Reads at most `room` decimal numbers with commas between them. Returns how many there are; -1 if the text is
- * something else, or if a number is outside the flag's range. (strtod() would also skip spaces, and read "nan" and
- * "0x10".) */
+/* Reads at most `room` decimal numbers with commas between them. Returns their number; -1 if the text is invalid, or a
+ * number is outside the flag's range. (strtod() would also skip spaces, and read "nan" and "0x10".) */
 static int read_numbers(const Flag *flag, const char *text, bool whole, double *numbers, int room)
 {
     char *end = NULL;
@@ -115,8 +112,7 @@ static int read_numbers(const Flag *flag, const char *text, bool whole, double *
     return -1;
 }
 
-/* This function and the next ones die() if the text is not a value in the flag's range, and say what would be right.
- * 0 if the flag has no value. */
+/* This function and the next ones die() if the text is not a valid value of the flag. They return 0 if it has none. */
 static long whole_number(const Options *options, FlagId id)
 {
     const Flag *flag = &flags[id];
@@ -135,7 +131,7 @@ static double real_number(const Options *options, FlagId id)
     return number;
 }
 
-/* room: at most OPTIONS_MAX_RANKS. Returns how many numbers there are: 0 if the flag has no value. */
+/* room: at most OPTIONS_MAX_RANKS. Returns the number of numbers. */
 static int whole_number_list(const Options *options, FlagId id, int64_t *numbers, int room)
 {
     const Flag *flag = &flags[id];
@@ -161,9 +157,6 @@ static const Choice *choice(const Options *options, FlagId id)
     die("--%s: '%s' is unknown; the choices are: %s", flags[id].name, options->text[id], list);
 }
 
-/* ---- defaults, and all values ---- */
-
-/* Gives every flag that was not typed its default. Many depend on the model, some on the optimizer. */
 static void fill_defaults(Options *options)
 {
     for (int id = 0; id < FLAG_COUNT; id++)
@@ -173,7 +166,6 @@ static void fill_defaults(Options *options)
         options->text[FLAG_LOSS_SCALE] = LOSS_SCALE_FP16_ON_THE_WIRE;
     if (!options->given[FLAG_BACKEND])
         options->text[FLAG_BACKEND] = gpu_has_nccl() && !options->given[FLAG_SHARE_GPU] ? "nccl" : "mpi";
-
     const int model = choice(options, FLAG_MODEL)->value;
     const bool length_given = options->given[FLAG_STEPS] || options->given[FLAG_EPOCHS];
     for (int i = 0; i < MODEL_DEFAULT_COUNT; i++) {
@@ -186,7 +178,6 @@ static void fill_defaults(Options *options)
     }
 }
 
-/* The model's default shape, changed by the sizes that were typed. */
 static void fill_model(Options *options)
 {
     static const DatasetKind datasets[MODEL_COUNT] = {DATASET_IMAGES, DATASET_RANDOM, DATASET_TEXT, DATASET_TEXT};
@@ -199,7 +190,6 @@ static void fill_model(Options *options)
     options->recompute = options->given[FLAG_RECOMPUTE];
     options->model.skip_layer = (int)whole_number(options, FLAG_SKIP_LAYER);
     options->mask_tokens = (float)real_number(options, FLAG_MASK_TOKENS);
-
     if (options->given[FLAG_HIDDEN]) {
         int64_t hidden[2];
         if (whole_number_list(options, FLAG_HIDDEN, hidden, 2) < 2)
@@ -232,7 +222,6 @@ static void fill_training(Options *options)
     if (options->given[FLAG_JOIN])
         options->join = (JoinMode)choice(options, FLAG_JOIN)->value;
     options->same_seed = options->given[FLAG_SAME_INIT];
-
     options->lr = (float)real_number(options, FLAG_LR);
     options->lr_schedule = (LrSchedule)choice(options, FLAG_LR_SCHEDULE)->value;
     options->warmup_steps = whole_number(options, FLAG_WARMUP_STEPS);
@@ -335,7 +324,7 @@ bool options_parse(Options *options, int argc, char **argv, int stage)
     return true;
 }
 
-/* ---- values that become text again: for the summary and for checkpoints ---- */
+/* ---- values as text, for the summary and for checkpoints ---- */
 
 static bool is_list(const Flag *flag)
 {

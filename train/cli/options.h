@@ -9,11 +9,11 @@
 
 typedef enum VerifyMode { VERIFY_NONE, VERIFY_WHOLE_BATCH, VERIFY_EXACT } VerifyMode;
 typedef enum OnNan { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
-/* With --join, a rank that runs out of data goes on with empty batches. The step's sum of gradients is divided by: */
+/* --join: the divisor of the step's sum of gradients when a rank has run out of data. */
 typedef enum JoinMode {
-    JOIN_NONE,    /* no --join: an error if ranks would run out of data at different steps */
+    JOIN_NONE,    /* no --join: ranks may not run out of data at different steps */
     JOIN_ACTUAL,  /* the number of samples in this step */
-    JOIN_INITIAL, /* the full global batch, even if ranks have run out of data */
+    JOIN_INITIAL, /* the full global batch */
 } JoinMode;
 typedef enum BackendKind { BACKEND_MPI, BACKEND_NCCL } BackendKind;
 typedef enum LrSchedule { LR_CONSTANT, LR_COSINE } LrSchedule;
@@ -27,8 +27,8 @@ typedef struct Options {
     bool recompute;    /* activations of a block are computed again in backward */
     float dropout;     /* the probability that an activation is dropped in training */
     float mask_tokens; /* the probability that a target token is left out of the training loss */
-    const char *data; /* --data; NULL: the distribution's package. Typed texts point into argv */
-    bool binary_data; /* a text may be any file */
+    const char *data; /* NULL: the distribution's package. This text and those below may point into argv */
+    bool binary_data; /* --data need not be plain text */
 
     long steps;  /* to train; 0: train `epochs` epochs */
     long epochs; /* 0: train `steps` steps. Exactly one of the two is not 0 */
@@ -77,35 +77,34 @@ typedef struct Options {
     bool given[OPTIONS_MAX_FLAGS];       /* by FlagId: the flag was typed */
 } Options;
 
-/* What the flags come to in this job: by the build, by where its ranks are, and by what gradients are sent as. */
+/* Settings that depend on the flags, the build, the hosts of the ranks, and the codec of gradients. */
 typedef struct Resolved {
-    BackendKind backend;          /* carries the gradients */
+    BackendKind backend;          /* sends the gradients */
     AllReduceAlgorithm algorithm; /* adds them, over MPI; never ALLREDUCE_AUTO */
-    bool rank_order;              /* gradients are added in rank order (hierarchical: host by host), or have its bits */
+    bool rank_order;              /* the sums have the bits of adding in rank order (hierarchical: host by host) */
 } Resolved;
 
 /* Fills options from the command line; argv must outlive them. Each mistake ends the program with die() (status 2),
- * which names the flag and what would be right; if this stage lacks the flag, it names the stage that has it. For
- * --help, rank 0 prints every flag with its default, and the result is false: end the program with status 0 then. */
+ * which names the flag, and a remedy or the stage that has the flag. For --help, rank 0 prints every flag with its
+ * default, and the result is false: then end the program with status 0. */
 bool options_parse(Options *options, int argc, char **argv, int stage);
 
-/* algorithm: what --allreduce stands for on these ranks, pg_algorithm(). */
+/* algorithm: pg_algorithm(). */
 Resolved options_resolve(const Options *options, AllReduceAlgorithm algorithm, int world_size);
 
-/* The checks that need the number of ranks: die()s if the global batch has fewer samples than ranks x micro-batches, if
- * --rank-samples does not fit the ranks, or if --verify does not fit how gradients are sent and added. */
+/* die()s if the global batch has fewer samples than ranks x micro-batches, if --rank-samples does not fit the ranks, or
+ * if --verify cannot repeat how gradients are sent and added. */
 void options_check_world(const Options *options, const Resolved *resolved, int world_size);
 
-/* die()s, and shows both sides, if ranks were started with different programs or flags: all flags must be typed alike,
- * except for those that --help marks "(per rank)". Collective. */
+/* die()s, and shows both sides, if ranks have different programs or flags (except those "(per rank)"). Collective. */
 void options_check_agreement(const Options *options, ProcessGroup *pg, int stage);
 
-/* All flags but --help, by their names with _ for -: a number, a list of numbers, or a word, as typed or by default; true
- * if the flag was given without a value. false or null: it was not given, or this stage lacks it. Owned by the caller. */
+/* All flags but --help, by their names with _ for -: a number, a list of numbers, or a word; true: given without a
+ * value; false or null: not given, or not in this stage. Owned by the caller. */
 struct cJSON *options_to_json(const Options *options, int stage);
 
-/* The flags on which the bits of a resumed run depend, one by one: writes number `i`, counted from 0, as words ("--seed
- * 42", "no --join"), and returns its name without dashes; NULL: there are no more. A long list becomes a fingerprint. */
+/* Lists the flags on which the bits of a resumed run depend: writes number `i`, from 0, as words ("--seed 42", "no
+ * --join"), and returns its name without dashes; NULL: there are no more. A long list becomes a fingerprint. */
 const char *options_setting(const Options *options, int i, char *words, size_t size);
 
 /* After device_init(): die()s if two ranks compute on one GPU, unless --share-gpu allows it. Collective. */

@@ -1,6 +1,4 @@
-/* options_check.c: finds mistakes that no single flag shows: flags that contradict each other, or do not fit the files
- * or the ranks, and ranks that were started differently. All are found before training starts, so that a typing error
- * costs no hour of training. */
+/* options_check.c: rejects flags that contradict each other or do not fit files and ranks, and ranks that differ. */
 #include "train/cli/options_flags.h"
 
 #include <errno.h>
@@ -19,9 +17,8 @@
 
 /* ---- flags that contradict each other ---- */
 
-#define LOWEST_WIRE_GBPS 1e-6 /* with less, sending the GPT's gradients would take days */
+#define MIN_WIRE_GBPS 1e-6 /* with less, sending the GPT's gradients would take days */
 
-/* Each kind of model has its own flags for sizes. */
 static void check_model(const Options *options)
 {
     static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
@@ -49,7 +46,7 @@ static void check_model(const Options *options)
         die("--data: model %s trains on random numbers; --model mlp, gpt and gpt2 read files", model);
 }
 
-/* Without the layer, the output of the layer before it is the input of the one behind it. */
+/* The input of the skipped layer becomes the input of the next one. */
 static void check_skipped_layer(const Options *options)
 {
     const int layer = options->model.skip_layer;
@@ -73,8 +70,8 @@ static void check_training(const Options *options, int stage)
         die("--drop-last: not together with --join: it stops all ranks where the first one runs out of data; give "
             "one of them");
     if (options->mask_tokens > 0 && options->join == JOIN_INITIAL)
-        die("--mask-tokens: not together with --join initial, which divides by the full batch: nobody knows how many "
-            "tokens of it would be masked; --join divides by the step's own");
+        die("--mask-tokens: not together with --join initial, which divides by the full batch: its number of masked "
+            "tokens is unknown; --join divides by the step's own");
     if (options->given[FLAG_MOMENTUM] && options->optimizer.kind != OPTIMIZER_SGD)
         die("--momentum: only --optimizer sgd has it");
     if (options->precision != DTYPE_F32 && stage < 4)
@@ -99,7 +96,7 @@ static void check_device(const Options *options)
     if (options->ddp.codec->on_cpu_only && cuda)
         die("--grad-dtype: train_cuda has no kernel for %s; it has fp32, bf16 and fp16", options->ddp.codec->name);
     if (options->recompute && cuda)
-        die("--recompute: not in train_cuda, where it was never tried; train has it");
+        die("--recompute: train_cuda does not support it; train does");
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)
@@ -133,7 +130,7 @@ static void check_power_sgd(const Options *options, int stage)
         die("--grad-dtype: powersgd keeps a part of the gradients for the next step, where --precision fp16 may have "
             "another loss scale; give bf16 or fp32");
     if (options->ddp.find_unused_parameters)
-        die("--grad-dtype: powersgd sends something for each parameter, also for those that nobody used; with --%s "
+        die("--grad-dtype: powersgd sends a message for each parameter, also for unused ones; with --%s "
             "give bf16 or int8", options->ddp.static_graph ? "static-graph" : "find-unused-parameters");
     if (options->verify == VERIFY_EXACT && options->group.algorithm == ALLREDUCE_HIERARCHICAL)
         die("--verify: exact adds powersgd's factors rank by rank; give --allreduce ordered");
@@ -168,9 +165,9 @@ void options_check_flags(const Options *options, int stage)
     check_skipped_layer(options);
     check_training(options, stage);
     check_device(options);
-    if (options->given[FLAG_WIRE] && options->group.wire_gbps < LOWEST_WIRE_GBPS)
+    if (options->given[FLAG_WIRE] && options->group.wire_gbps < MIN_WIRE_GBPS)
         die("--wire: the bandwidth must be at least %g gigabit per second, which is 1 kbit/s (the latency may be 0)",
-            LOWEST_WIRE_GBPS);
+            MIN_WIRE_GBPS);
     if (options->given[FLAG_SAVE_EVERY] && options->save == NULL)
         die("--save-every: needs --save FILE, the file to write");
     if (options->save_best != NULL && options->eval_every == 0)
@@ -184,7 +181,7 @@ void options_check_flags(const Options *options, int stage)
 static const FlagId outputs[] = {FLAG_SAVE, FLAG_SAVE_BEST, FLAG_LOG, FLAG_TRACE, FLAG_JSON, FLAG_FLIGHT_RECORDER};
 enum { OUTPUTS = sizeof outputs / sizeof *outputs };
 
-/* --save may replace the file of --resume, which has been read by then, unless --verify reads it again. */
+/* --save may replace the file of --resume, unless --verify reads it again at the end. */
 static void check_resume(const Options *options)
 {
     struct stat status;
@@ -197,10 +194,10 @@ static void check_resume(const Options *options)
         if (path == NULL || !atomic_same_file(path, options->resume))
             continue;
         if (outputs[i] != FLAG_SAVE)
-            die("--%s: %s is the file of --resume, and would replace the checkpoint; name another one",
+            die("--%s: %s is the file of --resume, and would replace the checkpoint; name another file",
                 flags[outputs[i]].name, path);
         if (options->verify != VERIFY_NONE)
-            die("--save: %s is the file of --resume, which --verify reads again at the end; save to another one", path);
+            die("--save: %s is the file of --resume, which --verify reads again; save to another file", path);
     }
 }
 
@@ -213,12 +210,11 @@ static void check_not_data(const Options *options, FlagId output)
         same = dataset_image_path(path, options->data, i / IMAGE_NAMES, i % IMAGE_NAMES) &&
                atomic_same_file(options->text[output], path);
     if (same)
-        die("--%s: %s is a file of --data, and would replace it; name another one", flags[output].name,
+        die("--%s: %s is a file of --data, and would replace it; name another file", flags[output].name,
             options->text[output]);
 }
 
-/* Every rank checks, although only rank 0 writes: on one host, or with a shared file system, all see the same files.
- * Paths are compared by where they lead, because a file has many names: s, ./s, and links to it. */
+/* Every rank checks, although only rank 0 writes. Compares the targets of paths: a file has many names. */
 void options_check_files(const Options *options)
 {
     for (int i = 0; i < OUTPUTS; i++) {
@@ -236,8 +232,6 @@ void options_check_files(const Options *options)
         check_resume(options);
 }
 
-/* ---- the number of ranks ---- */
-
 static void check_rank_samples(const Options *options, int world_size)
 {
     int64_t all = 0;
@@ -254,12 +248,31 @@ static void check_rank_samples(const Options *options, int world_size)
             (long long)(options->batch_size / world_size + 1) * world_size);
 }
 
+static void check_verify(const Options *options, const Resolved *resolved, int world_size)
+{
+    const bool norm = options->model.norm != NORM_NONE && world_size > 1, exact = options->verify == VERIFY_EXACT;
+    if (norm && options->ddp.codec->rounds)
+        die("--verify: not with --norm and --grad-dtype together: rounding needs the ranks' shares one after the "
+            "other, and --norm all of them at once");
+    if (!exact && options->ddp.codec->rounds)
+        die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
+    if (norm && options->model.norm == NORM_BATCH)
+        die("--verify: with --norm batch each rank normalizes over its own samples, so the weights depend on the "
+            "number of ranks, and there is nothing to compare; --norm sync-batch does not");
+    if (exact && norm)
+        die("--verify: exact computes one rank's share after the other, but --norm sync-batch needs those of all at "
+            "once; give --verify without it");
+    if (exact && !resolved->rank_order)
+        die("--verify: exact needs --allreduce ordered, shm, root or hierarchical on %d ranks%s: this one adds in "
+            "another order", world_size, resolved->backend == BACKEND_NCCL ? ", with --backend mpi" : "");
+}
+
 void options_check_world(const Options *options, const Resolved *resolved, int world_size)
 {
-    int64_t least = (int64_t)world_size * options->accumulate;
-    if (options->batch_size < least)
+    int64_t minimum = (int64_t)world_size * options->accumulate;
+    if (options->batch_size < minimum)
         die("--batch-size: %lld samples are too few for %d ranks with --accumulate %d; give at least %lld",
-            (long long)options->batch_size, world_size, options->accumulate, (long long)least);
+            (long long)options->batch_size, world_size, options->accumulate, (long long)minimum);
     if (options->rank_samples_count > 0)
         check_rank_samples(options, world_size);
     if (options->sharding.shard_ranks > 0 && world_size % options->sharding.shard_ranks != 0)
@@ -267,30 +280,17 @@ void options_check_world(const Options *options, const Resolved *resolved, int w
     if (options->group.ranks_per_host > 0 && world_size % options->group.ranks_per_host != 0)
         die("--ranks-per-host: %d ranks are not a whole number of hosts with %d", world_size,
             options->group.ranks_per_host);
-    if (options->verify != VERIFY_NONE && options->model.norm != NORM_NONE && world_size > 1 && options->ddp.codec->rounds)
-        die("--verify: not with --norm and --grad-dtype together: rounding needs the ranks' shares one after the other, and "
-            "--norm all of them at once");
-    if (options->verify == VERIFY_WHOLE_BATCH && options->ddp.codec->rounds)
-        die("--verify: whole batches send nothing, so they lack --grad-dtype's rounding; compare with --verify exact");
-    if (options->verify != VERIFY_NONE && options->model.norm == NORM_BATCH && world_size > 1)
-        die("--verify: with --norm batch each rank normalizes over its own samples, so the weights depend on the number "
-            "of ranks, and there is nothing to compare; --norm sync-batch does not");
-    if (options->verify == VERIFY_EXACT && options->model.norm != NORM_NONE && world_size > 1)
-        die("--verify: exact computes one rank's share after the other, but --norm sync-batch needs those of all at once; "
-            "give --verify without it");
-    if (options->verify == VERIFY_EXACT && !resolved->rank_order)
-        die("--verify: exact needs --allreduce ordered, shm, root or hierarchical on %d ranks%s: this one adds in another order",
-            world_size, resolved->backend == BACKEND_NCCL ? ", with --backend mpi" : "");
+    if (options->verify != VERIFY_NONE)
+        check_verify(options, resolved, world_size);
 }
 
-/* ---- what must be equal on all ranks, or different on each ---- */
+/* ---- comparisons of ranks ---- */
 
 /* note: same-flags
- * With different bucket caps, for example, ranks would add gradients of different parameters.
- * Ranks compare the words that were typed, not their values. So no flag has to be listed here, and none is forgotten.
- * The words determine the model, too. If one rank was given a default and another was not, this is an error as well,
- * although it means the same: to know that, this function would need to know each flag's meaning. The program comes
- * last, with the default of --backend, which depends on how the program was built. */
+ * With different bucket caps, for example, ranks would add gradients of different parameters. Ranks compare the typed
+ * words, not their values. So no flag has to be listed here, and none is forgotten. It is also an error if only one
+ * rank was given a default: this function does not know the meaning of flags. The default of --backend depends on the
+ * program. */
 void options_check_agreement(const Options *options, ProcessGroup *pg, int stage)
 {
     char *text = NULL;
@@ -316,9 +316,8 @@ typedef struct RankDevice { /* sent as int32 words */
 } RankDevice;
 
 /* note: other-kernels
- * OpenBLAS chooses its kernels by the processor, and OPENBLAS_CORETYPE overrules it. Other kernels add in another
- * order. The ranks still train the same weights, because they add up their gradients. But rank 0 cannot repeat to the
- * bit what another rank computes (--verify exact). */
+ * OpenBLAS chooses its kernels by the processor, or by OPENBLAS_CORETYPE. Other kernels add in another order. The ranks
+ * still train the same weights, because they add up their gradients. But rank 0 cannot repeat all bits. */
 static void advise_of_other_kernels(const RankDevice *all, int world_size)
 {
     for (int rank = 1; rank < world_size; rank++) {
@@ -332,9 +331,8 @@ static void advise_of_other_kernels(const RankDevice *all, int world_size)
 }
 
 /* note: one-gpu-each
- * Ranks compare the UUIDs of their GPUs. The number of GPUs does not tell: a launcher may show each rank only one GPU,
- * its own or the same to all, and both are called GPU 0. Two ranks on one GPU train correctly over MPI (NCCL refuses
- * them), but each at half the speed, so this must be asked for. */
+ * Ranks compare the UUIDs of their GPUs, because a launcher may show each rank only one GPU, GPU 0, which may be the
+ * same for all. Two ranks on one GPU train correctly over MPI (NCCL refuses them), but each at half the speed. */
 void options_check_devices(const Options *options, ProcessGroup *pg)
 {
     const int world_size = pg_world_size(pg);

@@ -1,10 +1,12 @@
-/* options_flags.c: every flag and every default of the command line, as tables. */
+/* options_flags.c: every flag and every default of the command line, as tables; and --help, which prints them. */
 #include "train/cli/options_flags.h"
 
-#include <stddef.h>
+#include <stdio.h>
 
-/* All defaults that depend on the model. In a short run, warm-up is shortened: see warmup_steps() in replica.c.
- * "0" switches warm-up and clipping off, and evaluates all samples. */
+#include "base/check.h"
+#include "device/device.h"
+
+/* Defaults that depend on the model. "0" disables warm-up and clipping, and evaluates all samples. */
 const ModelDefault model_defaults[MODEL_DEFAULT_COUNT] = {
     /*                              mlp       mlp-toy     gpt       gpt2 */
     {FLAG_STEPS, NULL,             {NULL,     NULL,       "2800",   "20"}},
@@ -44,15 +46,16 @@ static const Choice verify_modes[] = {{"", VERIFY_WHOLE_BATCH}, {"exact", VERIFY
  *
  * note: per-rank
  * Ranks compare all flags except those marked per_rank (options_check.c): hosts may keep data and checkpoints in
- * different places, so ranks compare what the files hold. A new flag is compared unless its row says otherwise. */
+ * different places, so ranks compare the contents of these files. */
 const Flag flags[FLAG_COUNT] = {
-    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "what to train; sizes and defaults: see below",
+    [FLAG_MODEL] = {"model", NULL, models, "mlp", 0, 0, 1, NULL, "the model; sizes and defaults: see below",
                     .title = "Model and data"},
     [FLAG_HIDDEN] = {"hidden", "H1,H2", NULL, NULL, 1, 65536, 1, NULL, "mlp, mlp-toy: sizes of the hidden layers"},
     [FLAG_ACTIVATION] = {"activation", NULL, activations, "gelu", 0, 0, 1, NULL,
-                         "mlp, mlp-toy: between the layers; with relu, rounding may grow (notes/equality.md)"},
+                         "mlp, mlp-toy: between the layers; with relu, rounding errors may grow (notes/equality.md)"},
     [FLAG_NORM] = {"norm", NULL, norms, "none", 0, 0, 1, NULL,
-                   "mlp, mlp-toy: before each activation; batch: over a rank's own samples, sync-batch: over all ranks'",
+                   "mlp, mlp-toy: before each activation; batch: over a rank's own samples, sync-batch: over all "
+                   "ranks'",
                    .bits = true},
     [FLAG_LAYERS] = {"layers", "N", NULL, NULL, 1, GPT_MAX_LAYERS, 1, NULL, "gpt, gpt2: number of blocks"},
     [FLAG_HEADS] = {"heads", "N", NULL, NULL, 1, 256, 1, NULL, "gpt, gpt2: attention heads; must divide the width"},
@@ -85,7 +88,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_RANK_SAMPLES] = {"rank-samples", "N0,N1,...", NULL, NULL, 0, 1e12, 1, NULL,
                            "samples on each rank, as if each rank read files of its own", .bits = true},
     [FLAG_JOIN] = {"join", "[initial]", join_modes, NULL, 0, 0, 1, NULL,
-                   "a rank without data goes on with empty batches; initial: still divide by the full batch",
+                   "a rank without data continues with empty batches; initial: still divide by the full batch",
                    .bits = true},
     [FLAG_SEED] = {"seed", "S", NULL, "42", 0, 4294967295.0, 1, NULL, "seeds the weights and the shuffling",
                    .bits = true},
@@ -118,12 +121,12 @@ const Flag flags[FLAG_COUNT] = {
                         .title = "Ranks and communication"},
     [FLAG_THREADS] = {"threads", "N", NULL, "1", 1, 1024, 1, NULL, "BLAS threads of each rank", .bits = true},
     [FLAG_BACKEND] = {"backend", NULL, backends, NULL, 0, 0, 1, NULL,
-                      "the library that carries messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
+                      "the library that sends messages (default: mpi; train_cuda: nccl, with --share-gpu mpi)"},
     [FLAG_ALLREDUCE] = {"allreduce", NULL, algorithms, "auto", 0, 0, 1, NULL,
                         "auto: shm on one host, else mpi; shm, ordered, root: same bits in all stages; hierarchical: "
-                        "too, but each host's sums first"},
+                        "the same, but each host adds its own ranks first"},
     [FLAG_RANKS_PER_HOST] = {"ranks-per-host", "L", NULL, NULL, 1, 1e6, 1, NULL,
-                             "with --allreduce hierarchical: so many ranks count as a host (default: those that are on one)",
+                             "with --allreduce hierarchical: treat every L ranks as one host (default: the real hosts)",
                              .bits = true},
     [FLAG_WIRE] = {"wire", "GBPS,LATENCY_US", NULL, NULL, 0, 1e6, 1, NULL,
                    "emulate a slower network: gigabit per second, microseconds per message"},
@@ -141,13 +144,13 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_STATIC_GRAPH] = {"static-graph", NULL, NULL, NULL, 0, 0, 3, "search for unused parameters",
                            "the same, searched in step 1 only: all steps use the same parameters"},
     [FLAG_GRAD_DTYPE] = {"grad-dtype", NULL, gradient_codecs, "fp32", 0, 0, 4, "gradients in half precision",
-                         "what gradients are sent as; noop: they are not sent", .bits = true},
+                         "the type in which gradients are sent; noop: they are not sent", .bits = true},
     [FLAG_POWERSGD_RANK] = {"powersgd-rank", "R", NULL, "4", 1, 1024, 4, "gradients in half precision",
                             "with --grad-dtype powersgd: matrices are sent as two of R columns"},
     [FLAG_ZERO] = {"zero", NULL, zero_levels, "2", 0, 0, 5, "sharding",
-                   "ranks share the optimizer's state (1), also gradients (2), also weights (3)"},
+                   "ZeRO level: shard the optimizer's state (1), also gradients (2), also weights (3)"},
     [FLAG_SHARD_RANKS] = {"shard-ranks", "R", NULL, NULL, 1, 1e6, 5, "sharding",
-                          "groups of R ranks share, and each group holds a copy (default: all ranks share)", .bits = true},
+                          "shard within groups of R ranks, each with a copy (default: all ranks in one)", .bits = true},
 
     [FLAG_VERIFY] = {"verify", "[exact]", verify_modes, NULL, 0, 0, 1, NULL,
                      "compare with one process on whole batches; exact: every bit, on the ranks' shares",
@@ -161,14 +164,14 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_DEBUG_COLLECTIVES] = {"debug-collectives", NULL, NULL, NULL, 0, 0, 1, NULL,
                                 "before each collective, check that all ranks call the same one"},
     [FLAG_ON_NAN] = {"on-nan", NULL, on_nan, "stop", 0, 0, 1, NULL,
-                     "what to do when a loss or gradient is not finite (fp16 always skips); if most steps were skipped, "
-                     "the status is 1"},
+                     "if a loss or gradient is not finite: end the run, or skip the step (fp16 always skips); if most "
+                     "steps were skipped, the status is 1"},
     [FLAG_SAVE] = {"save", "FILE", NULL, NULL, 0, 0, 1, NULL, "write weights and optimizer state (safetensors)"},
-    [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also every N steps (0: only at the end)"},
+    [FLAG_SAVE_EVERY] = {"save-every", "N", NULL, "0", 0, 1e9, 1, NULL, "also save every N steps (0: only at the end)"},
     [FLAG_SAVE_BEST] = {"save-best", "FILE", NULL, NULL, 0, 0, 1, NULL,
                         "with --eval-every: keep the state with the lowest loss on held-out data"},
     [FLAG_RESUME] = {"resume", "FILE", NULL, NULL, 0, 0, 1, NULL,
-                     "go on from a file that --save wrote, at its place in the data", true},
+                     "continue from a file of --save, at its place in the data", true},
     [FLAG_GENERATE] = {"generate", "N", NULL, "0", 0, 1e6, 1, NULL, "gpt: print N bytes of text at the end"},
     [FLAG_LOG] = {"log", "FILE", NULL, NULL, 0, 0, 1, NULL,
                   "write a CSV row per step: loss, learning rate, norm, times; each row costs an all-reduce of one "
@@ -178,7 +181,7 @@ const Flag flags[FLAG_COUNT] = {
     [FLAG_JSON] = {"json", "FILE", NULL, NULL, 0, 0, 1, NULL, "write the summary of the run"},
     [FLAG_FLIGHT_RECORDER] = {"flight-recorder", "FILE", NULL, NULL, 0, 0, 1, NULL,
                               "if the run hangs, write each rank's latest 32 collectives"},
-    [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this"},
+    [FLAG_HELP] = {"help", NULL, NULL, NULL, 0, 0, 1, NULL, "print this help"},
 };
 
 static const char *const stage_directories[] = {"stage1_naive", "stage2_bucketed", "stage3_overlap",
@@ -192,4 +195,77 @@ const char *stage_directory(int stage)
 const char *stage_name(int stage)
 {
     return stage_directories[stage - 1] + sizeof "stage1_" - 1;
+}
+
+#define HELP_COLUMN 34 /* where a flag's explanation begins */
+
+static void print_flag(const Flag *flag)
+{
+    int width = printf("  --%s", flag->name);
+    if (flag->argument != NULL)
+        width += printf(" %s", flag->argument);
+    for (const Choice *one = flag->choices; flag->argument == NULL && one != NULL && one->name != NULL; one++)
+        width += printf("%c%s", one == flag->choices ? ' ' : '|', one->name);
+    printf("%*s %s", width < HELP_COLUMN ? HELP_COLUMN - width : 0, "", flag->help);
+    if (flag->default_value != NULL)
+        printf(" [%s]", flag->default_value);
+    if (flag->per_rank)
+        printf(" (per rank)");
+    putchar('\n');
+}
+
+static void print_model_defaults(void)
+{
+    printf("\nDefaults that depend on the model:\n  %-24s", "");
+    for (int model = 0; model < MODEL_COUNT; model++)
+        printf(" %-12s", flags[FLAG_MODEL].choices[model].name);
+    putchar('\n');
+    for (int i = 0; i < MODEL_DEFAULT_COUNT; i++) {
+        const ModelDefault *row = &model_defaults[i];
+        char title[32];
+        snprintf(title, sizeof title, "%s%s--%s", row->optimizer != NULL ? row->optimizer : "",
+                 row->optimizer != NULL ? ": " : "", flags[row->flag].name);
+        printf("  %-24s", title);
+        for (int model = 0; model < MODEL_COUNT; model++)
+            printf(" %-12s", row->by_model[model] != NULL ? row->by_model[model] : "-");
+        putchar('\n');
+    }
+}
+
+static void print_shapes(void)
+{
+    for (int model = 0; model < MODEL_COUNT; model++) {
+        const char *name = flags[FLAG_MODEL].choices[model].name;
+        ModelSpec spec;
+        CHECK(model_spec_by_name(name, &spec), "nn/ has no model named %s", name);
+        if (spec.kind == MODEL_MLP)
+            printf("  %-8s %d-%d-%d-%d, --hidden %d,%d\n", name, spec.mlp.inputs, spec.mlp.hidden1, spec.mlp.hidden2,
+                   spec.mlp.outputs, spec.mlp.hidden1, spec.mlp.hidden2);
+        else
+            printf("  %-8s --layers %d --heads %d --width %d --context %d, vocabulary %d\n", name, spec.gpt.layers,
+                   spec.gpt.heads, spec.gpt.width, spec.gpt.context, spec.gpt.vocabulary);
+    }
+}
+
+void options_print_help(int stage)
+{
+    const char *program = device_kind() == DEVICE_CUDA ? "train_cuda" : "train";
+    printf("%s: distributed data parallel training, stage %d (%s)\n\n", program, stage, stage_name(stage));
+    printf("usage: %s [FLAGS]                  one rank\n", program);
+    printf("       mpiexec -n 2 %s [FLAGS]     two ranks\n", program);
+    printf("\nDefaults are in brackets. --flag VALUE and --flag=VALUE mean the same. If a flag is repeated, the "
+           "last one counts.\n"
+           "All ranks need the same flags, typed alike; those marked (per rank) may differ.\n");
+    for (int id = 0; id < FLAG_COUNT; id++) {
+        if (flags[id].title != NULL)
+            printf("\n%s:\n", flags[id].title);
+        if (stage >= flags[id].stage)
+            print_flag(&flags[id]);
+    }
+    print_model_defaults();
+    printf("\nShapes:\n");
+    print_shapes();
+    printf("\nExit status: 0 done; 1 a failed check or a fault at run time; 2 wrong usage;\n"
+           "75 SIGTERM or SIGUSR1 has stopped the run after a step that all ranks agree on, and --save is written.\n");
+    fflush(stdout);
 }

@@ -1,4 +1,4 @@
-/* atomic_file.c: write to a new file beside the old one, flush it to the disk, rename it. */
+/* atomic_file.c: writes to a new file beside the old one, flushes it to the disk, and renames it. */
 #include "train/files/atomic_file.h"
 
 #include <ctype.h>
@@ -16,13 +16,13 @@
 #include "base/check.h"
 #include "base/clock.h"
 
-/* A new file's name: PLACE.lockstep-XXXXXX.tmp */
+/* The name of a new file: PLACE.lockstep-XXXXXX.tmp */
 #define MARK ".lockstep-"
 #define LETTERS "XXXXXX"
 #define SUFFIX ".tmp"
 
-/* place = the file's full name, without links. The file need not exist, but its directory must, and so must what a link
- * leads to. If not, returns false, and errno says why. */
+/* place = the file's full name, without links. Its directory, and a link's target, must exist: else false, and
+ * errno. */
 static bool resolve(const char *path, char place[PATH_MAX])
 {
     struct stat info;
@@ -45,7 +45,7 @@ bool atomic_same_file(const char *a, const char *b)
     return resolve(a, place_a) && resolve(b, place_b) && strcmp(place_a, place_b) == 0;
 }
 
-/* True if stdout or stderr of this process goes to this file. (Its name may be /dev/stdout.) */
+/* True if this process prints to this file. (Its name may be /dev/stdout.) */
 static bool is_own_output(const struct stat *info)
 {
     struct stat out, err;
@@ -53,15 +53,14 @@ static bool is_own_output(const struct stat *info)
            (fstat(STDERR_FILENO, &err) == 0 && err.st_dev == info->st_dev && err.st_ino == info->st_ino);
 }
 
-/* ---- new files that killed processes have left ---- */
+/* ---- unfinished files ---- */
 
 /* note: unfinished-files
- * The process that writes a new file holds a lock on it (flock). The system releases the lock when the process ends, in
- * any way. So a file that can be locked belongs to no living process. Process numbers would not tell: they are used
- * again, and another container counts its own. But between hosts, a network's file system may not show locks.
- * No two processes decide on one file: to remove it, one needs the lock, and keeps it until the file is gone. A writer
- * that does not get the lock, between creating its file and locking it, takes another name. And it holds the lock until
- * its file has the good name. */
+ * The process that writes a new file holds a lock on it (flock), which the system releases when the process ends, in
+ * any way. So a file that can be locked belongs to no living process. (Process numbers are reused, and each container
+ * counts its own.) But between hosts, a network file system may not show locks. To remove a file, a process needs its
+ * lock, and keeps the lock until the file is gone. A writer that cannot lock the file that it has just created takes
+ * another name. It keeps the lock until its file is renamed. */
 static bool locks_decide(int descriptor)
 {
     static const unsigned of_one_host[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC,
@@ -88,8 +87,8 @@ static bool is_temporary_name(const char *entry, const char *name)
     return strcmp(entry + letters, SUFFIX) == 0;
 }
 
-/* Removes a new file of this user if its process has ended. Returns false if that cannot be known. (An empty file is
- * not counted: another rank may be trying at this moment whether it can write.) */
+/* Removes a new file of this user if its process has ended. Returns false if that is unknown. (Ignores an empty file:
+ * another rank may just be checking whether it can write.) */
 static bool remove_if_dead(int directory, const char *name, bool locks_known)
 {
     struct stat info;
@@ -104,7 +103,7 @@ static bool remove_if_dead(int directory, const char *name, bool locks_known)
     return !is_dead || locks_known || info.st_size == 0;
 }
 
-/* Removes what killed processes have left beside the place. Returns how many more files may be of that kind. */
+/* Removes unfinished files beside the place. Returns the number of files that are perhaps unfinished. */
 static int remove_unfinished(const char *place)
 {
     char directory[PATH_MAX];
@@ -122,10 +121,9 @@ static int remove_unfinished(const char *place)
     return unknown;
 }
 
-/* ---- what can be replaced ---- */
+/* ---- files that must not be replaced ---- */
 
-/* Why no other file can be renamed to this place; NULL: nothing is known against it. (In an append-only directory, a
- * file can be created, but not renamed.) */
+/* Returns why no file can be renamed to this place; NULL: no reason is known. */
 static const char *find_obstacle(const char *place, bool exists)
 {
     char directory[PATH_MAX];
@@ -142,9 +140,9 @@ static const char *find_obstacle(const char *place, bool exists)
     return NULL;
 }
 
-/* Why the user probably does not want this file to be replaced; NULL: no reason. The owner is compared with that of a
- * new file, and not with this process's user, because a file system may give files to another user (NFS, for root).
- * Root may write to any file, so the mode is looked at, too. */
+/* Returns why the user probably wants to keep this file; NULL: no reason. Compares its owner with that of a new file,
+ * not with this process's user, because a file system may give files to another user (NFS, for root). Root may write to
+ * any file, so the mode counts, too. */
 static const char *find_protection(const char *place, const struct stat *old, const struct stat *new)
 {
     if (old->st_uid != new->st_uid)
@@ -156,7 +154,7 @@ static const char *find_protection(const char *place, const struct stat *old, co
 
 /* ---- creating ---- */
 
-/* Creates the new file, and locks it. Returns a descriptor; -1: failed, and errno says why. */
+/* Creates the new file, and locks it. Returns a descriptor; -1: failed, see errno. */
 static int create_locked(AtomicFile *file)
 {
     struct stat info;
@@ -177,11 +175,11 @@ static int create_locked(AtomicFile *file)
 }
 
 /* note: temporary-name
- * Creates a file beside the place, with a name that no other file has: PLACE.lockstep-XXXXXX.tmp. With a fixed name,
- * two runs that save to one file would write into the same temporary file, and a file or link of the user with that
- * name would be overwritten. It gets the permissions of the file that it will replace, or those of any new file,
- * because mkostemps() gives fewer. Returns NULL, or a text that says why this failed. */
-static const char *create_quickly(AtomicFile *file, const char *path)
+ * Creates a file beside the place, with a unique name. With a fixed name, two runs that save to one file would write
+ * into the same temporary file, and a file or link of the user with that name would be overwritten. The new file gets
+ * the permissions of the file that it will replace, or the usual ones, because mkostemps() gives fewer. Returns NULL,
+ * or an error. */
+static const char *try_create(AtomicFile *file, const char *path)
 {
     struct stat old, new;
     *file = (AtomicFile){.path = path};
@@ -212,12 +210,11 @@ static const char *create_quickly(AtomicFile *file, const char *path)
     return problem;
 }
 
-/* Here and below: the time of a slow disk is no hang. */
 static const char *create_temporary(AtomicFile *file, const char *path)
 {
-    own_work_begin("writes", path);
-    const char *problem = create_quickly(file, path);
-    own_work_end();
+    local_work_begin("writes", path);
+    const char *problem = try_create(file, path);
+    local_work_end();
     return problem;
 }
 
@@ -236,7 +233,7 @@ void atomic_check_writable(const char *flag, const char *path)
                flag, path, file.unfinished, path);
 }
 
-/* Keeps what failed and why (errno); the first failure counts. */
+/* Records the first failure, with its errno. */
 static void note_failure(AtomicFile *file, const char *call)
 {
     if (file->problem[0] == '\0')
@@ -259,27 +256,27 @@ void atomic_open(AtomicFile *file, const char *path)
 
 void atomic_write(AtomicFile *file, const void *bytes, size_t count)
 {
-    own_work_begin("writes", file->path);
+    local_work_begin("writes", file->path);
     if (file->problem[0] == '\0' && fwrite(bytes, 1, count, file->stream) != count)
         note_failure(file, "write");
-    own_work_end();
+    local_work_end();
 }
 
 bool atomic_try_commit(AtomicFile *file)
 {
-    own_work_begin("writes", file->path);
-    errno = EIO; /* if a caller's own fprintf() to the stream has failed earlier */
+    local_work_begin("writes", file->path);
+    errno = EIO; /* if an earlier fprintf() to the stream has failed */
     if (fflush(file->stream) != 0 || ferror(file->stream))
         note_failure(file, "write");
-    /* Without fsync a power failure after the rename could leave an empty file under the good name. */
+    /* Without fsync, a power failure after the rename could leave an empty file at path. */
     if (file->problem[0] == '\0' && fsync(fileno(file->stream)) != 0)
         note_failure(file, "fsync");
     if (file->problem[0] == '\0' && rename(file->temporary, file->place) != 0)
         note_failure(file, "rename");
     if (file->problem[0] != '\0')
         unlink(file->temporary);
-    fclose(file->stream); /* after the rename, because it gives up the lock; all is on the disk already */
-    own_work_end();
+    fclose(file->stream); /* after the rename, because it releases the lock */
+    local_work_end();
     return file->problem[0] == '\0';
 }
 

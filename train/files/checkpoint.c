@@ -1,4 +1,4 @@
-/* checkpoint.c: lists a checkpoint's tensors in one table, which is used for writing and for reading. */
+/* checkpoint.c: lists a checkpoint's tensors in one table, for writing and for reading. */
 #include "train/files/checkpoint.h"
 
 #include <float.h>
@@ -15,10 +15,10 @@
 
 _Static_assert(sizeof(long) == 8, "the optimizer's step counts are stored as int64");
 
-#define LARGEST_COUNT 1e12 /* more steps than any run takes, and more samples than any data set has */
-#define LARGEST_EPOCH 1e9
+#define MAX_COUNT 1e12 /* more steps than any run takes, and more samples than any data set has */
+#define MAX_EPOCH 1e9
 
-/* ---- the tensors of a checkpoint, in the order of the file ---- */
+/* ---- the tensors, in the order of the file ---- */
 
 typedef struct TensorTable {
     SafetensorsEntry *entries; /* owned; `memory` is not: device memory if float32, else host memory */
@@ -37,7 +37,7 @@ static void table_add(TensorTable *table, const char *prefix, const Parameter *p
     }
 }
 
-/* Adds one kind of optimizer state for all parameters. Skips what is NULL: `states`, or single entries of it. */
+/* Adds one kind of optimizer state for all parameters. states, or its entries, may be NULL. */
 static void table_add_states(TensorTable *table, const char *prefix, const ParameterList *parameters, float **states)
 {
     for (int i = 0; states != NULL && i < parameters->count; i++)
@@ -45,8 +45,7 @@ static void table_add_states(TensorTable *table, const char *prefix, const Param
             table_add(table, prefix, parameters->items[i], DTYPE_F32, states[i]);
 }
 
-/* state1, state2: whole. more: may be NULL. The 8-byte step counts come first, so that every tensor lies at a multiple of
- * its element's size. */
+/* state1, state2: whole. more: may be NULL. The 8-byte step counts come first, to keep every tensor aligned. */
 static TensorTable table_create(const Optimizer *optimizer, float **state1, float **state2, const ParameterList *more)
 {
     const ParameterList *parameters = optimizer->parameters;
@@ -64,7 +63,6 @@ static TensorTable table_create(const Optimizer *optimizer, float **state1, floa
     return table;
 }
 
-/* Host memory for the largest tensor of the table. */
 static void *table_buffer(const TensorTable *table)
 {
     int64_t largest = 0;
@@ -77,7 +75,7 @@ static void *table_buffer(const TensorTable *table)
 
 void checkpoint_add_setting(CheckpointState *state, const char *key, const char *format, ...)
 {
-    CHECK(state->setting_count < CHECKPOINT_MOST_SETTINGS, "no room for the setting \"%s\"", key);
+    CHECK(state->setting_count < CHECKPOINT_MAX_SETTINGS, "no room for the setting \"%s\"", key);
     CheckpointSetting *setting = &state->settings[state->setting_count++];
     setting->key = key;
     va_list arguments;
@@ -126,7 +124,7 @@ static void tensor_to_host(const SafetensorsEntry *entry, void *buffer)
 }
 
 /* note: finite-checkpoints
- * A run that has diverged must not replace a checkpoint from which training can go on. */
+ * A run that has diverged must not replace a good checkpoint. */
 static void check_finite(const char *path, const SafetensorsEntry *entry, const float *values)
 {
     for (int64_t i = 0; entry->dtype == DTYPE_F32 && i < entry->bytes / (int64_t)sizeof *values; i++)
@@ -134,7 +132,7 @@ static void check_finite(const char *path, const SafetensorsEntry *entry, const 
               "--clip-grad-norm may help", path, entry->name, (double)values[i]);
 }
 
-/* Returns false if the file cannot be written: file->problem says why. */
+/* Returns false, and sets file->problem, if the file cannot be written. */
 static bool try_write(AtomicFile *file, const char *path, const TensorTable *table, const CheckpointState *state)
 {
     void *buffer = table_buffer(table);
@@ -158,9 +156,9 @@ static bool try_write(AtomicFile *file, const char *path, const TensorTable *tab
 }
 
 /* note: saved-elsewhere
- * The checkpoint cannot be written where it belongs, and the training is done. So it goes to a new file in the first of
- * some directories that takes it. The run still ends with a fault, because what was asked for is not there. (mkstemp()
- * makes an empty file with a name of its own, which the checkpoint then replaces.) */
+ * The training is done, but the checkpoint cannot be written to its path. So it goes to a new file in the first of some
+ * directories that can be written. The run still ends with a fault, because the file of --save is missing. (mkstemp()
+ * makes an empty file with a unique name, which the checkpoint then replaces.) */
 static _Noreturn void save_elsewhere(const AtomicFile *failed, const TensorTable *table, const CheckpointState *state)
 {
     const char *const directories[] = {".", getenv("TMPDIR"), "/tmp"};
@@ -184,10 +182,7 @@ static _Noreturn void save_elsewhere(const AtomicFile *failed, const TensorTable
           failed->path, failed->problem);
 }
 
-enum OnFailure { RESCUE, TELL, BE_QUIET };
-
-/* Returns false if the file could not be written, and is not rescued. */
-static bool save(const char *path, Optimizer *optimizer, const CheckpointState *state, enum OnFailure on_failure)
+bool checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state, OnFailure on_failure)
 {
     bool written = true;
     optimizer_allocate_state(optimizer);
@@ -199,7 +194,7 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
         written = try_write(&file, path, &table, state);
         if (!written && on_failure == RESCUE)
             save_elsewhere(&file, &table, state);
-        if (!written && on_failure == TELL)
+        if (!written && on_failure == ADVISE)
             advise("%s: %s; the state after step %ld is not saved, and training goes on", path, file.problem,
                    state->step);
         free(table.entries);
@@ -207,16 +202,6 @@ static bool save(const char *path, Optimizer *optimizer, const CheckpointState *
     optimizer_free_gathered(optimizer, state1);
     optimizer_free_gathered(optimizer, state2);
     return written;
-}
-
-void checkpoint_save(const char *path, Optimizer *optimizer, const CheckpointState *state)
-{
-    save(path, optimizer, state, RESCUE);
-}
-
-bool checkpoint_try_save(const char *path, Optimizer *optimizer, const CheckpointState *state, bool quiet)
-{
-    return save(path, optimizer, state, quiet ? BE_QUIET : TELL);
 }
 
 /* ---- loading ---- */
@@ -235,34 +220,34 @@ static double metadata_number(const SafetensorsFile *file, const char *key, doub
     char *end = NULL;
     double value = strtod(text, &end);
     if (end == text || *end != '\0' || !(value >= low && value <= high))
-        die("%s: \"%s\" is \"%.100s\" in its __metadata__; a number from %g to %g is right", file->path, key, text,
+        die("%s: \"%s\" is \"%.100s\" in its __metadata__; it must be a number from %g to %g", file->path, key, text,
             low, high);
     return value;
 }
 
-/* A file of an older version has no place in the data, and does not say on which data its run was. */
+/* A file of an older version lacks these. */
 static void read_place(const SafetensorsFile *file, CheckpointState *state)
 {
     if (safetensors_metadata(file, "epoch") == NULL) {
         state->place.epoch = -1;
         return;
     }
-    state->place.epoch = (long)metadata_number(file, "epoch", 0, LARGEST_EPOCH);
-    state->place.samples = (int64_t)metadata_number(file, "epoch_samples", 0, LARGEST_COUNT);
+    state->place.epoch = (long)metadata_number(file, "epoch", 0, MAX_EPOCH);
+    state->place.samples = (int64_t)metadata_number(file, "epoch_samples", 0, MAX_COUNT);
     state->learning_rate = (float)metadata_number(file, "learning_rate", 0, (double)FLT_MAX);
 }
 
 static void metadata_to_state(const SafetensorsFile *file, CheckpointState *state)
 {
     state->loss_scale = (float)metadata_number(file, "loss_scale", (double)FLT_MIN, (double)FLT_MAX);
-    state->good_steps = (long)metadata_number(file, "good_steps", 0, LARGEST_COUNT);
-    state->step = (long)metadata_number(file, "step", 0, LARGEST_COUNT);
+    state->good_steps = (long)metadata_number(file, "good_steps", 0, MAX_COUNT);
+    state->step = (long)metadata_number(file, "step", 0, MAX_COUNT);
     state->best_loss = (double)INFINITY;
     if (safetensors_metadata(file, "best_loss") != NULL)
         state->best_loss = metadata_number(file, "best_loss", 0, DBL_MAX);
     state->best_loss_samples = -1;
     if (safetensors_metadata(file, "best_loss_samples") != NULL)
-        state->best_loss_samples = (long)metadata_number(file, "best_loss_samples", 0, LARGEST_COUNT);
+        state->best_loss_samples = (long)metadata_number(file, "best_loss_samples", 0, MAX_COUNT);
     read_place(file, state);
     for (int i = 0; i < state->setting_count; i++) {
         const char *words = safetensors_metadata(file, state->settings[i].key);
@@ -281,7 +266,7 @@ static void check_origin(const SafetensorsFile *file, const CheckpointState *sta
             file->path, model, state->model);
 }
 
-/* step: that of the checkpoint; no step count may be larger. */
+/* step: of the checkpoint; no step count may be larger. */
 static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry, void *buffer, long step)
 {
     safetensors_read(file, entry, buffer);
@@ -292,7 +277,7 @@ static void load_tensor(const SafetensorsFile *file, const SafetensorsEntry *ent
     long count;
     memcpy(&count, buffer, sizeof count);
     if (count < 0 || count > step)
-        die("%s: tensor \"%s\" is %ld; a number from 0 to %ld is right", file->path, entry->name, count, step);
+        die("%s: tensor \"%s\" is %ld; it must be a number from 0 to %ld", file->path, entry->name, count, step);
     memcpy(entry->memory, &count, sizeof count);
 }
 
@@ -344,6 +329,5 @@ void checkpoint_compare(const char *path, const CheckpointState *saved, const Ch
                    setting->effect);
     }
     if (!all_known)
-        advise("%s: an older version of this program has written it, and it does not say all of how its run was "
-               "started", path);
+        advise("%s: an older version of this program has written it, and it lacks some of its run's settings", path);
 }

@@ -1,4 +1,4 @@
-/* safetensors.c: reads and writes the safetensors format; checks everything that a header says. */
+/* safetensors.c: reads and writes the safetensors format; checks the whole header. */
 #include "train/files/safetensors.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors files are
 #define HEADER_LIMIT (16 << 20)       /* bytes; enough for 100000 tensors, and it fits into memory */
 #define METADATA "__metadata__"
 #define CHECKSUM "checksum"
-#define NO_CHECKSUM "0000000000000000" /* takes its place while it is computed */
+#define NO_CHECKSUM "0000000000000000" /* its value while it is computed */
 
 /* A tensor's entry in the header, without its offsets: {"dtype": "F32", "shape": [512, 784]}; owned by the caller. */
 static cJSON *describe(const SafetensorsEntry *entry)
@@ -27,8 +27,6 @@ static cJSON *describe(const SafetensorsEntry *entry)
         cJSON_AddItemToArray(shape, cJSON_CreateNumber((double)entry->shape[d]));
     return object;
 }
-
-/* ---- the checksum ---- */
 
 /* note: checksum
  * FNV-1a of the data and then of the header, with sixteen zeros in the place of the checksum. */
@@ -47,7 +45,7 @@ static uint64_t hash_of_data(const SafetensorsFile *file)
     return hash;
 }
 
-/* The checksum is found in the header by its digits, because another program may write spaces behind the key. */
+/* Finds the checksum in the header by its digits, because another program may write spaces behind the key. */
 static void check_sum(SafetensorsFile *file)
 {
     char actual[sizeof NO_CHECKSUM];
@@ -62,8 +60,6 @@ static void check_sum(SafetensorsFile *file)
             "weights on purpose must leave \"" CHECKSUM "\" and the optimizer's state out", file->path,
             stated, actual);
 }
-
-/* ---- reading ---- */
 
 /* Opens the file; returns the length of its header, which lies inside the file. */
 static size_t read_header_length(SafetensorsFile *file)
@@ -112,7 +108,7 @@ const char *safetensors_metadata(const SafetensorsFile *file, const char *key)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(metadata, key));
 }
 
-/* Compares texts, which the message also shows. (To cJSON_Compare(), infinity equals any number.) */
+/* Compares texts, because to cJSON_Compare() infinity equals any number. */
 static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entry, const cJSON *item)
 {
     char theirs[200], ours[200];
@@ -128,8 +124,8 @@ static void check_kind(const SafetensorsFile *file, const SafetensorsEntry *entr
         die("%s: tensor \"%s\" is %s, this run needs %s", file->path, entry->name, theirs, ours);
 }
 
-/* Returns the tensor's offset in bytes from the start of the data, which holds all of it. (A double is exact for every
- * number of bytes. A missing number becomes NaN, which fails every comparison.) */
+/* Returns the tensor's offset in bytes from the start of the data. (A double is exact for every number of bytes. A
+ * missing number becomes NaN, which fails every comparison.) */
 static int64_t find_tensor(const SafetensorsFile *file, const SafetensorsEntry *entry)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->header, entry->name);
@@ -187,8 +183,6 @@ void safetensors_read(const SafetensorsFile *file, const SafetensorsEntry *entry
         die("%s: tensor \"%s\" cannot be read: the file changed meanwhile, or the disk failed", file->path,
             entry->name);
 }
-
-/* ---- writing ---- */
 
 void safetensors_write_header(AtomicFile *file, const SafetensorsEntry *entries, int count, cJSON *metadata,
                               uint64_t data_hash)

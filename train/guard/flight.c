@@ -1,4 +1,4 @@
-/* flight.c: keeps this rank's latest collectives in each group, and appends them to a file when the job hangs. */
+/* flight.c: keeps this rank's latest collectives, and appends them to a file when the job hangs. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,23 +17,20 @@
 
 typedef struct Entry {
     Collective collective;
-    char carries[48];           /* a copy, without what JSON would have to escape */
+    char carries[48];           /* a copy, without characters that JSON must escape */
     double called, ready, done; /* now_seconds(); 0: not yet */
 } Entry;
 
-/* What this rank does in one group. */
 typedef struct Flight {
     const ProcessGroup *pg;
-    Entry entries[KEPT]; /* of collective number n, at [n % KEPT] */
-    long next;           /* the number after the latest one */
+    Entry entries[KEPT]; /* collective number n is at [n % KEPT] */
+    long next;           /* number of the next collective */
     struct Flight *more;
 } Flight;
 
 static const char *file_path;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards all flights; the watchdog's thread writes the file */
 static Flight *flights; /* owned; NULL: nothing is recorded */
-
-/* ---- observer functions ---- */
 
 static void called(void *self, const Collective *collective)
 {
@@ -88,9 +85,7 @@ static void record_group(void *self, ProcessGroup *pg)
                                     .leaving = leaving, .split = record_group});
 }
 
-/* ---- the file: a line of JSON for each collective of each rank ---- */
-
-/* "null" if it has not happened. */
+/* Writes "null" if the event has not happened. */
 static void print_age(char *text, size_t size, double now, double time)
 {
     if (time == 0)
@@ -99,7 +94,6 @@ static void print_age(char *text, size_t size, double now, double time)
         snprintf(text, size, "%.3f", now - time);
 }
 
-/* Returns the length. */
 static int print_entry(char *text, size_t size, const ProcessGroup *pg, const Entry *entry, double now)
 {
     const Collective *c = &entry->collective;
@@ -114,7 +108,7 @@ static int print_entry(char *text, size_t size, const ProcessGroup *pg, const En
                     dtype_name(c->dtype), c->background ? "true" : "false", since_called, since_ready, since_done);
 }
 
-/* All ranks append at the same time, so each does it by one write() for a group. */
+/* All ranks append at the same time, so each makes one write() per group. */
 static void write_flight(const Flight *flight, int file)
 {
     char text[KEPT * 500];
@@ -140,11 +134,11 @@ void flight_write(void)
 void guard_record_flight(ProcessGroup *world, const char *path)
 {
     file_path = path;
-    own_work_begin("writes", path);
-    int file = open(path, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0666); /* what an earlier run has left */
+    local_work_begin("writes", path);
+    int file = open(path, O_WRONLY | O_TRUNC | O_CREAT | O_CLOEXEC, 0666); /* empties it */
     if (file < 0)
         die("--flight-recorder: cannot write %s: %s", path, strerror(errno));
     close(file);
-    own_work_end();
+    local_work_end();
     record_group(NULL, world);
 }

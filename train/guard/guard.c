@@ -1,5 +1,4 @@
-/* guard.c: see guard.h. Two checks, of the launcher and of the ranks' calls, and the functions that start the guard's
- * parts (parts.h). */
+/* guard.c: checks the launcher, compares the ranks' calls, and starts the guard's parts (parts.h). */
 #include "train/guard/guard.h"
 
 #include <stdio.h>
@@ -11,13 +10,10 @@
 #include "comm/observer.h"
 #include "train/guard/parts.h"
 
-/* ---- the launcher ---- */
-
-/* The launcher says how many ranks it has started. If MPI sees one, the program was built for another MPI than the
- * launcher's: every rank would believe that it is alone, and would train by itself. Slurm's srun sets an MPI's own
- * variables only if it supports that MPI. (MPICH's mpiexec starts its helpers with srun. Then Slurm's number counts the
- * helpers, so the launcher's variables decide.) Every launcher also gives each process its rank: a number of ranks
- * alone is left over from something else, for example in a shell or a container's settings. */
+/* The launcher sets a variable to its number of ranks. If MPI sees one rank, the program was built for another MPI than
+ * the launcher's, and each rank would train alone. Slurm's srun sets an MPI's own variables only if it supports that
+ * MPI. (MPICH's mpiexec starts its helpers with srun. Slurm's number then counts the helpers, so the launcher's
+ * variables decide.) A launcher also gives each process its rank: a number of ranks alone is a leftover. */
 static void check_launcher(int world_size)
 {
     enum { SLURM = 2 };
@@ -41,8 +37,6 @@ static void check_launcher(int world_size)
     }
 }
 
-/* ---- do all ranks call the same collective? ---- */
-
 #define CALL_SIZE 160 /* "all_reduce number 35 of bucket 2: 262144 x float32, sum", sent as 40 int32 words */
 
 static void describe_call(const Collective *c, char *text)
@@ -53,9 +47,8 @@ static void describe_call(const Collective *c, char *text)
              c->op == REDUCE_SUM ? "sum" : "max", c->root);
 }
 
-/* Faults if not all ranks are about to run the same collective (number, operation, dtype, count, and what it carries),
- * and shows both calls. MPI would hang, fail far from the cause, or add gradients of different parameters. Collective;
- * costs a small all-gather. */
+/* Faults and shows both calls if ranks are about to run different collectives (number, operation, dtype, count, name of
+ * the payload). MPI would hang, fail far from the cause, or add gradients of different parameters. Collective. */
 static void compare_calls(void *self, const Collective *collective)
 {
     ProcessGroup *pg = self;
@@ -73,14 +66,12 @@ static void compare_calls(void *self, const Collective *collective)
         if (memcmp(all, theirs, CALL_SIZE) == 0)
             continue;
         if (pg_rank(pg) != 0)
-            sleep_seconds(5); /* rank 0 prints the message for all ranks, and ends the job */
+            sleep_seconds(5); /* meanwhile rank 0 prints the message, and ends the job */
         FAULT("the ranks%s call different collectives: rank %d %s; rank %d %s. Ranks must make the same calls in the "
               "same order", pg_of_group(pg), pg_job_rank(pg, 0), all, pg_job_rank(pg, rank), theirs);
     }
     free(all);
 }
-
-/* ---- the job, and its groups ---- */
 
 static void guard_group(void *self, ProcessGroup *pg)
 {
@@ -92,7 +83,7 @@ static void guard_group(void *self, ProcessGroup *pg)
 
 void guard_job(ProcessGroup *world)
 {
-    ending_open();
+    shutdown_open();
     check_launcher(job_world_size());
     guard_group(NULL, world);
 }

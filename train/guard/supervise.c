@@ -1,12 +1,11 @@
-/* supervise.c: a parent process for each rank: it reports which rank died, and why, if the rank cannot.
+/* supervise.c: a parent process for each rank, which reports the rank's death if the rank cannot.
  *
  * note: supervise
  * A rank that is killed (kill -9, out of memory, a crash) prints nothing, and the launcher ends the other ranks before
- * they notice: the user only sees a process number. So each rank runs as the child of a small parent process that waits
- * for it. If the child ends by a signal, or exits without a message (because a library calls exit()), the parent names
- * the rank, tells the launcher to end the job, and ends. If the parent is killed, the system signals the child, which
- * does the same. If the launcher is killed, the system signals the parent, which ends its child and itself. No process
- * is left.
+ * they notice: the user only sees a process number. So each rank runs as the child of a small parent process. If the
+ * child ends by a signal, or exits without a message (because a library calls exit()), the parent names the rank, tells
+ * the launcher to end the job, and exits. If the parent is killed, the system signals the child, which does the same.
+ * If the launcher is killed, the system signals the parent, which ends its child and itself. No process is left.
  */
 #include "train/guard/guard.h"
 
@@ -27,9 +26,9 @@
 #include "base/clock.h"
 #include "train/guard/parts.h"
 
-#define THREADS 4 /* of a rank at least: MPI's, the watchdog, the communication thread, the loader */
+#define THREADS 4 /* that a rank needs: MPI's, the watchdog, the communication thread, the loader */
 
-/* This process's rank in the numbering of its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
+/* This process's rank, by its launcher (MPICH, Open MPI or Slurm); NULL without a launcher. */
 static const char *launched_rank(void)
 {
     static const char *const variables[] = {"PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"};
@@ -39,17 +38,15 @@ static const char *launched_rank(void)
     return NULL;
 }
 
-/* ---- parent and child ---- */
-
 static pid_t child;
 static struct Shared {
-    atomic_bool end_is_explained; /* the child sets it when its end is explained */
-    char group[80];               /* that of the child's last collective; "": it has called none */
-    long sequence;                /* the collective's number */
+    atomic_bool end_is_explained; /* the child has printed why it ends, or has ended regularly */
+    char group[80];               /* of the child's last collective; "": it has called none */
+    long sequence;                /* the number of this collective */
 } *shared; /* with the child */
-static volatile sig_atomic_t ended_by_launcher; /* because another rank has ended with an error, and has printed it */
+static volatile sig_atomic_t ended_by_launcher; /* because another rank has failed and printed why */
 
-void launcher_tell(const char *words)
+void launcher_send(const char *words)
 {
     const char *connection = getenv("PMI_FD");
     ssize_t written = connection != NULL ? write(atoi(connection), words, strlen(words)) : 0;
@@ -59,17 +56,16 @@ void launcher_tell(const char *words)
 /* note: early-end
  * A rank may die before it calls MPI_Init. MPICH's launcher then takes it for a program without MPI, which may end at
  * any time, and the other ranks wait in their MPI_Init for ever. So this function asks the launcher, in its own
- * protocol, to end the job. The pauses give the launcher time: first to forward what this rank has printed, then to
- * act. */
+ * protocol, to end the job. The pauses give the launcher time to forward this rank's output, and then to act. */
 static _Noreturn void end_job(void)
 {
     sleep_seconds(0.2);
-    launcher_tell("cmd=abort exitcode=1\n");
+    launcher_send("cmd=abort exitcode=1\n");
     sleep_seconds(0.5);
     _exit(1);
 }
 
-static _Noreturn __attribute__((format(printf, 1, 2))) void say_and_end(const char *format, ...)
+static _Noreturn __attribute__((format(printf, 1, 2))) void report_and_end(const char *format, ...)
 {
     char line[300];
     va_list arguments;
@@ -81,7 +77,6 @@ static _Noreturn __attribute__((format(printf, 1, 2))) void say_and_end(const ch
     end_job();
 }
 
-/* Forwards termination signals to the rank. */
 static void forward_signal(int signal_number, siginfo_t *info, void *context)
 {
     (void)context;
@@ -104,26 +99,26 @@ static _Noreturn void wait_for_child(const char *rank)
         ;
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
     bool has_said_all = WIFEXITED(status) && atomic_load(&shared->end_is_explained);
-    if (has_said_all && (code <= 2 || code == STOPPED_STATUS)) /* 0; or another one, and it has printed the reason */
+    if (has_said_all && (code <= 2 || code == STOPPED_STATUS)) /* if not 0, it has printed the reason */
         _exit(code);
     const int dead = (int)child;
     child = 0;
     if (WIFEXITED(status) && !has_said_all)
-        sleep_seconds(0.2); /* another rank's end may be the cause: then the launcher signals us, too */
+        sleep_seconds(0.2); /* if another rank's end is the cause, the launcher also signals us */
     if (ended_by_launcher)
         _exit(1);
     if (WIFEXITED(status))
-        say_and_end("train: fault: rank %s (process %d) ended with status %d%s\n", rank, dead, code,
-                    has_said_all ? "" : " before its work was done, and did not say why");
+        report_and_end("train: fault: rank %s (process %d) ended with status %d%s\n", rank, dead, code,
+                       has_said_all ? "" : " before its work was done, without a message");
     char last[120] = "";
     if (shared->group[0] != '\0')
         snprintf(last, sizeof last, " in or after collective number %ld of %s", shared->sequence, shared->group);
-    say_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s%s\n", rank, dead, WTERMSIG(status),
-                strsignal(WTERMSIG(status)), last,
-                WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
+    report_and_end("train: fault: rank %s (process %d) was ended by signal %d (%s)%s%s\n", rank, dead, WTERMSIG(status),
+                   strsignal(WTERMSIG(status)), last,
+                   WTERMSIG(status) == SIGBUS ? ": is there room in /dev/shm (df /dev/shm)?" : "");
 }
 
-/* MPI_Init would end with many lines of its own about this. A rank that is alone on its host shares no memory. */
+/* MPI_Init would print many lines about this. A rank that is alone on its host shares no memory. */
 static void check_memory_can_be_shared(const char *rank)
 {
     const char *ranks_here = getenv("MPI_LOCALNRANKS"), *rank_here = getenv("MPI_LOCALRANKID");
@@ -132,11 +127,11 @@ static void check_memory_can_be_shared(const char *rank)
         return;
     if (rank_here != NULL && atoi(rank_here) > 0)
         end_job(); /* one line for a host is enough */
-    say_and_end("train: fault: rank %s: MPI keeps the memory that ranks of a host share in /dev/shm, or else in /tmp, "
-                "but neither can be written: make one of them writable\n", rank);
+    report_and_end("train: fault: rank %s: MPI keeps the memory that ranks of a host share in /dev/shm, or else in "
+                   "/tmp, but neither can be written: make one of them writable\n", rank);
 }
 
-static void tell_parent(void)
+static void notify_parent(void)
 {
     if (shared != NULL)
         atomic_store(&shared->end_is_explained, true);
@@ -151,11 +146,9 @@ void supervise_last_call(const char *group, long sequence)
     shared->sequence = sequence;
 }
 
-/* The line that this process prints when its own parent was killed. */
-static char orphaned[120];
+static char orphaned[120]; /* printed when the parent of this process was killed */
 
-/* SIGUSR2: the parent of this process was killed. For the rank this is our parent process, for that one the
- * launcher. */
+/* SIGUSR2: the parent of this process was killed: for the rank our parent process, for that process the launcher. */
 static void end_orphaned(int signal_number)
 {
     (void)signal_number;
@@ -166,7 +159,7 @@ static void end_orphaned(int signal_number)
     end_job();
 }
 
-/* Asks the system to signal end_orphaned() when the parent, now `parent`, ends. */
+/* Makes the system call end_orphaned() when the process `parent` ends. */
 static void end_with_parent(const char *rank, pid_t parent, const char *whose)
 {
     snprintf(orphaned, sizeof orphaned, "train: fault: rank %s (process %d) ends: %s, process %d, was killed\n", rank,
@@ -184,7 +177,7 @@ static void *wait_for(void *held)
     return NULL;
 }
 
-/* A limit on a user's processes and threads would be found in the middle of MPI_Init, with many lines or none. */
+/* MPI_Init would report a limit on the user's threads in many lines, or not at all. */
 static void check_threads_can_start(const char *rank)
 {
     pthread_t threads[THREADS];
@@ -198,9 +191,9 @@ static void check_threads_can_start(const char *rank)
         pthread_join(threads[i], NULL);
     if (started == THREADS)
         return;
-    tell_parent();
-    say_and_end("train: fault: rank %s: the system allows %d more thread(s), and a rank needs %d: raise the limit "
-                "(ulimit -u, or a container's pids.max)\n", rank, started, THREADS);
+    notify_parent();
+    report_and_end("train: fault: rank %s: the system allows %d more thread(s), and a rank needs %d: raise the limit "
+                   "(ulimit -u, or a container's pids.max)\n", rank, started, THREADS);
 }
 
 static void end_as_by_signal(int signal_number)
@@ -209,8 +202,8 @@ static void end_as_by_signal(int signal_number)
 }
 
 /* note: process-1
- * A container's first process has the number 1. The system keeps signals from it that it does not handle, and `docker
- * stop` would wait for its end, and then kill it. (MPICH's launcher handles them, and so does the parent of a rank.) */
+ * A container's first process has the number 1. The system does not deliver signals to it that it does not handle, so
+ * `docker stop` would wait and then kill it. (MPICH's launcher handles them, and so does the parent of a rank.) */
 static void handle_signals_as_process_1(void)
 {
     static const int ending[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
@@ -226,8 +219,7 @@ void supervise_rank(void)
         check_threads_can_start("0");
         return;
     }
-    /* Without a connection to MPICH's launcher, the parent may be a shell, and a shell may end while its background
-     * jobs continue. */
+    /* Without PMI_FD, the parent may be a shell, which may end while its background jobs continue. */
     if (getenv("PMI_FD") != NULL)
         end_with_parent(rank, getppid(), "its launcher");
     check_memory_can_be_shared(rank);
@@ -236,11 +228,11 @@ void supervise_rank(void)
     CHECK(shared != MAP_FAILED, "mmap: %s", strerror(errno));
     child = fork();
     if (child < 0)
-        say_and_end("train: fault: rank %s: the system allows no more processes (%s): raise the limit (ulimit -u, or a "
-                    "container's pids.max)\n", rank, strerror(errno));
+        report_and_end("train: fault: rank %s: the system allows no more processes (%s): raise the limit (ulimit -u, "
+                       "or a container's pids.max)\n", rank, strerror(errno));
     if (child > 0)
         wait_for_child(rank);
-    job_on_explained_end(tell_parent);
+    job_on_explained_end(notify_parent);
     end_with_parent(rank, parent, "its parent");
     check_threads_can_start(rank);
 }

@@ -1,17 +1,15 @@
-/* watchdog.c: a thread on each rank that detects when a collective takes too long, and reports which ranks are waiting
- * and which rank is missing.
+/* watchdog.c: a thread on each rank that detects when a collective takes too long, and reports the state of its rank.
  *
  * note: watchdog
  * In a hang, every rank but one usually waits in the same collective, and none of them knows which rank is missing. So
- * the first rank that reaches its time-out raises an alarm, and each rank's watchdog prints what its own rank is doing.
- * Look at the rank that prints "has not reached". A rank that prints nothing is stopped or disconnected.
- * A call alone does not count: on a GPU, a rank calls a collective when the work that computes its data is only queued.
- * A rank whose GPU has not finished this work is late itself, and must not report that it waits for others.
- * If no rank is late, but their calls differ, each rank waits in a different collective. An alarm names its collective,
- * and a rank for which this number was a different collective reports it.
- * A rank may be missing in one group because it waits in another one. So each rank says what it does in all groups in
- * which it waits, and raises the alarm in them.
- * If the missing rank has left the group, the others do not wait for the time-out: parts.h, "leaving".
+ * the first rank that reaches its time-out raises an alarm, and each rank's watchdog prints the state of its own rank.
+ * Look at the rank that prints "has not reached". A rank that prints nothing is stopped or disconnected. A call alone
+ * does not count: on a GPU, a rank calls a collective when the work that computes its data is only queued. A rank whose
+ * GPU has not finished this work is late itself, and must not report that it waits for others. If no rank is late, but
+ * their calls differ, each rank waits in a different collective. An alarm names its collective, and a rank for which
+ * this number was a different collective reports it. A rank may be missing in one group because it waits in another
+ * group. So each rank reports on all groups in which it waits, and raises the alarm in them. If the missing rank has
+ * left the group, the others do not wait for the time-out: parts.h, "leaving".
  */
 #include "train/guard/parts.h"
 
@@ -29,18 +27,18 @@
 #include "comm/backend.h"
 #include "comm/observer.h"
 
-#define LOOK_EVERY 0.1   /* seconds between two checks */
-#define SUSPENDED 1.0    /* seconds without a check: the process was suspended, for example by Slurm */
-#define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
-#define NEWS 0.3         /* seconds until a rank knows at the latest that another one does work of its own */
-#define RECENT 64        /* number of the latest collectives whose fingerprints are kept */
+#define CHECK_INTERVAL 0.1 /* seconds between two checks */
+#define SUSPENDED 1.0      /* seconds without a check: the process was suspended, for example by Slurm */
+#define TIME_TO_REPORT 1   /* seconds for the other ranks to print their lines before the job ends */
+#define ANNOUNCE_DELAY 0.3 /* seconds until a rank knows of another rank's local work at the latest */
+#define RECENT 64          /* number of collectives whose fingerprints are kept */
 
-/* What a rank does with `collective`, in this order. */
+/* The progress of a rank in a collective, in this order. */
 typedef enum Progress {
     IDLE,              /* the collective is done, or there was none yet */
-    WAITS_FOR_DEVICE,  /* called, but the device has not computed yet what it sends */
+    WAITS_FOR_DEVICE,  /* called, but the device has not computed the payload yet */
     WAITS_FOR_RANKS,
-    WAITS_FOR_LINK     /* all ranks have taken part: it only waits for the emulated link */
+    WAITS_FOR_LINK     /* all ranks have taken part: only the emulated link is slow */
 } Progress;
 
 enum { TAG_ALARM = 1, TAG_DEPARTURE, ALARM_NUMBERS = 2 };
@@ -51,10 +49,9 @@ typedef struct Alarm {
     long fingerprint; /* a hash of operation, name, count and dtype */
 } Alarm;
 
-/* What this rank does in one group. */
 typedef struct Watch {
     ProcessGroup *pg;
-    MPI_Comm comm;         /* of the same ranks, for alarms and departures: they arrive even if a collective hangs */
+    MPI_Comm comm;         /* of the same ranks, for alarms and departures, which arrive even if a collective hangs */
     double timeout;        /* the group's option, which only the training thread may read */
     Progress progress;
     Collective collective; /* the current collective, or the last one */
@@ -63,54 +60,53 @@ typedef struct Watch {
     double called;         /* time of the call, from which the time-out counts */
     bool any;              /* there was at least one collective */
     long recent[RECENT];   /* fingerprint of collective number n, at [n % RECENT] */
-    int departures;        /* other ranks that have left the group ... */
-    int left_rank;         /* ... the first one of them, by its rank in the job ... */
-    long left_after;       /* ... and after how many collectives; LONG_MAX: all ranks are there */
-    Alarm alarm;           /* this rank's */
+    int departures;        /* number of other ranks that have left the group */
+    int left_rank;         /* the first of them, by its rank in the job */
+    long left_after;       /* and its number of collectives; LONG_MAX: no rank has left */
+    Alarm alarm;           /* of this rank; must outlive the message */
     struct Watch *next;
 } Watch;
 
 static struct {
     pthread_t thread; /* runs while there is a group to watch */
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t stopping;
     Watch *watches;        /* owned */
-    bool ends_job;         /* no watch is freed any more */
-    double *own_work;      /* by rank of the job: seconds of own work that this rank has heard of; owned */
-    bool own_work_is_long; /* this rank's work takes longer than the time-out, and has been noted */
-} watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    bool ends_job;         /* from now on no watch is freed */
+    double *local_work;    /* by rank of the job: announced seconds of local work; owned */
+    bool local_work_is_long; /* a note has reported that this rank's work takes longer than the time-out */
+} watchdog = {.lock = PTHREAD_MUTEX_INITIALIZER, .stopping = PTHREAD_COND_INITIALIZER};
 
-/* Describes in one line what this rank is doing in a group. Hold the lock when you call it. `sequence`: the collective
- * that hangs. */
+/* Describes this rank's state in a group. sequence: the collective that hangs. Call it with the lock held. */
 static void describe(const Watch *watch, long sequence, char *text, size_t size)
 {
     double seconds = now_seconds() - watch->since, since;
-    char own_work[120];
+    char local_work[120];
     const char *last = collective_name(watch->pg, &watch->collective), *of = pg_of_group(watch->pg);
-    own_work_seconds(own_work, sizeof own_work, &since);
+    local_work_seconds(local_work, sizeof local_work, &since);
     if (watch->progress == WAITS_FOR_RANKS)
         snprintf(text, size, "has been waiting for %.1f s in %s for other ranks", seconds, last);
     else if (watch->progress == WAITS_FOR_LINK)
         snprintf(text, size, "has been waiting for %.1f s in %s for the emulated link: --wire is too slow for this "
                  "collective", seconds, last);
     else if (watch->progress == WAITS_FOR_DEVICE && watch->collective.sequence > sequence)
-        snprintf(text, size, "has done its part of collective number %ld%s: it is not the one that is missing",
+        snprintf(text, size, "has done its part of collective number %ld%s, so it is not the missing rank",
                  sequence, of);
     else if (watch->progress == WAITS_FOR_DEVICE)
-        snprintf(text, size, "has not reached collective number %ld%s: its device has not finished, in %.1f s, what %s "
-                 "is to send", watch->collective.sequence, of, seconds, last);
+        snprintf(text, size, "has not reached collective number %ld%s: in %.1f s its device has not computed the "
+                 "data of %s", watch->collective.sequence, of, seconds, last);
     else if (watch->any && watch->collective.sequence >= sequence)
-        snprintf(text, size, "has done its part of %s %.1f s ago: it is not the one that is missing", last, seconds);
+        snprintf(text, size, "has done its part of %s %.1f s ago, so it is not the missing rank", last, seconds);
     else if (watch->any)
         snprintf(text, size, "has not reached collective number %ld%s; its last one, %s, was done %.1f s ago, and it "
-                 "%s", sequence, of, last, seconds, own_work[0] != '\0' ? own_work : "has been computing or stuck since");
+                 "%s", sequence, of, last, seconds,
+                 local_work[0] != '\0' ? local_work : "has been computing or stuck since");
     else
         snprintf(text, size, "has not reached collective number %ld%s, nor any other", sequence, of);
 }
 
-/* Reports it if another rank waits in a collective that was, or is, a different one here: then no rank is late, but
- * their calls differ. A rank cannot know this before it has reached that number itself, but then the other rank can: it
- * hears this rank's alarm. */
+/* Reports that another rank waits in a collective which was, or is, a different one here: no rank is late, but their
+ * calls differ. Of two ranks, the one that is further can compare. */
 static void compare_with_own(const Watch *watch, int rank, Alarm alarm)
 {
     pthread_mutex_lock(&watchdog.lock);
@@ -124,15 +120,9 @@ static void compare_with_own(const Watch *watch, int rank, Alarm alarm)
                       alarm.sequence, pg_job_rank(watch->pg, rank), pg_of_group(watch->pg));
 }
 
-/* True if another rank of the group has raised the alarm: *rank is its rank in the group. */
-static bool alarm_was_raised(const Watch *watch, int *rank, Alarm *alarm)
-{
-    return message_receive(watch->comm, TAG_ALARM, rank, &alarm->sequence, ALARM_NUMBERS);
-}
-
 /* Prints this rank's line about a group. A rank that has made its call raises the alarm, so that all ranks can compare
  * their calls. heard: another rank's alarm, or NULL. */
-static void say(Watch *watch, const Alarm *heard)
+static void report(Watch *watch, const Alarm *heard)
 {
     char text[600];
     pthread_mutex_lock(&watchdog.lock);
@@ -149,25 +139,25 @@ static void say(Watch *watch, const Alarm *heard)
 }
 
 /* Prints this rank's lines, gives the other ranks time to print theirs, and ends the job. heard: the alarm of rank
- * `from`; NULL: this rank is the first whose time-out is over. */
+ * `from`; NULL: this rank is the first to reach its time-out. */
 static _Noreturn void report_and_abort(Watch *watch, const Alarm *heard, int from)
 {
     Alarm theirs;
-    say(watch, heard);
+    report(watch, heard);
     for (Watch *other = watchdog.watches; other != NULL; other = other->next)
         if (other != watch && other->progress != IDLE)
-            say(other, NULL);
+            report(other, NULL);
     flight_write();
     if (heard != NULL)
         compare_with_own(watch, from, *heard);
-    for (double end = now_seconds() + TIME_TO_REPORT; now_seconds() < end; sleep_seconds(LOOK_EVERY))
+    for (double end = now_seconds() + TIME_TO_REPORT; now_seconds() < end; sleep_seconds(CHECK_INTERVAL))
         for (Watch *any = watchdog.watches; any != NULL; any = any->next)
-            while (alarm_was_raised(any, &from, &theirs))
+            while (message_receive(any->comm, TAG_ALARM, &from, &theirs.sequence, ALARM_NUMBERS))
                 compare_with_own(any, from, theirs);
     job_abort(1);
 }
 
-/* This rank waits in a collective in which a rank that has left the group will not take part. */
+/* This rank waits in a collective that lacks a rank which has left the group. */
 static _Noreturn void report_departed_rank(const Watch *watch)
 {
     char text[600];
@@ -181,9 +171,8 @@ static _Noreturn void report_departed_rank(const Watch *watch)
     job_abort(1);
 }
 
-/* These seconds do not count as waiting. (A call that another thread has made in this time counts from now at the
- * latest.) Hold the lock when you call it. */
-static void leave_out(double seconds)
+/* Excludes these seconds from the waiting time. Call it with the lock held. */
+static void exclude_time(double seconds)
 {
     const double now = now_seconds();
     for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next) {
@@ -192,8 +181,8 @@ static void leave_out(double seconds)
     }
 }
 
-/* Receives a departure of another rank, if there is one. Hold the lock when you call it. */
-static bool look_for_departure(Watch *watch)
+/* Receives the departure of another rank, if there is one. Call it with the lock held. */
+static bool receive_departure(Watch *watch)
 {
     int rank;
     long collectives;
@@ -207,36 +196,35 @@ static bool look_for_departure(Watch *watch)
     return true;
 }
 
-/* The time of other ranks' own work does not count as waiting. Tells them of this rank's. Hold the lock when you call
- * it. */
-static void exchange_own_work(void)
+/* Excludes the time of other ranks' local work, and announces this rank's. Call it with the lock held. */
+static void exchange_local_work(void)
 {
     int rank;
     char what[120];
     double seconds, since, timeout = watchdog.watches->timeout;
-    while (own_work_was_announced(&rank, &seconds)) {
-        leave_out(seconds - watchdog.own_work[rank]);
-        watchdog.own_work[rank] = seconds;
+    while (local_work_was_announced(&rank, &seconds)) {
+        exclude_time(seconds - watchdog.local_work[rank]);
+        watchdog.local_work[rank] = seconds;
     }
-    own_work_announce(own_work_seconds(what, sizeof what, &since));
-    if (what[0] != '\0' && now_seconds() - since > timeout && !watchdog.own_work_is_long) {
+    local_work_announce(local_work_seconds(what, sizeof what, &since));
+    if (what[0] != '\0' && now_seconds() - since > timeout && !watchdog.local_work_is_long) {
         advise("rank 0 %s, for longer than --timeout %g so far; the other ranks wait for it", what, timeout);
-        watchdog.own_work_is_long = true; /* one line is enough */
+        watchdog.local_work_is_long = true; /* one line is enough */
     }
 }
 
-/* Looks at one group, as of `now`, up to which suspensions are left out: the process may have been suspended since.
- * Hold the lock when you call it; it is held again if it returns. */
-static void look_at(Watch *watch, double now)
+/* Checks one group at the time `now`, up to which suspensions are excluded: the process may have been suspended since.
+ * Call it with the lock held. */
+static void check_watch(Watch *watch, double now)
 {
     Alarm alarm;
     int from = pg_rank(watch->pg);
-    while (look_for_departure(watch))
+    while (receive_departure(watch))
         ;
-    const bool too_late = watch->progress != IDLE && now - watch->called > watch->timeout + NEWS;
+    const bool too_late = watch->progress != IDLE && now - watch->called > watch->timeout + ANNOUNCE_DELAY;
     const bool missing_rank_has_left = watch->progress == WAITS_FOR_RANKS &&
                                        watch->collective.sequence >= watch->left_after;
-    const bool heard = alarm_was_raised(watch, &from, &alarm);
+    const bool heard = message_receive(watch->comm, TAG_ALARM, &from, &alarm.sequence, ALARM_NUMBERS);
     if (!too_late && !missing_rank_has_left && !heard)
         return;
     watchdog.ends_job = true;
@@ -248,33 +236,30 @@ static void look_at(Watch *watch, double now)
 
 static void *watch_groups(void *unused)
 {
-    double looked = now_seconds();
+    double last_check = now_seconds();
     pthread_mutex_lock(&watchdog.lock);
     while (watchdog.watches != NULL) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
-        long nanoseconds = until.tv_nsec + (long)(LOOK_EVERY * 1e9);
+        long nanoseconds = until.tv_nsec + (long)(CHECK_INTERVAL * 1e9);
         until.tv_sec += nanoseconds / 1000000000;
         until.tv_nsec = nanoseconds % 1000000000;
-        pthread_cond_timedwait(&watchdog.stopping, &watchdog.lock, &until);
+        pthread_cond_clockwait(&watchdog.stopping, &watchdog.lock, CLOCK_MONOTONIC, &until); /* the day's may be set */
         if (watchdog.watches == NULL)
             break;
-        const double gap = now_seconds() - looked;
-        if (gap > SUSPENDED) /* it does not count as waiting: the other ranks were probably suspended, too */
-            leave_out(gap);
-        looked += gap;
-        exchange_own_work();
+        const double gap = now_seconds() - last_check;
+        if (gap > SUSPENDED) /* the other ranks were probably suspended, too */
+            exclude_time(gap);
+        last_check += gap;
+        exchange_local_work();
         stop_answer();
         for (Watch *watch = watchdog.watches; watch != NULL; watch = watch->next)
-            look_at(watch, looked);
+            check_watch(watch, last_check);
     }
     pthread_mutex_unlock(&watchdog.lock);
     return unused;
 }
 
-/* ---- observer functions ---- */
-
-/* Equal on all ranks that make the same call. */
 static long fingerprint(const Collective *c)
 {
     uint64_t hash = fnv1a(FNV1A_START, c->carries, strlen(c->carries));
@@ -325,9 +310,8 @@ static void done(void *self, const Collective *collective)
     set_progress(self, IDLE);
 }
 
-/* The others' watchdogs are enough from here on: they know which ranks have left. The watchdog ends with the last
- * group. Does not return if the job is being ended. */
-static void forget(const Watch *watch)
+/* Ends the watchdog with the last group. Does not return while the job is being ended. */
+static void unwatch(const Watch *watch)
 {
     pthread_mutex_lock(&watchdog.lock);
     while (watchdog.ends_job)
@@ -341,8 +325,7 @@ static void forget(const Watch *watch)
     pthread_mutex_unlock(&watchdog.lock);
     if (was_last) {
         pthread_join(watchdog.thread, NULL);
-        pthread_cond_destroy(&watchdog.stopping);
-        free(watchdog.own_work);
+        free(watchdog.local_work);
     }
 }
 
@@ -353,18 +336,18 @@ static void leaving(void *self)
     const long collectives = watch->any ? watch->collective.sequence + 1 : 0;
     MPI_Request *requests = alloc_or_fault((size_t)ranks * sizeof *requests);
     if (watchdog.watches->next == NULL)
-        own_work_news_end(); /* what is sent after the departure might not be received */
+        local_work_stop_sending(); /* messages after the departure might not be received */
     for (int rank = 0; rank < ranks; rank++) {
         requests[rank] = MPI_REQUEST_NULL;
         if (rank != pg_rank(watch->pg))
             CHECK_MPI(MPI_Isend(&collectives, 1, MPI_LONG, rank, TAG_DEPARTURE, watch->comm, &requests[rank]));
     }
-    forget(watch);
+    unwatch(watch);
     while (watch->departures < ranks - 1) /* no time-out: a rank that dies ends the job by itself */
-        if (!look_for_departure(watch))
+        if (!receive_departure(watch))
             sleep_seconds(1e-3);
     for (int rank = 0; rank < ranks; rank++)
-        CHECK_MPI(MPI_Wait(&requests[rank], MPI_STATUS_IGNORE)); /* all others wait for it, too */
+        CHECK_MPI(MPI_Wait(&requests[rank], MPI_STATUS_IGNORE)); /* all others wait for it */
     CHECK_MPI(MPI_Comm_free(&watch->comm));
     free(requests);
     free(watch);
@@ -372,14 +355,7 @@ static void leaving(void *self)
 
 static void start_thread(void)
 {
-    watchdog.own_work = alloc_or_fault((size_t)job_world_size() * sizeof *watchdog.own_work);
-    /* By default a condition's limit is a time of day, and the watchdog would sleep for an hour if somebody, or a time
-     * server, sets the clock back by one. */
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&watchdog.stopping, &attributes);
-    pthread_condattr_destroy(&attributes);
+    watchdog.local_work = alloc_or_fault((size_t)job_world_size() * sizeof *watchdog.local_work);
     CHECK(pthread_create(&watchdog.thread, NULL, watch_groups, NULL) == 0, "the watchdog could not be started");
 }
 

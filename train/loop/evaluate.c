@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "device/device.h"
 
-/* One rank's sums; an all-reduce adds them element by element. */
 enum { SUM_LOSS, SUM_CORRECT, SUM_TERMS, SUMS };
 
 static void add_batch(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,
@@ -29,19 +28,12 @@ static void add_batch(Replica *replica, const Dataset *dataset, const void *inpu
                                                           tensor_last(output));
 }
 
-/* The samples of the run's largest micro-batch, so that no more memory is needed than in training. (With the largest one
- * so far, a run that goes on from a checkpoint would add losses in another order.) */
-static int64_t batch_of(const Options *options, int world_size, int64_t size)
-{
-    const int64_t shares = (int64_t)world_size * options->accumulate;
-    const int64_t batch = (options->batch_size - 1) / shares + 1;
-    return batch < size ? batch : size;
-}
-
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit)
 {
     int64_t size = limit > 0 && limit < dataset->size ? limit : dataset->size;
-    const int64_t batch = batch_of(replica->options, pg_world_size(pg), size);
+    /* As large as the run's largest micro-batch, so that evaluation needs no more memory than training. */
+    const int64_t shares = (int64_t)pg_world_size(pg) * replica->options->accumulate;
+    const int64_t largest = (replica->options->batch_size - 1) / shares + 1, batch = largest < size ? largest : size;
     int64_t *indices = alloc_or_fault((size_t)batch * sizeof *indices);
     void *inputs = alloc_or_fault((size_t)batch * dataset->input_bytes);
     void *targets = alloc_or_fault((size_t)batch * dataset->target_bytes);

@@ -1,4 +1,4 @@
-/* evaluate.h: measures the model on data that it was not trained on, and prints sample text of a GPT. */
+/* evaluate.h: measures the model on held-out data, and prints text that a GPT generates. */
 #ifndef LOCKSTEP_TRAIN_EVALUATE_H
 #define LOCKSTEP_TRAIN_EVALUATE_H
 
@@ -14,20 +14,16 @@ typedef struct Evaluation {
  * batches as large as the largest micro-batch of training. Collective; the result is equal on all ranks. */
 Evaluation evaluate(Replica *replica, const Dataset *dataset, ProcessGroup *pg, int64_t limit);
 
-/* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions, by text_print_byte(). Call it on rank 0
- * alone. Faults if the vocabulary has more than 256 tokens. */
+/* Prints a short prompt and `bytes` bytes drawn from the GPT's predictions. Faults if tokens are not bytes. */
 void generate_text(Replica *replica, long bytes, uint64_t seed);
 
-/* ---- generated text: bytes that become characters ---- */
-
 typedef struct TextOutput {
-    unsigned char pending[4]; /* the beginning of a character of UTF-8 */
+    unsigned char pending[4]; /* the first bytes of an incomplete UTF-8 character */
     int count;
 } TextOutput;
 
-/* Prints the byte once its character is complete; begin with {0}. Control characters, and bytes that belong to no
- * character of UTF-8, become '?', so that a model that is hardly trained does not spoil the terminal. A last character
- * that stays incomplete is not printed. */
+/* Prints the byte as soon as its UTF-8 character is complete; start with {0}. Replaces control characters and invalid
+ * bytes by '?', because the output of a barely trained model could garble the terminal. */
 void text_print_byte(TextOutput *text, unsigned char byte);
 
 #endif

@@ -1,4 +1,4 @@
-/* generate.c: --generate: text that a GPT writes, byte by byte; declared in evaluate.h. */
+/* generate.c: --generate: lets a GPT write text, byte by byte; declared in evaluate.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "train/loop/evaluate.h"
 
 #define TEMPERATURE 0.8f /* below 1: likely bytes become even more likely */
-#define PROMPT "The "     /* what the generated text begins with */
+#define PROMPT "The "     /* the start of the generated text */
 
 /* bytes: one character of UTF-8. Control characters have one byte, or two (U+0080 to U+009F). */
 static bool is_printable(const unsigned char *bytes, int length)
@@ -24,7 +24,7 @@ static bool is_printable(const unsigned char *bytes, int length)
 
 void text_print_byte(TextOutput *text, unsigned char byte)
 {
-    int length = 1; /* of the first character; 0: incomplete; -1: the first byte belongs to none */
+    int length = 1; /* of the first character; 0: incomplete; -1: its first byte is invalid */
     text->pending[text->count++] = byte;
     while (text->count > 0 && (length = utf8_length(text->pending, text->count)) != 0) {
         const int taken = length > 0 ? length : 1;
@@ -77,7 +77,7 @@ void generate_text(Replica *replica, long bytes, uint64_t seed)
     rng_seed(&rng, seed);
     for (const char *c = PROMPT; *c != '\0' && count < context; c++)
         tokens[count++] = (unsigned char)*c;
-    own_work_begin("generates", "text");
+    local_work_begin("generates", "text");
     fputs(PROMPT, stdout);
     for (long i = 0; i < bytes; i++) {
         int32_t byte = next_byte(replica, tokens, count, &rng);
@@ -90,6 +90,6 @@ void generate_text(Replica *replica, long bytes, uint64_t seed)
     }
     putchar('\n');
     fflush(stdout);
-    own_work_end();
+    local_work_end();
     free(tokens);
 }

@@ -1,5 +1,5 @@
-/* not_finite.c: see not_finite.h. */
-#include "train/loop/not_finite.h"
+/* not_finite.c: --on-nan stop: finds the rank that an infinity or NaN comes from. */
+#include "train/loop/trainer.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +9,12 @@
 #include "device/device.h"
 
 #define TIME_TO_REPORT 1 /* seconds for the other ranks to print their lines before the job ends */
+
+/* note: not-finite
+ * A loss belongs to one rank, and is checked before anything is sent, so the rank that finds it is the cause. A
+ * gradient is different: after the all-reduce, one rank's NaN is on all ranks. Checking every gradient before it is
+ * sent would take a pass over memory in every step. Instead, ranks compute only the failing step again, and send
+ * nothing. This needs no copy of the weights, because a skipped step does not change them. */
 
 static const char how_to_skip[] = "; --on-nan skip skips such steps";
 
@@ -23,20 +29,24 @@ void not_finite_check_loss(float loss, const Batch *batch, double forward_second
     job_abort(1);
 }
 
-/* Computes the step again and returns the first of this rank's own gradients, in the order of backward, that is not
- * finite; NULL: none. Backward goes from the last layer to the first, and a NaN spreads to all gradients after it. */
-static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *dataset, Loader *again)
+/* Computes the step again. Returns this rank's first gradient, in the order of backward, that is not finite; NULL: all
+ * are finite. Backward goes from the last layer to the first, and a NaN spreads to all gradients after it. */
+static const Parameter *find_in_own_gradients(Trainer *trainer, long step)
 {
+    Replica *replica = &trainer->replica;
     ParameterList *parameters = &replica->model.parameters;
     Optimizer *optimizer = &replica->optimizer;
     const Parameter *found = NULL;
-    tape_listen(&replica->tape, (TapeListener){0}); /* so nothing is sent, and DDP owns no whole gradients */
+    Loader *again = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg),
+                                 trainer->options->accumulate, step);
+    tape_listen(&replica->tape, (TapeListener){0}); /* so nothing is sent, and DDP frees no gradients */
     optimizer->partition = NULL;
     parameters_allocate_gradients(parameters); /* the job ends before they could be freed */
     for (int k = 0; k < replica->options->accumulate; k++) {
         const Batch *batch = loader_next(again);
         replica_set_samples(replica, batch->step, batch->places, batch->global_samples);
-        replica_backward(replica, replica_loss(replica, dataset, batch->inputs, batch->targets, batch->samples));
+        replica_backward(replica, replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets,
+                                               batch->samples));
     }
     clip_grad_norm(optimizer, (double)INFINITY);
     const int64_t count = optimizer->first_square[parameters->count];
@@ -50,13 +60,16 @@ static const Parameter *find_in_own_gradients(Replica *replica, const Dataset *d
     return found;
 }
 
-void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dataset, Loader *again)
+void not_finite_report_rank(Trainer *trainer, long step)
 {
+    ProcessGroup *pg = trainer->pg;
+    Replica *replica = &trainer->replica;
     if (replica->options->mask_tokens > 0 && replica->counted_terms == 0)
-        die("--mask-tokens: %g has masked every token of a step's global batch, and there is no mean of nothing: mask "
+        die("--mask-tokens: %g has masked every token of a step's global batch, so the loss has no terms: mask "
             "fewer, give a larger --batch-size, or skip such steps with --on-nan skip",
             (double)replica->options->mask_tokens);
-    const Parameter *own = find_in_own_gradients(replica, dataset, again);
+    ddp_gather_weights(trainer->ddp);
+    const Parameter *own = find_in_own_gradients(trainer, step);
     int64_t mine = own != NULL, ranks = 0;
     pg_all_reduce(pg, &mine, &ranks, 1, DTYPE_I64, REDUCE_SUM, "whose gradient is not finite");
     if (own != NULL)
@@ -67,8 +80,7 @@ void not_finite_name_rank(ProcessGroup *pg, Replica *replica, const Dataset *dat
         job_say_fault("the gradient of %s is not finite after the all-reduce, though each rank's own is: %s, or ddp.c "
                       "has not sent or not scaled what backward computed%s", replica->scaler.not_finite->name,
                       replica->options->ddp.codec->rounds ? "it does not fit into what --grad-dtype sends"
-                                                          : "the sum over the ranks has overflowed",
-                      how_to_skip);
+                                                          : "the sum over the ranks has overflowed", how_to_skip);
     const bool reports = own != NULL || (ranks == 0 && pg_rank(pg) == 0);
     sleep_seconds(reports ? TIME_TO_REPORT : 5 * TIME_TO_REPORT); /* a rank that reports ends the job */
     job_abort(1);

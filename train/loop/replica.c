@@ -2,9 +2,7 @@
 #include "train/loop/replica.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/check.h"
 #include "device/device.h"
@@ -18,7 +16,7 @@ void replica_create(Replica *replica, const Options *options, uint64_t seed, lon
     replica->tape.dropout = (DropoutMask){.probability = options->dropout, .seed = options->seed};
     optimizer_create(&replica->optimizer, &options->optimizer, &replica->model.parameters);
     replica->scaler = loss_scaler_start(options->precision == DTYPE_F16, options->initial_loss_scale,
-                                         options->on_nan == ON_NAN_SKIP);
+                                        options->on_nan == ON_NAN_SKIP);
     replica->time = options->model.kind == MODEL_GPT ? options->model.gpt.context : 1;
 }
 
@@ -58,8 +56,8 @@ void replica_load(Replica *replica, const Dataset *dataset, const void *inputs, 
     device_from_host(replica->targets, targets, (size_t)samples * dataset->target_bytes);
 }
 
-/* By how many samples a step's gradients are divided. With --join initial these are the full batch's, so that a sample
- * also weighs the same in a step in which some ranks have no data. */
+/* The number of samples that divides a step's gradients. With --join initial it is the full batch's, so that a sample
+ * has the same weight in a step in which some ranks have no data. */
 static int64_t step_divisor(const Replica *replica, int64_t global_samples)
 {
     return replica->options->join == JOIN_INITIAL ? replica->options->batch_size : global_samples;
@@ -73,8 +71,7 @@ void replica_set_samples(Replica *replica, long step, const int64_t *places, int
     replica->tape.dropout.places = places;
 }
 
-Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets,
-                     int64_t samples)
+Tensor *replica_loss(Replica *replica, const Dataset *dataset, const void *inputs, const void *targets, int64_t samples)
 {
     replica_load(replica, dataset, inputs, targets, samples);
     tape_begin(&replica->tape, true);
@@ -94,7 +91,7 @@ int64_t replica_terms(const Replica *replica, int64_t global_samples)
 }
 
 /* note: gradient-scale
- * The divisor is the number of the loss's terms in this step: of its samples, or tokens. */
+ * The divisor is the number of terms in this step's loss: its samples, or tokens. */
 float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 {
     double terms = (double)replica_terms(replica, step_divisor(replica, global_samples));
@@ -103,8 +100,8 @@ float replica_gradient_scale(const Replica *replica, int64_t global_samples)
 
 /* note: update-order
  * Gradients are already synchronised and unscaled here. Clipping earlier would measure the norm of this rank's share,
- * or of gradients that are multiplied by the loss scale. The device decides whether it skips the step. The host learns
- * this at the end, where it must wait for a GPU in any case. */
+ * or of gradients that are multiplied by the loss scale. The device decides whether to skip the step. The host learns
+ * this at the end, where it waits for the device anyway. */
 bool replica_try_update(Replica *replica, long step)
 {
     const double max_norm = replica->options->clip_grad_norm;

@@ -1,5 +1,4 @@
-/* replica_files.c: the checkpoints of a replica: what it saves beside weights and optimizer, and what it says where a run
- * goes on in another way. */
+/* replica_files.c: the checkpoints of a replica, and notes about resumed runs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +7,7 @@
 #include "train/files/checkpoint.h"
 #include "train/loop/replica.h"
 
-/* Adds how the run was started, in words: --resume compares these. Two ranks add in any order: a + b = b + a. */
+/* Adds the run's settings in words, which --resume compares. */
 static void add_settings(const Replica *replica, const Sampler *sampler, CheckpointState *state)
 {
     const Options *options = replica->options;
@@ -56,16 +55,16 @@ static CheckpointState checkpoint_state(const Replica *replica, const Sampler *s
     return state;
 }
 
-/* ours: this run, where it goes on. again: samples of this epoch that are trained a second time. */
-static void tell_differences(const Replica *replica, const char *path, const CheckpointState *saved,
-                             CheckpointState *ours, int64_t again)
+/* ours: this run, at the step where it continues. again: samples of this epoch that are trained a second time. */
+static void advise_of_differences(const Replica *replica, const char *path, const CheckpointState *saved,
+                                  CheckpointState *ours, int64_t again)
 {
     static const char *const of_rate[] = {CHECKPOINT_RATE, CHECKPOINT_SCHEDULE};
     const float rate = learning_rate(replica->options, ours->step, replica->total_steps);
     CheckpointSetting *schedule = checkpoint_setting(ours, CHECKPOINT_SCHEDULE);
     for (int i = 0; i < 2 && saved->learning_rate > 0 && rate != saved->learning_rate; i++)
-        snprintf(checkpoint_setting(ours, of_rate[i])->effect, sizeof schedule->effect, "the learning rate goes from %g "
-                 "in step %ld to %g in the next", (double)saved->learning_rate, saved->step - 1, (double)rate);
+        snprintf(checkpoint_setting(ours, of_rate[i])->effect, sizeof schedule->effect, "the learning rate goes from "
+                 "%g in step %ld to %g in the next", (double)saved->learning_rate, saved->step - 1, (double)rate);
     if (saved->place.samples > 0)
         snprintf(checkpoint_setting(ours, CHECKPOINT_SEED)->effect, sizeof schedule->effect,
                  "the rest of the epoch comes in another order: some samples are trained again, and some are left out");
@@ -73,12 +72,12 @@ static void tell_differences(const Replica *replica, const char *path, const Che
              "from here on it trains on other data");
     checkpoint_compare(path, saved, ours);
     if (again > 0)
-        advise("%s: was saved after %lld samples of an epoch, which are no whole number of this run's steps: the last "
-               "%lld of them are trained again", path, (long long)saved->place.samples, (long long)again);
+        advise("%s: was saved after %lld samples of an epoch, which is not a whole number of this run's steps: the "
+               "last %lld of them are trained again", path, (long long)saved->place.samples, (long long)again);
 }
 
 /* Losses over other samples cannot be compared. */
-static void take_best_loss(Replica *replica, const char *path, CheckpointState *saved, CheckpointState *ours)
+static void restore_best_loss(Replica *replica, const char *path, CheckpointState *saved, CheckpointState *ours)
 {
     const char *was = checkpoint_setting(saved, CHECKPOINT_DATA)->words;
     const char *is = checkpoint_setting(ours, CHECKPOINT_DATA)->words;
@@ -88,7 +87,7 @@ static void take_best_loss(Replica *replica, const char *path, CheckpointState *
         return;
     replica->best_loss = (double)INFINITY;
     if (!replica->resumes_quietly)
-        advise("%s: its best loss, %.6g, is over other held-out samples than this run's, so it is forgotten: the first "
+        advise("%s: its best loss, %.6g, was measured on other held-out samples, so it is forgotten: the first "
                "evaluation counts as the best", path, saved->best_loss);
 }
 
@@ -111,19 +110,19 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler)
     replica->total_steps = run_length(replica->options, sampler);
     CheckpointState ours = checkpoint_state(replica, sampler, saved.step);
     if (!replica->resumes_quietly)
-        tell_differences(replica, path, &saved, &ours, again);
+        advise_of_differences(replica, path, &saved, &ours, again);
     if (strcmp(checkpoint_setting(&saved, CHECKPOINT_PRECISION)->words,
                checkpoint_setting(&ours, CHECKPOINT_PRECISION)->words) == 0) {
         replica->scaler.scale = fminf(saved.loss_scale, LOSS_SCALER_MAX); /* older versions had no limit */
         replica->scaler.good_steps = saved.good_steps;
     }
-    take_best_loss(replica, path, &saved, &ours);
+    restore_best_loss(replica, path, &saved, &ours);
     return saved.step;
 }
 
 /* note: state-of-a-rank
- * What a rank has not sent yet (powersgd) is nobody else's, so the file holds it for each rank. Returns an instance with
- * all of it, on the rank that writes; it belongs to the caller. */
+ * The errors that a rank has not sent yet (powersgd) differ from rank to rank, so the file holds them for each rank. On
+ * the rank that writes, returns an instance with all of them, owned by the caller. */
 static PowerSgd *gather_codec(const Replica *replica, ProcessGroup *pg, CheckpointState *state)
 {
     PowerSgd *all = NULL;
@@ -137,20 +136,13 @@ static PowerSgd *gather_codec(const Replica *replica, ProcessGroup *pg, Checkpoi
     return all;
 }
 
-void replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step)
+bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
+                  OnFailure on_failure)
 {
     CheckpointState state = checkpoint_state(replica, sampler, next_step);
     PowerSgd *all = gather_codec(replica, pg, &state);
-    checkpoint_save(pg == NULL || pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state);
-    power_sgd_free(all);
-}
-
-bool replica_try_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
-                      bool quiet)
-{
-    CheckpointState state = checkpoint_state(replica, sampler, next_step);
-    PowerSgd *all = gather_codec(replica, pg, &state);
-    const bool written = checkpoint_try_save(pg_rank(pg) == 0 ? path : NULL, &replica->optimizer, &state, quiet);
+    const bool writes = pg == NULL || pg_rank(pg) == 0;
+    const bool written = checkpoint_save(writes ? path : NULL, &replica->optimizer, &state, on_failure);
     power_sgd_free(all);
     return written;
 }

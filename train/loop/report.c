@@ -1,5 +1,5 @@
-/* report.c: see report.h; lists all keys of the summary. */
-#include "train/loop/report.h"
+/* report.c: prints a run's settings and results; lists all keys of the summary. Declared in trainer.h. */
+#include "train/loop/trainer.h"
 
 #include <math.h>
 #include <poll.h>
@@ -14,8 +14,6 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "train/guard/guard.h"
-#include "train/report/memory.h"
-#include "train/report/output.h"
 
 double report_resident_mb(void)
 {
@@ -28,7 +26,7 @@ double report_resident_mb(void)
     return fields == 2 ? (double)pages_resident * (double)sysconf(_SC_PAGESIZE) / 1e6 : (double)NAN;
 }
 
-double report_largest_peak_mb(ProcessGroup *pg)
+double report_peak_rss_mb(ProcessGroup *pg)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -37,9 +35,6 @@ double report_largest_peak_mb(ProcessGroup *pg)
     return peak;
 }
 
-/* ---- at the start ---- */
-
-/* One line about ranks that have data of their own. */
 static void print_own_data(const Options *options, const Sampler *sampler)
 {
     printf("own data: samples");
@@ -49,7 +44,7 @@ static void print_own_data(const Options *options, const Sampler *sampler)
     for (int rank = 0; rank < options->rank_samples_count; rank++)
         printf("%s %lld", rank > 0 ? "," : "", (long long)sampler_rank_steps(sampler, rank));
     if (options->join != JOIN_NONE)
-        printf("; a rank without data goes on with empty batches, sums are divided by the %s",
+        printf("; a rank without data continues with empty batches; sums are divided by the %s",
                options->join == JOIN_INITIAL ? "full batch" : "step's samples");
     printf("\n");
 }
@@ -59,17 +54,17 @@ static const char *gradients_algorithm(const Resolved *resolved)
     return resolved->backend == BACKEND_NCCL ? "nccl" : all_reduce_name(resolved->algorithm);
 }
 
-/* A rank's state has a factor and an error of each matrix that is not sent whole. */
+/* For each matrix that is not sent whole, the codec's state has a factor and an error. */
 static void print_matrices(const Replica *replica)
 {
     const int R = replica->options->power_sgd_rank, matrices = power_sgd_state(replica->power_sgd)->count / 2;
     printf("gradients: %d matrices sent as two of %d columns (powersgd), all else whole\n", matrices, R);
     if (matrices == 0)
-        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are sent "
-               "whole: give fewer", R);
+        advise("--powersgd-rank: with %d columns no matrix of this model becomes less than half as large, so all are "
+               "sent whole: give fewer", R);
 }
 
-/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which does not add them always. */
+/* One line about gradients that are rounded when they are sent. wanted: of --allreduce, which may lack 16 bits. */
 static void print_gradients(const Replica *replica, const Resolved *resolved, AllReduceAlgorithm wanted)
 {
     const Options *options = replica->options;
@@ -91,19 +86,10 @@ static void print_gradients(const Replica *replica, const Resolved *resolved, Al
     printf("\n");
 }
 
-void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Dataset *dataset,
-                  const Sampler *sampler, long first_step)
+static void print_options(const Trainer *trainer)
 {
-    const Options *options = replica->options;
-    if (pg_rank(pg) != 0)
-        return;
-    own_work_begin("prints", "its settings");
-    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
-           options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
-           pg_backend(pg), gradients_algorithm(resolved), device_description());
-    printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n", dataset->source,
-           (long long)dataset->size, first_step, replica->total_steps - 1, (long long)options->batch_size,
-           options->accumulate);
+    const Options *options = trainer->options;
+    const Sampler *sampler = &trainer->sampler;
     if (sampler_steps_per_epoch(sampler) == 1 && sampler_global_count(sampler, 0) < options->batch_size)
         advise("--batch-size: %lld is more than the %lld samples of an epoch: each step trains on all of them",
                (long long)options->batch_size, (long long)sampler_global_count(sampler, 0));
@@ -118,63 +104,100 @@ void report_start(const Resolved *resolved, ProcessGroup *pg, const Replica *rep
     if (options->tf32)
         printf("precision: matrix products may round their operands to TF32, sums and attention in float32\n");
     if (options->ddp.codec->rounds || options->ddp.codec->sends_nothing)
-        print_gradients(replica, resolved, pg_algorithm(pg));
+        print_gradients(&trainer->replica, trainer->resolved, pg_algorithm(trainer->pg));
     if (ddp_stage_number == 5)
         printf("sharding: level %d: each rank keeps 1/%d of the optimizer's state%s%s\n", options->sharding.level,
-               options->sharding.shard_ranks > 0 ? options->sharding.shard_ranks : pg_world_size(pg),
+               options->sharding.shard_ranks > 0 ? options->sharding.shard_ranks : pg_world_size(trainer->pg),
                options->sharding.level >= 2 ? ", of the gradients" : "",
                options->sharding.level == 3 ? ", of the weights" : "");
     if (options->group.wire_gbps > 0)
         printf("link: emulated, %g Gbit/s and %g us\n", options->group.wire_gbps, options->group.wire_latency * 1e6);
-    fflush(stdout);
-    own_work_end();
 }
 
-/* ---- at the end ---- */
-
-/* What the flags are, and what they come to in this run. */
-static void add_settings(cJSON *summary, const Resolved *resolved, ProcessGroup *pg, const Replica *replica,
-                         const RunRecord *record)
+void report_start(const Trainer *trainer)
 {
+    const Options *options = trainer->options;
+    const Replica *replica = &trainer->replica;
+    ProcessGroup *pg = trainer->pg;
+    if (pg_rank(pg) != 0)
+        return;
+    local_work_begin("prints", "its settings");
+    printf("stage %d (%s): %s, %lld parameters, %d rank(s) over %s, sums by %s, %s\n", ddp_stage_number, ddp_stage_name,
+           options->model.name, (long long)parameters_total(&replica->model.parameters), pg_world_size(pg),
+           pg_backend(pg), gradients_algorithm(trainer->resolved), device_description());
+    printf("data: %s, %lld samples; steps %ld to %ld of %lld samples in %d micro-batch(es) per rank\n",
+           trainer->train_set.source, (long long)trainer->train_set.size, trainer->record.first_step,
+           replica->total_steps - 1, (long long)options->batch_size, options->accumulate);
+    print_options(trainer);
+    fflush(stdout);
+    local_work_end();
+}
+
+/* The flags, and the settings that follow from them in this run. */
+static void add_settings(cJSON *summary, const Trainer *trainer)
+{
+    const Replica *replica = &trainer->replica;
+    const ProcessGroup *pg = trainer->pg;
     summary_add_number(summary, "stage", ddp_stage_number);
     summary_add_text(summary, "stage_name", ddp_stage_name);
     cJSON_AddItemToObject(summary, "flags", options_to_json(replica->options, ddp_stage_number));
     summary_add_text(summary, "backend", pg_backend(pg));
     summary_add_text(summary, "device", device_name());
     summary_add_number(summary, "world_size", pg_world_size(pg));
-    summary_add_text(summary, "allreduce", gradients_algorithm(resolved));
+    summary_add_text(summary, "allreduce", gradients_algorithm(trainer->resolved));
     summary_add_number(summary, "loss_scale", (double)replica->scaler.scale); /* at the end */
     summary_add_number(summary, "parameters", (double)parameters_total(&replica->model.parameters));
-    summary_add_number(summary, "buckets", (double)record->buckets);
+    summary_add_number(summary, "buckets", (double)trainer->record.buckets);
 }
 
-/* Of rank 0, in MB. The rest of the peak is small, and mostly the MPI library's: to add a message of some MB, MPICH
- * allocates half its size. */
-static void add_memory(cJSON *summary, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
-                       const RunRecord *record)
+MemoryOwners memory_owners(const Trainer *trainer)
 {
-    const ParameterList *parameters = &replica->model.parameters;
-    const ShardedMemory held = memory_in_use(&(MemoryOwners){.pg = pg, .ddp = ddp, .codec = replica_codec(replica),
-                                                              .optimizer = &replica->optimizer});
+    return (MemoryOwners){.pg = trainer->pg, .ddp = trainer->ddp, .codec = replica_codec(&trainer->replica),
+                          .optimizer = &trainer->replica.optimizer};
+}
 
-    summary_add_number(summary, "peak_rss_mb", record->peak_rss_mb); /* the largest rank's */
+/* Rank 0's memory, in MB. The rest of the peak is small, and mostly buffers of the MPI library. */
+static void add_memory(cJSON *summary, const Trainer *trainer)
+{
+    const Replica *replica = &trainer->replica;
+    const ParameterList *parameters = &replica->model.parameters;
+    const ShardedMemory held = memory_in_use(memory_owners(trainer));
+    summary_add_number(summary, "peak_rss_mb", trainer->record.peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);
-    /* Stage 5: the most at once, besides this rank's shards. */
+    /* Stage 5: the peaks, besides this rank's shards. */
     summary_add_number(memory, "gathered_weights_mb", (double)held.peak_gathered_weights / 1e6);
     summary_add_number(memory, "whole_gradients_mb", (double)held.peak_whole_gradients / 1e6);
-    /* The weights' 16-bit copies, which matrix products read. */
+    /* The weights' 16-bit copies. */
     summary_add_number(memory, "operands_mb", (double)parameters_operand_bytes(parameters) / 1e6);
     summary_add_number(memory, "gradients_mb", (double)held.gradients / 1e6);
     summary_add_number(memory, "optimizer_mb", (double)optimizer_state_bytes(&replica->optimizer) / 1e6);
     const size_t activations = replica->tape.arena.peak_held + replica->tape.block_arena.peak_held;
     summary_add_number(memory, "activations_mb", (double)activations / 1e6);
-    summary_add_number(memory, "base_mb", record->base_rss_mb); /* before the model: program, libraries, data set */
+    summary_add_number(memory, "base_mb", trainer->record.base_rss_mb); /* before the model was created */
 }
 
-static void add_results(cJSON *summary, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
-                        const RunRecord *record)
+static cJSON *evaluations_to_json(const RunRecord *record, const Options *options)
 {
+    if (options->eval_every == 0)
+        return cJSON_CreateNull();
+    cJSON *curve = cJSON_CreateArray();
+    for (int i = 0; i < record->evaluation_count; i++) {
+        const EvaluationPoint *at = &record->evaluations[i];
+        cJSON *point = cJSON_CreateObject();
+        summary_add_number(point, "step", (double)at->step);
+        summary_add_number(point, "eval_loss", at->evaluation.loss);
+        summary_add_number(point, "eval_accuracy",
+                           options->model.kind == MODEL_GPT ? (double)NAN : at->evaluation.accuracy);
+        cJSON_AddItemToArray(curve, point);
+    }
+    return curve;
+}
+
+static void add_results(cJSON *summary, const Trainer *trainer)
+{
+    const Replica *replica = &trainer->replica;
+    const RunRecord *record = &trainer->record;
     bool gpt = replica->options->model.kind == MODEL_GPT; /* its tokens are bytes */
     const double steps = (double)record->stats.count;
     const CommCounters *sent = &record->communication;
@@ -191,10 +214,10 @@ static void add_results(cJSON *summary, ProcessGroup *pg, const Replica *replica
     summary_add_number(summary, "eval_loss", record->evaluation.loss); /* in nats */
     summary_add_number(summary, "eval_bits_per_byte", gpt ? record->evaluation.loss / M_LN2 : (double)NAN);
     summary_add_number(summary, "eval_accuracy", gpt ? (double)NAN : record->evaluation.accuracy);
-    cJSON_AddItemToObject(summary, "evaluations", way_curve(&record->way));
+    cJSON_AddItemToObject(summary, "evaluations", evaluations_to_json(record, replica->options));
     summary_add_times(summary, &record->stats, (double)record->all_samples / steps, gpt ? (double)replica->time : 0);
-    add_memory(summary, pg, replica, ddp, record);
-    summary_add_text(summary, "weights_hash", hash); /* as text: numbers in JSON are doubles, and cannot hold 64 bits */
+    add_memory(summary, trainer);
+    summary_add_text(summary, "weights_hash", hash); /* as text: JSON's numbers are doubles */
 }
 
 static void add_verification(cJSON *summary, VerifyMode mode, const Verification *verification)
@@ -210,7 +233,7 @@ static void add_verification(cJSON *summary, VerifyMode mode, const Verification
     cJSON_AddBoolToObject(verify, "passed", verification->passed);
 }
 
-/* How each rank's step divides: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
+/* The parts of each rank's step: a slow rank computes while the others wait for it. Collective. Owned by the caller. */
 static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
 {
     static const char *const keys[] = {"step_ms", "forward_ms", "data_ms", "exposed_comm_ms"};
@@ -232,23 +255,22 @@ static cJSON *gather_rank_times(ProcessGroup *pg, const Stats *stats)
     return ranks;
 }
 
-void report_end(const Resolved *resolved, ProcessGroup *pg, const Replica *replica, const Ddp *ddp,
-                const RunRecord *record)
+void report_end(const Trainer *trainer)
 {
-    const Options *options = replica->options;
-    cJSON *ranks = gather_rank_times(pg, &record->stats);
-    if (pg_rank(pg) != 0) {
+    const Options *options = trainer->options;
+    cJSON *ranks = gather_rank_times(trainer->pg, &trainer->record.stats);
+    if (pg_rank(trainer->pg) != 0) {
         cJSON_Delete(ranks);
         return;
     }
     cJSON *summary = cJSON_CreateObject();
-    add_settings(summary, resolved, pg, replica, record);
-    add_results(summary, pg, replica, ddp, record);
-    add_verification(summary, options->verify, &record->verification);
+    add_settings(summary, trainer);
+    add_results(summary, trainer);
+    add_verification(summary, options->verify, &trainer->record.verification);
     cJSON_AddItemToObject(summary, "ranks", ranks);
-    own_work_begin("prints", "the summary");
+    local_work_begin("prints", "the summary");
     summary_print(summary);
-    own_work_end();
+    local_work_end();
     if (options->json != NULL)
         summary_write(summary, options->json);
     cJSON_Delete(summary);
@@ -258,7 +280,8 @@ int report_stopped(const Replica *replica, long done, int signal)
 {
     const char *save = replica->options->save;
     advise("stopped by signal %d (%s) after step %ld of %ld: %s%s", signal, strsignal(signal), done,
-           replica->total_steps, save != NULL ? "go on with --resume " : "nothing is saved, because there is no --save",
+           replica->total_steps,
+           save != NULL ? "continue with --resume " : "nothing is saved, because there is no --save",
            save != NULL ? save : "");
     return STOPPED_STATUS;
 }
@@ -283,8 +306,8 @@ bool report_success(const Replica *replica, const RunRecord *record)
     return !most_skipped && finite && (replica->options->verify == VERIFY_NONE || record->verification.passed);
 }
 
-/* printf() only fills a buffer. A full disk shows when the buffer is written, and the stream remembers the error. It is
- * not an error if the program that reads a pipe ends early (`| head -1`). */
+/* printf() only fills a buffer. Writing the buffer fails on a full disk, and the stream remembers the error. It is not
+ * an error if the reader of a pipe ends early (`| head -1`). */
 void report_check_stdout(void)
 {
     struct pollfd stream = {.fd = STDOUT_FILENO, .events = POLLOUT};

@@ -11,23 +11,23 @@
 #include "data/sampler.h"
 #include "device/device.h"
 
-/* The one process that takes the place of all ranks. */
+/* The one process that computes the work of all ranks. */
 typedef struct Reference {
     const Dataset *dataset;
     Replica replica;
     Sampler sampler;
     float *gradients;  /* of all parameters, for one share (device); owned */
     float *sums;       /* exact mode: of the shares' gradients so far (device); owned */
-    float *host_sums;  /* the same, of a host's shares alone, if there are several hosts; owned */
+    float *host_sums;  /* the same for one host's shares; NULL: there is only one host; owned */
     int64_t elements;  /* of each of the three */
-    int ranks_per_host; /* hierarchical, --shard-ranks: their shares are added first; else: all ranks */
+    int ranks_per_host; /* ranks whose shares are added first (hierarchical, --shard-ranks); else: all ranks */
     int64_t *indices, *places; /* these four have room for a global batch (host); owned */
     void *inputs, *targets;
 } Reference;
 
-/* The reference stands where the ranks stood before the first step. */
-static void reference_create(Reference *reference, const Options *options, const Dataset *dataset, const ProcessGroup *pg,
-                             long total_steps, const float *initial)
+/* Creates the reference in the state that the ranks had before the first step. */
+static void reference_create(Reference *reference, const Options *options, const Dataset *dataset,
+                             const ProcessGroup *pg, long total_steps, const float *initial)
 {
     const int world_size = pg_world_size(pg);
     const bool by_host = all_reduce_algorithm(pg_algorithm(pg), options->ddp.codec->dtype) == ALLREDUCE_HIERARCHICAL;
@@ -83,9 +83,9 @@ static void add_gradient(Reference *reference, int64_t count)
 }
 
 /* note: exact-reference
- * Computes what N ranks with --allreduce ordered compute: each share's gradient from zero, micro-batch by micro-batch;
- * then adds the shares in rank order, in float32 (hierarchical: those of each host, and then the hosts' sums). Leaves the
- * sum in the parameters' gradients. A codec that sends 16 bits rounds each share, and then the sum, because it is sent
+ * Computes the sum of N ranks with --allreduce ordered: each share's gradient from zero, micro-batch by micro-batch;
+ * then adds the shares in rank order, in float32 (hierarchical: those of each host, and then the hosts' sums). Leaves
+ * the sum in the parameters' gradients. A codec that sends 16 bits rounds each share, and also the sum, which is sent
  * back.
  *
  * note: minus-zero
@@ -104,7 +104,7 @@ static void gradient_by_shares(Reference *reference, int64_t step)
         }
         if (codec->round_share != NULL)
             codec->round_share(codec, rank, reference->gradients, reference->elements);
-        float *sums = rank < L ? reference->sums : reference->host_sums; /* the first host's is the sum so far */
+        float *sums = rank < L ? reference->sums : reference->host_sums; /* the first host adds to the result */
         if (rank % L == 0)
             device_copy(sums, reference->gradients, bytes);
         else
@@ -117,8 +117,8 @@ static void gradient_by_shares(Reference *reference, int64_t step)
         codec->round_sum(codec, -1, reference->gradients, reference->elements);
 }
 
-/* Adds the gradient of all ranks' samples: at once; or, because a batch norm's statistics are of the samples of one
- * micro-batch of all ranks, micro-batch by micro-batch, in rank order. */
+/* Adds the gradient of all ranks' samples at once. With batch norm, adds it micro-batch by micro-batch, in rank order,
+ * because a batch norm takes its statistics over one micro-batch of all ranks. */
 static void whole_gradient(Reference *reference, int64_t step)
 {
     const Options *options = reference->replica.options;
@@ -158,7 +158,6 @@ static void reference_step(Reference *reference, long step)
     replica_update(&reference->replica, step);
 }
 
-/* Compares one parameter and prints its line. A buffer is no weight, but a sum over many: see VERIFY_BUFFERS. */
 static void compare_parameter(const Parameter *parameter, const float *got, const float *expected, double tolerance,
                               Verification *result)
 {
@@ -174,7 +173,7 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
     bool same = tolerance > 0 ? worst <= tolerance : differing == 0 && worst == 0; /* two equal NaN fail, too */
     printf("  %-40s %12.3e   %s\n", parameter->name, worst, same ? "same" : "DIFFERENT");
     if (parameter->is_buffer && same)
-        return; /* the largest difference is that of the weights */
+        return; /* max_abs_diff is about weights only */
     bool first_to_differ = differing > 0 && result->differing == 0; /* perhaps only in the sign of a zero */
     if (worst > result->max_abs_diff || first_to_differ || result->worst_parameter[0] == '\0') {
         result->max_abs_diff = worst;
@@ -184,14 +183,14 @@ static void compare_parameter(const Parameter *parameter, const float *got, cons
     result->passed = result->passed && same;
 }
 
-/* Rounding alone can make a correct stage fail. The advice says how to tell it from a mistake. */
+/* Rounding alone can make a correct stage fail. The advice helps to distinguish it from a mistake. */
 static void print_advice(const Options *options, const Verification *result)
 {
     if (result->passed || options->verify != VERIFY_WHOLE_BATCH)
         return;
     if (options->model.norm != NORM_NONE)
-        printf("advice: batch norm of few samples enlarges rounding, by up to 300 in each layer, and the last batch of an "
-               "epoch may have few: compare with another --batch-size\n");
+        printf("advice: batch norm of few samples enlarges rounding, by up to 300 in each layer, and the last batch of "
+               "an epoch may have few: compare with another --batch-size\n");
     else if (options->optimizer.kind == OPTIMIZER_ADAMW)
         printf("advice: this may be rounding, which AdamW enlarges, up to the learning rate, if a gradient is near 0; "
                "compare whole batches with --optimizer sgd, and prove AdamW with --verify exact --allreduce ordered "
@@ -238,14 +237,14 @@ Verification verify_training(const Options *options, ProcessGroup *pg, const Dat
 {
     Verification result = {0};
     if (pg_rank(pg) == 0) {
-        own_work_begin("trains", "the process to compare with (--verify)");
+        local_work_begin("trains", "the process to compare with (--verify)");
         Reference reference;
         reference_create(&reference, options, dataset, pg, trained->total_steps, initial);
         for (long step = first_step; step < trained->total_steps; step++)
             reference_step(&reference, step);
         compare(&reference, &trained->model.parameters, &result);
         reference_free(&reference);
-        own_work_end();
+        local_work_end();
     }
     _Static_assert(sizeof result % sizeof(int32_t) == 0, "the result travels as int32 words");
     pg_broadcast(pg, &result, sizeof result / sizeof(int32_t), DTYPE_I32, 0, "result of the verification");

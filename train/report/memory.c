@@ -1,17 +1,16 @@
-/* memory.c: see memory.h. */
-#include "train/report/memory.h"
-
+/* memory.c: --trace: samples a rank's memory use; declared in trace.h. */
 #include "autograd/rounding.h"
 #include "base/clock.h"
+#include "train/report/trace.h"
 
-ShardedMemory memory_in_use(const MemoryOwners *owners)
+ShardedMemory memory_in_use(MemoryOwners owners)
 {
     ShardedMemory memory = {0};
-    if (!ddp_sharded_memory(owners->ddp, &memory)) {
-        memory.weights = (size_t)parameters_total(owners->optimizer->parameters) * sizeof(float);
-        memory.gradients = pg_shared_bytes(owners->pg);
+    if (!ddp_sharded_memory(owners.ddp, &memory)) {
+        memory.weights = (size_t)parameters_total(owners.optimizer->parameters) * sizeof(float);
+        memory.gradients = pg_shared_bytes(owners.pg);
     }
-    memory.gradients += owners->codec->state_bytes;
+    memory.gradients += owners.codec->state_bytes;
     return memory;
 }
 
@@ -19,7 +18,7 @@ void memory_watch_sample(const MemoryWatch *watch)
 {
     if (watch->tape == NULL)
         return;
-    const ShardedMemory held = memory_in_use(&watch->owners);
+    const ShardedMemory held = memory_in_use(watch->owners);
     const Tape *tape = watch->tape;
     const double now = now_seconds();
     const size_t bytes[MEMORY_KINDS] = {
@@ -61,9 +60,9 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     memory_watch_sample(watch);
 }
 
-void memory_watch_start(MemoryWatch *watch, Tape *tape, const MemoryOwners *owners)
+void memory_watch_start(MemoryWatch *watch, Tape *tape, MemoryOwners owners)
 {
-    *watch = (MemoryWatch){.tape = tape, .owners = *owners};
+    *watch = (MemoryWatch){.tape = tape, .owners = owners};
     watch->stage = tape_listen(tape, (TapeListener){.self = watch, .gradient_ready = gradient_ready,
                                                     .gradient_needed = gradient_needed,
                                                     .parameters_needed = parameters_needed});

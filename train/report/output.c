@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "train/files/atomic_file.h"
 
-/* ---- steps ---- */
+/* ---- progress ---- */
 
-#define TERMINAL_SECONDS 0.1 /* between two updates of the line: fast enough for the eye */
+#define TERMINAL_SECONDS 0.1 /* between two updates of the line */
 #define PLAIN_SECONDS 10.0
 #define PLAIN_LINES 20 /* in a whole run: one per 5 % */
 
@@ -34,7 +34,7 @@ static bool line_is_due(const Progress *progress, long step, double now)
     return done * PLAIN_LINES / steps > (done - 1) * PLAIN_LINES / steps || seconds >= PLAIN_SECONDS;
 }
 
-/* "12 s", "3 min 20 s", "1 h 05 min"; "" after the first step, which gives no estimate, and after the last. */
+/* Writes "12 s", "3 min 20 s" or "1 h 05 min"; "" after the first step, when no time is known, and after the last. */
 static void describe_time_left(const Progress *progress, long step, double now, char *text, size_t size)
 {
     long timed_steps = step - progress->first_step;
@@ -57,7 +57,7 @@ static void show(Progress *progress, long step, double loss, double now)
     double seconds = now - progress->shown_at;
     char time_left[64];
     describe_time_left(progress, step, now, time_left, sizeof time_left);
-    /* \r goes back to the start of the line, and ESC [K clears the rest of a longer line. */
+    /* \r returns to the start of the line, and ESC [K clears the rest of a longer line. */
     printf("%sstep %ld/%ld, loss %.4f, %.0f %s/s", progress->terminal ? "\r" : "", step + 1, progress->steps, loss,
            seconds > 0 ? progress->units / seconds : 0.0, progress->unit);
     if (job_world_size() > 1)
@@ -82,9 +82,9 @@ void progress_step(Progress *progress, long step, double loss, double units, dou
     progress->exposed += exposed;
     if (!line_is_due(progress, step, now))
         return;
-    own_work_begin("prints", "a line about a step");
+    local_work_begin("prints", "a line about a step");
     show(progress, step, loss, now);
-    own_work_end();
+    local_work_end();
 }
 
 void progress_evaluated(Progress *progress, double loss, double accuracy, double seconds)
@@ -106,7 +106,7 @@ void progress_end(Progress *progress)
     }
 }
 
-/* ---- summary: adding values ---- */
+/* ---- summary: values ---- */
 
 void summary_add_number(cJSON *object, const char *key, double value)
 {
@@ -125,7 +125,6 @@ static double median_ms(const Stats *stats, StepPart part)
 
 void summary_add_times(cJSON *summary, const Stats *stats, double samples, double tokens)
 {
-    /* Keys of the first step's times. */
     static const char *const names[STEP_PARTS] = {"step", "forward", "backward", "optimizer", "data", "comm",
                                                   "exposed_comm"};
     double step = median_ms(stats, PART_STEP), comm = median_ms(stats, PART_COMM);
@@ -140,8 +139,7 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
     summary_add_number(summary, "data_ms", median_ms(stats, PART_DATA));
     summary_add_number(summary, "comm_ms", comm);
     summary_add_number(summary, "exposed_comm_ms", exposed);
-    /* The part of communication during which the rank did not wait. Waiting can take a little longer than the
-     * collective itself, because the thread has to wake up: then nothing was hidden. */
+    /* The wait can be a little longer than the collective, because the thread must wake up: then nothing was hidden. */
     summary_add_number(summary, "hidden_fraction", comm > 0 ? fmax(0, 1 - exposed / comm) : NAN);
     summary_add_number(summary, "comm_share", exposed / step); /* the part of a step spent waiting for it */
     cJSON *first = cJSON_AddObjectToObject(summary, "first_step_ms");
@@ -152,7 +150,7 @@ void summary_add_times(cJSON *summary, const Stats *stats, double samples, doubl
     summary_add_number(summary, "tokens_per_s", tokens > 0 ? tokens * per_second : NAN);
 }
 
-/* ---- for people ---- */
+/* ---- summary: for people ---- */
 
 /* NAN if the value is null. */
 static double number(const cJSON *object, const char *key)
@@ -165,7 +163,6 @@ static const char *text(const cJSON *object, const char *key)
     return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, key));
 }
 
-/* The settings as they were typed or by default: options_to_json(). */
 static const cJSON *flags_of(const cJSON *summary)
 {
     return cJSON_GetObjectItemCaseSensitive(summary, "flags");
@@ -196,7 +193,7 @@ static void print_speed(const cJSON *summary)
     const cJSON *step = cJSON_GetObjectItemCaseSensitive(summary, "step_ms");
     printf("  step        %.2f ms (median), %.2f ms (95 %%), %.2f ms (first); %.0f warm-up steps left out\n",
            number(step, "p50"), number(step, "p95"), number(step, "first"), number(summary, "warmup_steps_excluded"));
-    printf("  of it       forward %.2f, backward %.2f, optimizer %.2f, data %.2f ms\n", number(summary, "forward_ms"),
+    printf("  parts       forward %.2f, backward %.2f, optimizer %.2f, data %.2f ms\n", number(summary, "forward_ms"),
            number(summary, "backward_ms"), number(summary, "optimizer_ms"), number(summary, "data_ms"));
     printf("  speed       %.0f samples/s", number(summary, "samples_per_s"));
     if (!isnan(number(summary, "tokens_per_s")))
@@ -259,7 +256,7 @@ void summary_print(const cJSON *summary)
     fflush(stdout);
 }
 
-/* ---- for programs ---- */
+/* ---- summary: for programs ---- */
 
 void summary_write(const cJSON *summary, const char *path)
 {

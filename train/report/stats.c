@@ -1,4 +1,4 @@
-/* stats.c: see stats.h. Keeps the steps' times, and sorts a copy for each percentile. */
+/* stats.c: see stats.h. Sorts a copy of the times for each percentile. */
 #include "train/report/stats.h"
 
 #include <math.h>
@@ -8,9 +8,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 
-/* ---- measuring ---- */
-
-/* A part without a name is timed, but is no event and no range. */
+/* A part without a name is timed, but appears in no timeline. */
 static const char *const names[STEP_PARTS] = {
     [PART_FORWARD] = "forward", [PART_BACKWARD] = "backward", [PART_OPTIMIZER] = "optimizer"};
 
@@ -31,19 +29,17 @@ void phase_end(Phases *phases, StepPart part)
         timeline_add(ROW_COMPUTE, phases->since[part], now, "%s", names[part]);
 }
 
-/* ---- statistics ---- */
-
 #define WARMUP_STEPS 3
 
 void stats_add(Stats *stats, const StepTimes *times)
 {
     if (stats->count == 0) {
         stats->first = *times;
-        stats->steps = calloc(STATS_MOST_HELD, sizeof *stats->steps); /* pages take memory only when written */
-        CHECK(stats->steps != NULL, "out of memory for the times of %d steps", STATS_MOST_HELD);
+        stats->steps = calloc(STATS_MAX_KEPT, sizeof *stats->steps); /* pages take memory only when written */
+        CHECK(stats->steps != NULL, "out of memory for the times of %d steps", STATS_MAX_KEPT);
     }
     stats->last = *times;
-    stats->steps[stats->count++ % STATS_MOST_HELD] = *times;
+    stats->steps[stats->count++ % STATS_MAX_KEPT] = *times;
 }
 
 void stats_free(Stats *stats)
@@ -53,8 +49,7 @@ void stats_free(Stats *stats)
 }
 
 /* note: warm-up
- * The first steps set up connections and touch memory for the first time, so the statistics leave them out. A run that
- * is too short for that leaves out half of its steps. */
+ * The first steps set up connections and touch memory for the first time, so the statistics exclude them. */
 long stats_warmup_steps(const Stats *stats)
 {
     return stats->count / 2 < WARMUP_STEPS ? stats->count / 2 : WARMUP_STEPS;
@@ -63,10 +58,10 @@ long stats_warmup_steps(const Stats *stats)
 /* Stores the measured times of `part` after the warm-up in *values (free() it); returns their number. */
 static long collect(const Stats *stats, StepPart part, double **values)
 {
-    long count = 0, oldest = stats->count > STATS_MOST_HELD ? stats->count - STATS_MOST_HELD : 0;
+    long count = 0, oldest = stats->count > STATS_MAX_KEPT ? stats->count - STATS_MAX_KEPT : 0;
     *values = alloc_or_fault((size_t)(stats->count - oldest) * sizeof **values);
     for (long step = oldest; step < stats->count; step++) {
-        double seconds = stats->steps[step % STATS_MOST_HELD].seconds[part];
+        double seconds = stats->steps[step % STATS_MAX_KEPT].seconds[part];
         if (step >= stats_warmup_steps(stats) && !isnan(seconds))
             (*values)[count++] = seconds;
     }

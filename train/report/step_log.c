@@ -15,8 +15,8 @@
 #include "train/files/atomic_file.h"
 
 /* note: log-of-a-resumed-run
- * Steps after the checkpoint are trained again, so their rows go: each step has one row, and a plot has no jump back. A
- * last row without its end, which a killed run leaves, goes, too. */
+ * Steps after the checkpoint are trained again, so their rows are removed: each step has one row, and a plot has no
+ * jump back. An incomplete last row, which a killed run leaves, is removed, too. */
 static void keep_rows(AtomicFile *file, FILE *old, long last_step)
 {
     char *line = NULL;
@@ -27,7 +27,7 @@ static void keep_rows(AtomicFile *file, FILE *old, long last_step)
     free(line);
 }
 
-/* The log that a resumed run continues, behind its header; NULL: there is none. */
+/* Opens the log that a resumed run continues, and reads its header. NULL: there is none. */
 static FILE *open_old(const char *path, const char *header)
 {
     char line[256];
@@ -35,7 +35,7 @@ static FILE *open_old(const char *path, const char *header)
     if (old == NULL && errno != ENOENT)
         die("--log: cannot read %s, which this run would continue: %s; name another file", path, strerror(errno));
     if (old != NULL && fgets(line, sizeof line, old) != NULL && strcmp(line, header) != 0)
-        die("--log: %s is there, but does not begin as the log that this run would continue: name another file", path);
+        die("--log: %s exists, but does not begin like the log that this run would continue; name another file", path);
     return old;
 }
 
@@ -45,7 +45,7 @@ void step_log_open(StepLog *log, const char *path, long first_step, const char *
     char header[160];
     snprintf(header, sizeof header, "step,loss,learning_rate,gradient_norm,loss_scale,step_ms,exposed_comm_ms,"
              "%s_per_s\n", unit);
-    own_work_begin("writes", path);
+    local_work_begin("writes", path);
     FILE *old = first_step > 0 ? open_old(path, header) : NULL;
     atomic_open(&file, path);
     atomic_write(&file, header, strlen(header));
@@ -57,10 +57,10 @@ void step_log_open(StepLog *log, const char *path, long first_step, const char *
     *log = (StepLog){.path = path, .file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC)};
     CHECK(log->file >= 0, "%s: open failed: %s", path, strerror(errno));
     log->size = lseek(log->file, 0, SEEK_END);
-    own_work_end();
+    local_work_end();
 }
 
-/* printf() shows the sign of a NaN, which says nothing: "-nan". */
+/* printf() would show the meaningless sign of a NaN: "-nan". */
 static double without_sign_of_nan(double x)
 {
     return isnan(x) ? fabs((double)NAN) : x;
@@ -73,7 +73,7 @@ void step_log_add(StepLog *log, const StepRow *row)
                                 without_sign_of_nan(row->loss), row->learning_rate,
                                 without_sign_of_nan(row->gradient_norm), row->loss_scale, 1e3 * row->seconds,
                                 1e3 * row->exposed, row->units / row->seconds);
-    own_work_begin("writes", log->path);
+    local_work_begin("writes", log->path);
     errno = ENOSPC; /* if only a part of the row was written */
     if (write(log->file, line, (size_t)length) == length) {
         log->size += length;
@@ -84,10 +84,10 @@ void step_log_add(StepLog *log, const StepRow *row)
         if (ftruncate(log->file, log->size) != 0) /* no half row */
             log->lost++;
     }
-    own_work_end();
+    local_work_end();
 }
 
-/* False if the file was removed while rows were written to it, or if another one is at its path: another run's log. */
+/* False if the file was removed or replaced, for example by another run's log. */
 static bool is_in_place(const StepLog *log)
 {
     struct stat own, there;
@@ -101,8 +101,8 @@ bool step_log_close(StepLog *log)
     if (close(log->file) != 0)
         log->lost++;
     if (!in_place)
-        job_say_fault("%s: this run's rows are not there: the file was removed, moved or replaced meanwhile; does another "
-                      "run write to it?", log->path);
+        job_say_fault("%s: this run's rows are missing: the file was removed, moved or replaced meanwhile; does "
+                      "another run write to it?", log->path);
     else if (log->lost > 0)
         job_say_fault("%s: lacks %ld row(s), which could not be written: was the disk full?", log->path, log->lost);
     return in_place && log->lost == 0;

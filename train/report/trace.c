@@ -1,6 +1,6 @@
-/* trace.c: what collectives add to a rank's timeline. Gathers the ranks' timelines, one after the other, and writes them
- * in Chrome's "Trace Event Format", as a JSON array. In it, ph X is an interval, i an instant, s and f are the two ends of
- * an arrow, C is numbers that are drawn as areas, and M is about all of the trace or names a row. */
+/* trace.c: adds collectives to a rank's timeline. Gathers the ranks' timelines, one after the other, and writes them in
+ * Chrome's "Trace Event Format", as a JSON array: ph X is an interval, i an instant, s and f are the two ends of an
+ * arrow, C has numbers to draw as areas, and M is metadata. */
 #include "train/report/trace.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 #include "device/device.h"
 #include "train/files/atomic_file.h"
 
-/* ---- what collectives add to the timeline ---- */
+/* ---- collectives in the timeline ---- */
 
 static void begin_range(void *self, const Collective *collective)
 {
@@ -32,7 +32,7 @@ static void end_range(void *self, const Collective *collective)
     device_range_end();
 }
 
-/* As --allreduce calls it, or "nccl". Barriers and broadcasts are MPI's own. 16 bits may need another algorithm. */
+/* The name of --allreduce's algorithm, or "nccl". Barriers and broadcasts use MPI's own. */
 static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
 {
     if (device_owns(c->send) && strcmp(pg_backend(pg), "nccl") == 0)
@@ -42,7 +42,7 @@ static const char *algorithm_of(const ProcessGroup *pg, const Collective *c)
     return all_reduce_name(all_reduce_algorithm(pg_algorithm(pg), c->dtype));
 }
 
-/* pg_name() without what is in brackets. */
+/* pg_name() without its part in brackets. */
 static void set_group(TimelineEvent *event, const ProcessGroup *pg)
 {
     if (pg_of_group(pg)[0] != '\0')
@@ -86,19 +86,19 @@ void timeline_observe(ProcessGroup *pg)
 #define WORDS(type) (sizeof(type) / sizeof(int64_t))
 _Static_assert(sizeof(TimelineEvent) % sizeof(int64_t) == 0, "an event is a whole number of words");
 
-#define BARRIERS 16 /* to compare clocks in */
-
-/* Add the first to this rank's clock to get rank 0's. No rank's is wrong by more than the second. In seconds. */
-static double clock_offset, clock_error;
-
 /* ---- clocks ---- */
+
+#define BARRIERS 16 /* that measure the clocks' offsets */
+
+static double clock_offset; /* rank 0's clock minus this rank's, in seconds */
+static double clock_error;  /* the largest error of any rank's offset */
 
 typedef struct ClockReadings {
     double before[BARRIERS], after[BARRIERS]; /* now_seconds() around each barrier */
-    uint64_t machine;                         /* equal on all ranks that share a clock */
+    uint64_t machine;                         /* equal on ranks that share a clock */
 } ClockReadings;
 
-/* Linux draws a random boot_id when a machine starts. If it cannot be read, the rank counts as a machine of its own. */
+/* Linux draws a random boot_id when a machine starts. If it cannot be read, the rank counts as a separate machine. */
 static uint64_t machine_identity(int rank)
 {
     char text[64] = "";
@@ -110,10 +110,10 @@ static uint64_t machine_identity(int rank)
 }
 
 /* note: clock-alignment
- * Ranks of one machine share its clock. Clocks of different machines have different zeros. In each barrier there is a
- * moment at which all ranks are inside: when the last one enters. Every rank's clock shows it between `before` and
- * `after`, so each barrier gives limits for the offset to rank 0's clock, and a quick one gives close limits. Their
- * middle is off by half their distance at most: about the time of a message. Drift during the run is not corrected. */
+ * Ranks of one machine share its clock. Clocks of different machines have different zeros. At the moment when the last
+ * rank enters a barrier, all ranks are inside. On every rank's clock this moment is between `before` and `after`, so
+ * each barrier gives limits for the offset to rank 0's clock, and a quick barrier gives close limits. The error of
+ * their middle is at most half their distance: about the time of a message. Drift during the run is not corrected. */
 void trace_start(ProcessGroup *pg)
 {
     ClockReadings *all = alloc_or_fault((size_t)pg_world_size(pg) * sizeof *all);
@@ -128,22 +128,22 @@ void trace_start(ProcessGroup *pg)
     int first = 0; /* first rank of this machine, for one offset on all its ranks: 0 on rank 0's machine */
     while (all[first].machine != mine.machine)
         first++;
-    double most = first > 0 ? INFINITY : 0, least = -most;
+    double upper = first > 0 ? INFINITY : 0, lower = -upper;
     for (int i = 0; i < BARRIERS; i++) {
-        least = fmax(least, all[0].before[i] - all[first].after[i]);
-        most = fmin(most, all[0].after[i] - all[first].before[i]);
+        lower = fmax(lower, all[0].before[i] - all[first].after[i]);
+        upper = fmin(upper, all[0].after[i] - all[first].before[i]);
     }
-    clock_offset = (most + least) / 2;
-    clock_error = (most - least) / 2;
+    clock_offset = (upper + lower) / 2;
+    clock_error = (upper - lower) / 2;
     pg_all_reduce(pg, &clock_error, &clock_error, 1, DTYPE_F64, REDUCE_MAX, "errors of clocks");
     pg_set_measuring(pg, true);
     free(all);
     timeline_enable();
 }
 
-/* ---- what belongs together ---- */
+/* ---- events that belong together ---- */
 
-/* The wait for event i, in its step or the next one; NULL: it is no collective, or no step has waited for it. */
+/* The wait for event i, in its step or the next one; NULL: it is not a collective, or no step has waited for it. */
 static const TimelineEvent *find_wait(const TimelineEvent *events, int64_t count, int64_t i)
 {
     for (int64_t j = i + 1; j < count && events[i].sequence > 0 && events[j].step <= events[i].step + 1; j++)
@@ -153,8 +153,8 @@ static const TimelineEvent *find_wait(const TimelineEvent *events, int64_t count
     return NULL;
 }
 
-/* The gradient-ready event that launched event i: what its thread did last before the call. NULL: that was something
- * else, or i is no collective, or a gather. (The events of the row "compute" are in the order of their ends.) */
+/* The gradient-ready event that launched collective i: the last event of the row "compute" before the call. NULL: the
+ * last event is another one, or i is a gather, or not a collective. (This row is sorted by ends.) */
 static const TimelineEvent *find_launch(const TimelineEvent *events, int64_t i)
 {
     int64_t j = i - 1;
@@ -167,7 +167,7 @@ static const TimelineEvent *find_launch(const TimelineEvent *events, int64_t i)
 
 /* ---- writing ---- */
 
-/* Writes ' as ", so that formats look like what they become. Names are the program's own and have neither. */
+/* Writes ' as ", so that formats resemble their output. The program's names contain neither. */
 __attribute__((format(printf, 2, 3))) static void print(AtomicFile *file, const char *format, ...)
 {
     char text[512];
@@ -203,15 +203,15 @@ static void write_head(AtomicFile *file, int ranks)
     }
 }
 
-/* A group of pg_split() has a row of its own, because its collectives overlap those of the world. */
+/* A group of pg_split() has its own row, because its collectives overlap those of the world. */
 static int row_of(const TimelineEvent *event)
 {
     const uint64_t hash = fnv1a(FNV1A_START, event->group, strlen(event->group));
     return event->group[0] == '\0' ? event->row : ROW_WAITING + 1 + (int)(hash % 1000000);
 }
 
-/* zero: in seconds, on the rank's clock; the file has microseconds, to the nanosecond. wait: NULL if there is none. The
- * step of a collective is the one that waits for it. */
+/* zero: in seconds, on the rank's clock; the file has microseconds, to the nanosecond. wait: in the step of the
+ * collective; or NULL. */
 static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, const TimelineEvent *wait, double zero)
 {
     const int step = wait != NULL ? wait->step : event->step;
@@ -235,7 +235,6 @@ static void write_event(AtomicFile *file, int rank, const TimelineEvent *event, 
     print(file, "}}");
 }
 
-/* An arrow from what launched the collective to its start. */
 static void write_arrow(AtomicFile *file, int rank, const TimelineEvent *from, const TimelineEvent *to, double zero)
 {
     const char *end = ",\n{'name':'launch','cat':'launch','ph':'%s','id':%lld,'pid':%d,'tid':%d,'ts':%.3f%s}";
@@ -252,8 +251,8 @@ typedef struct TimelineSize {
     double offset;   /* the rank's clock_offset */
 } TimelineSize;
 
-/* Sends the events of `rank` to all ranks; rank 0 writes them (file: NULL elsewhere). own: this rank's. Collective.
- * The rank's collectives are in the order of their calls. Their new numbers leave out those outside the trace. */
+/* Sends the events of `rank` to all ranks; rank 0 writes them (file: NULL elsewhere). own: this rank's. Numbers the
+ * rank's collectives anew, in the order of their calls, because the trace lacks some. Collective. */
 static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, TimelineSize size, double zero,
                           AtomicFile *file)
 {
@@ -261,7 +260,7 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
     if (rank == pg_rank(pg))
         memcpy(events, own, (size_t)size.count * sizeof *events);
     pg_broadcast(pg, events, (size_t)size.count * WORDS(TimelineEvent), DTYPE_I64, rank, "timeline");
-    own_work_begin("writes", "the trace");
+    local_work_begin("writes", "the trace");
     for (int64_t i = 0, sequence = 0; file != NULL && i < size.count; i++) {
         if (events[i].row == ROW_MEMORY)
             write_memory(file, rank, &events[i], zero - size.offset);
@@ -274,14 +273,14 @@ static void gather_events(ProcessGroup *pg, int rank, const TimelineEvent *own, 
         if (launch != NULL)
             write_arrow(file, rank, launch, &events[i], zero - size.offset);
     }
-    own_work_end();
+    local_work_end();
     free(events);
 }
 
 void trace_write(ProcessGroup *pg, const char *path)
 {
     int ranks = pg_world_size(pg);
-    const TimelineEvent *events = NULL; /* no events are added meanwhile, because measuring is off */
+    const TimelineEvent *events = NULL; /* no thread adds events now, because measuring is off */
     const int count = timeline_events(&events);
     TimelineSize mine = {.count = count, .earliest = INFINITY, .offset = clock_offset};
     for (int i = 0; i < count; i++)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_on_the_way.sh: what a run does beside training, and that it does not change the training: --eval-every gives, to
+# test_periodic.sh: what a run does beside training, and that it does not change the training: --eval-every gives, to
 # the bit, what runs give that end there, or go on from their checkpoints; --save-best, --log, and saves that fail.
 #
-# usage: test_on_the_way.sh TRAIN MPIEXEC      TRAIN: stage 4's, for the loss scale
+# usage: test_periodic.sh TRAIN MPIEXEC      TRAIN: stage 4's, for the loss scale
 set -u
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/../lib.sh"
@@ -29,7 +29,7 @@ run 0 "${toy[@]}" --steps 12 --eval-every 3 --save-best best --log log --json wh
 run 0 "${toy[@]}" --steps 12 --json plain.json
 for key in weights_hash final_loss eval_loss collectives_per_step bytes_per_step; do
     [ "$(jq ".$key" whole.json)" = "$(jq ".$key" plain.json)" ] ||
-        fail "an evaluation on the way changes the training: $key is $(jq -c ".$key" whole.json), and" \
+        fail "a periodic evaluation changes the training: $key is $(jq -c ".$key" whole.json), and" \
             "$(jq -c ".$key" plain.json) without --eval-every"
 done
 jq -c '.evaluations[] | [.step, .eval_loss]' whole.json >curve
@@ -76,14 +76,14 @@ cut -d , -f 1-5 log | cmp -s - expected || fail "--log of a resumed run: $(cut -
 cmp -s best before || fail "a resumed run has replaced the best state by a worse one"
 # Over one held-out sample the loss may be lower than over all of them, and says nothing about them.
 run 0 "${toy[@]}" --steps 12 --resume half --eval-every 3 --save-best best --eval-samples 7
-grep -q 'note: half: its best loss, .* is over other held-out samples' err || fail "no note says that two losses cannot be compared"
+grep -q 'note: half: its best loss, .* was measured on other held-out samples' err || fail "no note says that two losses cannot be compared"
 ! cmp -s best before || fail "the best loss over all samples was compared with one over 7"
 # If the best state is not there, the next one is the best.
 run 0 "${toy[@]}" --steps 12 --resume half --eval-every 3 --save-best another
 [ -e another ] || fail "a resumed run that finds no best state has written none"
 seq 9 >list
 run 2 "${toy[@]}" --steps 12 --resume half --log list
-grep -q 'error: --log: list is there, but does not begin as the log' err || fail "another file is taken for a log"
+grep -q 'error: --log: list exists, but does not begin like the log' err || fail "another file is taken for a log"
 [ "$(wc -l <list)" -eq 9 ] || fail "another file was changed"
 [ "$(find . -name 'list.*')" = '' ] || fail "a refused run leaves $(find . -name 'list.*')"
 cp log unreadable
@@ -175,5 +175,5 @@ for steps in 40000 1000000; do
     [ $status -eq 0 ] || break
 done
 [ $status -eq 1 ] || fail "a log that is gone: expected status 1, got $status"
-grep -q "fault: .*gone: this run's rows are not there" err || fail "no line says that the log is gone"
+grep -q "fault: .*gone: this run's rows are missing" err || fail "no line says that the log is gone"
 finish
