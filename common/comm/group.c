@@ -206,3 +206,8 @@ AllReduceAlgorithm pg_algorithm(const ProcessGroup *pg)
 {
     return pg->options.algorithm;
 }
+
+bool pg_is_measuring(const ProcessGroup *pg)
+{
+    return pg->measuring;
+}

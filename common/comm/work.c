@@ -125,11 +125,6 @@ void pg_set_measuring(ProcessGroup *pg, bool on)
     pg->measuring = on;
 }
 
-bool pg_is_measuring(const ProcessGroup *pg)
-{
-    return pg->measuring;
-}
-
 /* ---- carrying a collective out ---- */
 
 /* note: emulated-link

@@ -206,3 +206,8 @@ int planned_sums(const ParameterList *parameters, const DdpOptions *caps)
     free(bucket_of);
     return buckets;
 }
+
+const char *precision_name(DType precision)
+{
+    return precision == DTYPE_F32 ? "fp32" : precision == DTYPE_BF16 ? "bf16" : "fp16";
+}

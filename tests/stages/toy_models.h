@@ -61,5 +61,6 @@ Tensor *branches_loss(Branches *branches, const BranchPlan *plan, int rank, long
 int planned_buckets(const size_t *sizes, int count, const DdpOptions *caps, int *bucket_of);
 /* The number of buckets of these parameters. NULL: of trained parameters. */
 int planned_sums(const ParameterList *parameters, const DdpOptions *caps);
+const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */
 
 #endif

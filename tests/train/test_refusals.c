@@ -195,7 +195,7 @@ static void test_flags_that_do_not_go_together(void **state)
 {
     static const Mistake mistakes[] = {
         {1, 5, "--model mlp-toy --steps 1 --epochs 1", "--epochs: not together with --steps"},
-        {1, 5, "--model gpt --hidden 8,8", "--hidden: model gpt has none"},
+        {1, 5, "--model gpt --hidden 8,8", "--hidden: not for model gpt"},
         {1, 5, "--model gpt --activation relu", "--activation: not for model gpt"},
         {1, 5, "--model gpt --norm batch", "--norm: not for model gpt"},
         {1, 5, "--model mlp --layers 2", "--layers: not for model mlp; --model gpt and gpt2 have it"},

@@ -21,16 +21,13 @@
 
 static void check_model(const Options *options)
 {
-    static const FlagId gpt_sizes[] = {FLAG_LAYERS, FLAG_HEADS, FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE,
-                                       FLAG_BINARY_DATA, FLAG_MASK_TOKENS, FLAG_RECOMPUTE};
+    static const FlagId of_mlp[] = {FLAG_HIDDEN, FLAG_NORM, FLAG_ACTIVATION}, of_gpt[] = {FLAG_LAYERS, FLAG_HEADS,
+        FLAG_WIDTH, FLAG_CONTEXT, FLAG_GENERATE, FLAG_BINARY_DATA, FLAG_MASK_TOKENS, FLAG_RECOMPUTE};
     const char *model = options->model.name;
     if (options->model.kind == MODEL_GPT) {
-        if (options->given[FLAG_HIDDEN])
-            die("--hidden: model %s has none; --model mlp and mlp-toy do (%s has --width)", model, model);
-        if (options->given[FLAG_NORM])
-            die("--norm: not for model %s, which has layer norms; --model mlp and mlp-toy have it", model);
-        if (options->given[FLAG_ACTIVATION])
-            die("--activation: not for model %s, which is built with GELU; --model mlp and mlp-toy have it", model);
+        for (size_t i = 0; i < sizeof of_mlp / sizeof of_mlp[0]; i++)
+            if (options->given[of_mlp[i]])
+                die("--%s: not for model %s; --model mlp and mlp-toy have it", flags[of_mlp[i]].name, model);
         if (options->model.gpt.width % options->model.gpt.heads != 0)
             die("--heads: %d heads cannot share a width of %d evenly; choose a --width that is a multiple",
                 options->model.gpt.heads, options->model.gpt.width);
@@ -39,9 +36,9 @@ static void check_model(const Options *options)
                 options->model.gpt.vocabulary);
         return;
     }
-    for (size_t i = 0; i < sizeof gpt_sizes / sizeof gpt_sizes[0]; i++)
-        if (options->given[gpt_sizes[i]])
-            die("--%s: not for model %s; --model gpt and gpt2 have it", flags[gpt_sizes[i]].name, model);
+    for (size_t i = 0; i < sizeof of_gpt / sizeof of_gpt[0]; i++)
+        if (options->given[of_gpt[i]])
+            die("--%s: not for model %s; --model gpt and gpt2 have it", flags[of_gpt[i]].name, model);
     if (options->dataset == DATASET_RANDOM && options->data != NULL)
         die("--data: model %s trains on random numbers; --model mlp, gpt and gpt2 read files", model);
 }
@@ -89,14 +86,11 @@ static void check_device(const Options *options)
     const bool cuda = device_kind() == DEVICE_CUDA, nccl = options_backend(options) == BACKEND_NCCL;
     if (options->share_gpu && !cuda)
         die("--share-gpu: this program computes on the CPU, which ranks share anyway; it is for train_cuda");
-    if (options->model.norm != NORM_NONE && cuda)
-        die("--norm: train_cuda has no batch norm; train has it");
-    if (options->dropout > 0 && cuda)
-        die("--dropout: train_cuda has no kernel for it; the program without CUDA, train, has one");
+    if (cuda && (options->model.norm != NORM_NONE || options->dropout > 0 || options->recompute))
+        die("--%s: train_cuda has no kernel for it; the program without CUDA, train, has one",
+            options->dropout > 0 ? "dropout" : options->recompute ? "recompute" : "norm");
     if (options->ddp.codec->on_cpu_only && cuda)
         die("--grad-dtype: train_cuda has no kernel for %s; it has fp32, bf16 and fp16", options->ddp.codec->name);
-    if (options->recompute && cuda)
-        die("--recompute: train_cuda does not support it; train does");
     if (options->tf32 && !cuda)
         die("--tf32: this program computes on the CPU, which has no TF32; it is for train_cuda");
     if (options->tf32 && options->precision != DTYPE_F32)

@@ -127,11 +127,6 @@ long run_length(const Options *options, const Sampler *sampler)
     return options->epochs * (long)sampler_steps_per_epoch(sampler) - (long)sampler->batch_offset;
 }
 
-const char *precision_name(DType precision)
-{
-    return precision == DTYPE_F32 ? "fp32" : precision == DTYPE_BF16 ? "bf16" : "fp16";
-}
-
 long warmup_steps(const Options *options, long total_steps)
 {
     bool short_run = options->warmup_steps > total_steps / 10;

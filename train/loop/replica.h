@@ -79,7 +79,6 @@ long replica_resume(Replica *replica, const char *path, Sampler *sampler);
 bool replica_save(Replica *replica, const char *path, ProcessGroup *pg, const Sampler *sampler, long next_step,
                   OnFailure on_failure);
 
-const char *precision_name(DType precision); /* "fp32", "bf16" or "fp16", as in --precision */
 
 /* The number of steps over which the learning rate rises; by default at most a tenth of the run. */
 long warmup_steps(const Options *options, long total_steps);

@@ -150,18 +150,12 @@ static void add_settings(cJSON *summary, const Trainer *trainer)
     summary_add_number(summary, "buckets", (double)trainer->record.buckets);
 }
 
-MemoryOwners memory_owners(const Trainer *trainer)
-{
-    return (MemoryOwners){.pg = trainer->pg, .ddp = trainer->ddp, .codec = replica_codec(&trainer->replica),
-                          .optimizer = &trainer->replica.optimizer};
-}
-
 /* Rank 0's memory, in MB. The rest of the peak is small, and mostly buffers of the MPI library. */
 static void add_memory(cJSON *summary, const Trainer *trainer)
 {
     const Replica *replica = &trainer->replica;
     const ParameterList *parameters = &replica->model.parameters;
-    const ShardedMemory held = memory_in_use(memory_owners(trainer));
+    const ShardedMemory held = memory_in_use(&trainer->memory);
     summary_add_number(summary, "peak_rss_mb", trainer->record.peak_rss_mb); /* the largest rank's */
     cJSON *memory = cJSON_AddObjectToObject(summary, "memory");
     summary_add_number(memory, "weights_mb", (double)held.weights / 1e6);

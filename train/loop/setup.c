@@ -168,6 +168,8 @@ void set_up_run(Trainer *trainer)
     trainer->loader = loader_start(&trainer->train_set, &trainer->sampler, pg_rank(trainer->pg), options->accumulate,
                                    trainer->record.first_step);
     optimizer_set_partition(&trainer->replica.optimizer, ddp_partition(trainer->ddp));
+    trainer->memory = (MemoryWatch){.pg = trainer->pg, .ddp = trainer->ddp, .codec = ddp_options.codec,
+                                    .optimizer = &trainer->replica.optimizer};
     if (options->verify != VERIFY_NONE)
         keep_initial_weights(trainer);
 }

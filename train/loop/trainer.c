@@ -249,7 +249,7 @@ int train(const Options *options, const Resolved *resolved, ProcessGroup *pg)
     set_up_run(&trainer);
     report_start(&trainer);
     if (options->trace != NULL) {
-        memory_watch_start(&trainer.memory, &trainer.replica.tape, memory_owners(&trainer));
+        memory_watch_start(&trainer.memory, &trainer.replica.tape);
         trace_start(pg);
     }
     periodic_begin(&trainer);

@@ -100,8 +100,6 @@ bool periodic_end(Trainer *trainer);
 double report_resident_mb(void); /* memory of this process now, in MB (10^6 bytes); NAN if unknown */
 double report_peak_rss_mb(ProcessGroup *pg); /* the largest peak of any rank so far. Collective */
 
-MemoryOwners memory_owners(const Trainer *trainer);
-
 void report_start(const Trainer *trainer); /* rank 0 prints the settings of the run */
 /* Rank 0 prints the summary and writes it to the file of --json. Collective: it gathers the ranks' times. */
 void report_end(const Trainer *trainer);

@@ -3,14 +3,14 @@
 #include "base/clock.h"
 #include "train/report/trace.h"
 
-ShardedMemory memory_in_use(MemoryOwners owners)
+ShardedMemory memory_in_use(const MemoryWatch *watch)
 {
     ShardedMemory memory = {0};
-    if (!ddp_sharded_memory(owners.ddp, &memory)) {
-        memory.weights = (size_t)parameters_total(owners.optimizer->parameters) * sizeof(float);
-        memory.gradients = pg_shared_bytes(owners.pg);
+    if (!ddp_sharded_memory(watch->ddp, &memory)) {
+        memory.weights = (size_t)parameters_total(watch->optimizer->parameters) * sizeof(float);
+        memory.gradients = pg_shared_bytes(watch->pg);
     }
-    memory.gradients += owners.codec->state_bytes;
+    memory.gradients += watch->codec->state_bytes;
     return memory;
 }
 
@@ -18,16 +18,16 @@ void memory_watch_sample(const MemoryWatch *watch)
 {
     if (watch->tape == NULL)
         return;
-    const ShardedMemory held = memory_in_use(watch->owners);
+    const ShardedMemory held = memory_in_use(watch);
     const Tape *tape = watch->tape;
     const double now = now_seconds();
     const size_t bytes[MEMORY_KINDS] = {
         [MEMORY_WEIGHTS] = held.weights,
         [MEMORY_GATHERED_WEIGHTS] = held.gathered_weights,
-        [MEMORY_OPERANDS] = parameters_operand_bytes(watch->owners.optimizer->parameters),
+        [MEMORY_OPERANDS] = parameters_operand_bytes(watch->optimizer->parameters),
         [MEMORY_GRADIENTS] = held.gradients,
         [MEMORY_WHOLE_GRADIENTS] = held.whole_gradients,
-        [MEMORY_OPTIMIZER] = optimizer_state_bytes(watch->owners.optimizer),
+        [MEMORY_OPTIMIZER] = optimizer_state_bytes(watch->optimizer),
         [MEMORY_ACTIVATIONS] = tape->arena.used + tape->block_arena.used,
     };
     TimelineEvent event = {.row = ROW_MEMORY, .start = now, .end = now};
@@ -60,9 +60,9 @@ static void parameters_needed(void *self, Parameter *const *parameters, int coun
     memory_watch_sample(watch);
 }
 
-void memory_watch_start(MemoryWatch *watch, Tape *tape, MemoryOwners owners)
+void memory_watch_start(MemoryWatch *watch, Tape *tape)
 {
-    *watch = (MemoryWatch){.tape = tape, .owners = owners};
+    watch->tape = tape;
     watch->stage = tape_listen(tape, (TapeListener){.self = watch, .gradient_ready = gradient_ready,
                                                     .gradient_needed = gradient_needed,
                                                     .parameters_needed = parameters_needed});

@@ -24,30 +24,24 @@ void trace_start(ProcessGroup *pg);
  * before. Faults if the file cannot be written. */
 void trace_write(ProcessGroup *pg, const char *path);
 
-/* Whose memory is counted. Nothing is owned. */
-typedef struct MemoryOwners {
-    const ProcessGroup *pg;
-    const Ddp *ddp;
-    const GradientCodec *codec;
-    const Optimizer *optimizer;
-} MemoryOwners;
-
-/* Weights, gradients and buffers for what is sent, by the account of the group that has allocated them. In stage 5, by
- * the stage. */
-ShardedMemory memory_in_use(MemoryOwners owners);
-
 /* Samples this rank's memory use when an operation needs parameters, when a gradient needs memory or is ready, and
  * before and after the update. Between two samples only activations change. With --recompute, a block's last sample in
  * forward lacks the results of its last operations, which need no parameters. */
 typedef struct MemoryWatch {
-    Tape *tape; /* not owned */
-    MemoryOwners owners;
+    const ProcessGroup *pg; /* set these four first; they are not owned */
+    const Ddp *ddp;
+    const GradientCodec *codec;
+    const Optimizer *optimizer;
+    Tape *tape;         /* NULL until memory_watch_start() */
     TapeListener stage; /* the earlier listener, to which events are forwarded */
 } MemoryWatch;
 
 /* Starts to listen to the tape; call it after ddp_create(). Do not move the watch while the tape is in use. */
-void memory_watch_start(MemoryWatch *watch, Tape *tape, MemoryOwners owners);
+void memory_watch_start(MemoryWatch *watch, Tape *tape);
 /* Adds a sample to the timeline. Does nothing if the watch was not started. */
 void memory_watch_sample(const MemoryWatch *watch);
+/* Weights, gradients and buffers for what is sent, by the account of the group that has allocated them; in stage 5, by
+ * the stage's. The watch need not be started. */
+ShardedMemory memory_in_use(const MemoryWatch *watch);
 
 #endif
