@@ -1,8 +1,8 @@
 /* Stage 1: naive data parallel training.
  *
- * Every rank has the whole model and its own part of the batch. Two steps keep the models equal:
+ * Every rank has the whole model and its own part of the batch. Two things keep the models equal:
  *   - before the first step, rank 0's weights are copied to all ranks (broadcast);
- *   - after every backward pass, each parameter's gradient is summed over all ranks (all-reduce) and divided by
+ *   - after every backward pass, each trained parameter's gradient is summed over all ranks (all-reduce) and divided by
  *     the size of the global batch (in samples, or in tokens for a GPT). So all ranks make the same update.
  * What is wrong with it: each parameter's collective pays the network's latency, and all collectives come after
  * backward, while the processor only waits. Stage 2 solves the first problem, stage 3 the second.
@@ -26,12 +26,12 @@ struct Ddp {
 
 /* note: stage1-create
  * Checks that all ranks have the same model, and copies rank 0's weights to all. The gradients lie in one zeroed block
- * of memory, which the other ranks of the host can read under --allreduce shm. */
+ * of memory. All ranks of a host share it, if they add in shared memory (--allreduce shm). */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
     (void)options;
-    Ddp *ddp = alloc_or_fault(sizeof *ddp);
+    Ddp *ddp = alloc_or_fault(sizeof *ddp); /* zeroed */
     ddp->pg = pg;
     ddp->parameters = parameters;
     replicas_check_same_model(pg, parameters);
@@ -63,8 +63,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Check before the first all-reduce: if a rank stopped between two of them, the others would wait for it. NULL:
-     * this stage does not listen to events, so the check reads has_gradient, which the tape sets. */
+    /* Before the first all-reduce, so that no rank sends an incomplete set of gradients. NULL, because this stage does
+     * not listen to events: the check reads has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

@@ -8,7 +8,7 @@
 
 /* note: bucket-plan
  * A bucket closes after the gradient that fills it, so it may be larger than its cap. The last one may be smaller. Only
- * sizes decide, never a rank's timing, so all ranks have the same plan. */
+ * the sizes and their order decide. These are the same on all ranks, and so is the plan. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
 {
     int bucket = 0;
@@ -26,7 +26,7 @@ int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, i
 
 /* Writes the indices of the trained parameters to order, in the reverse order of registration: backward computes the
  * last layer's gradients first. Returns their number. */
-static int reverse_order(const ParameterList *parameters, int *order)
+static int list_trained_reversed(const ParameterList *parameters, int *order)
 {
     int count = 0;
     for (int i = parameters->count - 1; i >= 0; i--)
@@ -35,7 +35,7 @@ static int reverse_order(const ParameterList *parameters, int *order)
     return count;
 }
 
-/* Plans the buckets for the `trained` parameters of order. Sets buckets->count and of_parameter. */
+/* Plans the buckets. order has `trained` indices of parameters. Sets buckets->count and of_parameter. */
 static void assign_buckets(Buckets *buckets, const ParameterList *parameters, const int *order, int trained,
                            size_t first_cap, size_t cap)
 {
@@ -66,7 +66,8 @@ static void fill_buckets(Buckets *buckets, const ParameterList *parameters, cons
 
 /* note: bucket-slices
  * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). Every
- * gradient then has the same alignment in every bucket, and kernels compute the same bits. */
+ * gradient then has the same alignment in every bucket, so kernels compute the same bits whatever the buckets. The gaps
+ * stay 0: they are sent and scaled with the gradients. */
 static void place_gradients(Bucket *bucket, float *slice)
 {
     bucket->data = slice;
@@ -79,12 +80,12 @@ static void place_gradients(Bucket *bucket, float *slice)
 
 /* note: buckets-create
  * The stage owns the memory; each parameter's tensor.grad points into it. All buckets share one allocation, because
- * ranks that share memory meet for each one. */
+ * the ranks of a host wait for each other at each allocation of shared memory. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap)
 {
     int *reverse = alloc_or_fault((size_t)parameters->count * sizeof *reverse);
-    const int trained = reverse_order(parameters, reverse);
+    const int trained = list_trained_reversed(parameters, reverse);
     if (order == NULL)
         order = reverse;
     *buckets = (Buckets){.pg = pg};

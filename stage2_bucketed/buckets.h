@@ -1,4 +1,4 @@
-/* buckets.h: the gradients lie side by side in a few blocks of memory, the buckets. A bucket is sent as one message.
+/* buckets.h: the gradients lie side by side in a few pieces of memory, the buckets. A bucket is sent as one message.
  *
  *   bucket 0:  | the last layer's bias | gap | its weight ...... | gap | the bias of the layer before | gap |
  *   bucket 1:  | the weight of the layer before .................... | gap | ...
@@ -14,13 +14,13 @@
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */
-    Parameter **parameters; /* in the order of their slices; owned (the list, not the parameters) */
+    Parameter **parameters; /* in the order of their gradients in data; owned (the list, not the parameters) */
     int count;              /* of parameters */
     float *data;            /* all their gradients, with the gaps; a part of Buckets.block */
     size_t elements;        /* of data */
     int pending;            /* stages 3 and 4: parameters whose gradient is not ready yet in this backward pass */
     Work *work;             /* stages 3 and 4: the bucket's all-reduce, from its launch to work_wait(); else NULL */
-    void *encoded;          /* stage 4: the codec's buffer for what is sent; NULL if the codec needs none */
+    void *encoded;          /* stage 4: the codec's buffer; not owned; NULL if the codec needs none */
 } Bucket;
 
 typedef struct Buckets {
@@ -31,15 +31,16 @@ typedef struct Buckets {
     ProcessGroup *pg;  /* it allocated the block; not owned */
 } Buckets;
 
-/* Writes the number of the bucket of each of `count` gradients to bucket_of, and returns the number of buckets. sizes:
- * their bytes, without gaps, in the order in which they fill the buckets. A bucket closes as soon as it holds at least
- * its cap: first_cap for bucket 0, cap for the others. Source: PyTorch's compute_bucket_assignment_by_size. */
+/* Chooses a bucket for each of `count` gradients: bucket_of[i] is its number, from 0. Returns how many buckets there
+ * are. sizes: the gradients' bytes, without gaps, in the order in which they fill the buckets. A bucket closes as soon
+ * as it holds at least its cap: first_cap for bucket 0, cap for the others. Source: PyTorch's
+ * compute_bucket_assignment_by_size. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* Places the zeroed gradient of every trained parameter in a bucket. order: the indices of all trained parameters, in
  * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.
- * Caps are in bytes. The memory comes from pg_alloc_shared(), so both functions are collective. pg may be NULL in tests
- * of the plan. */
+ * Caps are in bytes. The memory comes from pg_alloc_shared(), so buckets_create() and buckets_free() are collective. pg
+ * may be NULL in tests of the plan. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap);
 void buckets_free(Buckets *buckets);

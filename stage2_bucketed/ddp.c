@@ -26,7 +26,7 @@ struct Ddp {
 };
 
 /* note: stage2-create
- * As in stage 1, but the gradients lie in buckets. NULL: buckets are filled in the reverse order of registration. */
+ * As in stage 1, but the gradients lie in buckets. Their order is NULL: the reverse of registration. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -61,7 +61,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each bucket. The gradients lie in the buckets, so nothing is copied. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    replicas_check_gradients(ddp->parameters, NULL);
+    replicas_check_gradients(ddp->parameters, NULL); /* NULL, because this stage does not listen to events */
     for (int b = 0; b < ddp->buckets.count; b++) {
         Bucket *bucket = &ddp->buckets.items[b];
         pg_all_reduce(ddp->pg, bucket->data, bucket->data, bucket->elements, DTYPE_F32, REDUCE_SUM, bucket->name);

@@ -1,10 +1,10 @@
-/* Stage 3: communication behind the backward pass.
+/* Stage 3: communication during the backward pass.
  *
  * New over stage 2: the stage listens to gradient-ready events. As soon as all gradients of a bucket are ready, the
- * bucket's all-reduce is launched. The communication thread carries it out while backward goes on with the layers
- * below. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
- * Two rules keep this correct. All ranks launch the buckets in the same order, whatever the order in which gradients
- * become ready. Do not touch a gradient between its event and the return of work_wait().
+ * bucket's all-reduce is launched. The communication thread carries it out while backward goes on with the
+ * earlier layers. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
+ * Two rules keep this correct: all ranks launch the buckets in the same order, whatever the order in which gradients
+ * become ready; and nothing touches a gradient between its event and the return of work_wait().
  * What is wrong with it: a batch that is too large for the memory cannot be split into micro-batches. See stage 4.
  */
 #include "ddp.h"
@@ -27,7 +27,7 @@ struct Ddp {
     DdpOptions options;
     Buckets buckets;     /* every parameter's gradient; owned */
     Readiness readiness; /* of this backward pass */
-    int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
+    int next_bucket;     /* the first bucket that is not launched yet in this backward pass */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
 
@@ -92,7 +92,8 @@ static void launch_ready_buckets(Ddp *ddp)
 }
 
 /* note: stage3-event
- * The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
+ * Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
+ * backward. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;
@@ -102,7 +103,7 @@ static void gradient_ready(void *self, Parameter *parameter)
 }
 
 /* note: unused-parameters
- * A parameter that this forward pass did not use raises no event, and its bucket would stay pending for ever. The tape
+ * A parameter that the loss does not depend on raises no event, and its bucket would stay pending for ever. The tape
  * shows before backward which parameters are unused. They are ready now, and their gradients are zero. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)
 {
@@ -123,8 +124,9 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 
 /* note: stage3-wait
  * The optimizer needs every sum, so training waits here for all buckets, in launch order. The check comes first: if a
- * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Then the ranks agree on
- * which parameters were used, and on the order of readiness, in small blocking collectives. */
+ * parameter got no gradient, its bucket was never launched, and there is no work to wait for. If the options ask
+ * for it, the ranks then agree on which parameters were used, and once on the order of readiness, in small blocking
+ * collectives. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

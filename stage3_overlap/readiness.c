@@ -14,7 +14,7 @@ void readiness_create(Readiness *readiness, const ParameterList *parameters, boo
     readiness->ready = alloc_or_fault((size_t)parameters->count * sizeof *readiness->ready);
     readiness->order = alloc_or_fault((size_t)parameters->count * sizeof *readiness->order);
     readiness->unused = alloc_or_fault((size_t)parameters->count * sizeof *readiness->unused);
-    readiness->used = alloc_or_fault((size_t)parameters->count * sizeof *readiness->used);
+    readiness->used_by_any_rank = alloc_or_fault((size_t)parameters->count * sizeof *readiness->used_by_any_rank);
 }
 
 void readiness_free(Readiness *readiness)
@@ -22,20 +22,20 @@ void readiness_free(Readiness *readiness)
     free(readiness->ready);
     free(readiness->order);
     free(readiness->unused);
-    free(readiness->used);
+    free(readiness->used_by_any_rank);
 }
 
 void readiness_begin(Readiness *readiness, const ParameterList *parameters)
 {
     memset(readiness->ready, 0, (size_t)parameters->count * sizeof *readiness->ready);
     readiness->count = 0;
-    if (!readiness->recorded)
+    if (!readiness->unused_is_final)
         readiness->unused_count = 0;
 }
 
 void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss)
 {
-    if (readiness->recorded)
+    if (readiness->unused_is_final)
         return;
     bool *used = alloc_or_fault((size_t)parameters->count * sizeof *used);
     tape_mark_used(tape, loss, used);
@@ -44,12 +44,11 @@ void readiness_find_unused(Readiness *readiness, const ParameterList *parameters
         if (!used[i] && parameters->items[i]->tensor.requires_grad)
             readiness->unused[readiness->unused_count++] = parameters->items[i];
     free(used);
-    readiness->recorded = readiness->static_graph;
 }
 
-static bool is_recorded_as_unused(const Readiness *readiness, const Parameter *parameter)
+static bool is_unused_for_good(const Readiness *readiness, const Parameter *parameter)
 {
-    for (int i = 0; i < readiness->unused_count && readiness->recorded; i++)
+    for (int i = 0; readiness->unused_is_final && i < readiness->unused_count; i++)
         if (readiness->unused[i] == parameter)
             return true;
     return false;
@@ -58,13 +57,12 @@ static bool is_recorded_as_unused(const Readiness *readiness, const Parameter *p
 void readiness_mark(Readiness *readiness, const Parameter *parameter)
 {
     CHECK(parameter->tensor.requires_grad, "%s was marked ready, but it is frozen: it has no gradient and is in no "
-          "bucket; of the parameters that the loss does not depend on, mark only the trained ones",
-          parameter->name);
+          "bucket; mark only trained parameters, also among the unused ones", parameter->name);
     double now = now_seconds();
     timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
-    CHECK(!readiness->ready[parameter->index] || !is_recorded_as_unused(readiness, parameter),
-          "--static-graph: this pass uses %s, which the first one did not use, so that its bucket may be on its way "
-          "already; leave the flag out if the graph changes", parameter->name);
+    CHECK(!(readiness->ready[parameter->index] && is_unused_for_good(readiness, parameter)),
+          "--static-graph: this pass uses %s, but the first pass did not; its bucket may be launched already; leave "
+          "the flag out if the graph changes", parameter->name);
     CHECK(!readiness->ready[parameter->index],
           "the gradient of %s was marked ready twice in one backward pass: its all-reduce may already have read it",
           parameter->name);
@@ -72,23 +70,24 @@ void readiness_mark(Readiness *readiness, const Parameter *parameter)
     readiness->order[readiness->count++] = parameter->index;
 }
 
-void readiness_check_complete(const Readiness *readiness, const ParameterList *parameters)
+void readiness_check_complete(Readiness *readiness, const ParameterList *parameters)
 {
-    for (int i = 0; i < parameters->count; i++)
-        CHECK(!readiness->recorded || readiness->ready[i] || !parameters->items[i]->tensor.requires_grad,
-              "--static-graph: this pass does not use %s, which the first one used; leave the flag out if the graph "
+    for (int i = 0; i < parameters->count && readiness->unused_is_final; i++)
+        CHECK(readiness->ready[i] || !parameters->items[i]->tensor.requires_grad,
+              "--static-graph: this pass does not use %s, but the first pass did; leave the flag out if the graph "
               "changes", parameters->items[i]->name);
     replicas_check_gradients(parameters, readiness->ready);
+    readiness->unused_is_final = readiness->static_graph;
 }
 
 void readiness_agree_on_use(Readiness *readiness, ProcessGroup *pg, ParameterList *parameters)
 {
-    int32_t *used = readiness->used;
-    if (!readiness->agreed) {
+    int32_t *used = readiness->used_by_any_rank;
+    if (!readiness->use_is_final) {
         for (int i = 0; i < parameters->count; i++)
             used[i] = parameters->items[i]->has_gradient;
         pg_all_reduce(pg, used, used, (size_t)parameters->count, DTYPE_I32, REDUCE_MAX, "used parameters");
-        readiness->agreed = readiness->static_graph;
+        readiness->use_is_final = readiness->static_graph;
     }
     for (int i = 0; i < parameters->count; i++)
         parameters->items[i]->has_gradient = used[i] != 0;

@@ -9,41 +9,42 @@ typedef struct Readiness {
     bool *ready; /* by parameter index: its gradient is ready in this backward pass; owned */
     int *order;  /* parameter indices in the order in which they became ready; owned */
     int count;   /* of order */
-    Parameter **unused; /* the trained parameters that this forward pass did not use, by index; owned */
+    Parameter **unused; /* a list: the trained parameters that this rank's loss does not depend on; owned */
     int unused_count;
-    int32_t *used;     /* by parameter index: some rank has used it; owned */
-    bool static_graph; /* the first pass and the first agreement hold for the whole run */
-    bool recorded;     /* `unused` holds for the whole run */
-    bool agreed;       /* `used` holds for the whole run */
+    int32_t *used_by_any_rank; /* by parameter index; owned */
+    bool static_graph;
+    bool unused_is_final; /* static_graph: after the first pass */
+    bool use_is_final;    /* static_graph: after the first agreement */
 } Readiness;
 
 /* Allocates room for all parameters. Free with readiness_free().
  *
  * note: static-graph
- * static_graph promises that each pass of this rank (every micro-batch of every step) uses the same parameters as its
- * first one; other ranks may use others. Then only the first pass walks the tape, and the ranks agree only in the first
- * step. If a later pass breaks the promise, an event comes that should not come, or one is missing. Both are faults.
- * Parameters may be used in any order, and any number of times. */
+ * static_graph promises that every pass of this rank (each micro-batch of each step) uses the same parameters as the
+ * rank's first pass; other ranks may use others. Then only the first pass searches the tape for unused parameters, and
+ * the ranks agree on use only in the first step. If a later pass breaks the promise, an event comes that should not
+ * come, or one is missing. Both are faults. The order and the number of uses may change. */
 void readiness_create(Readiness *readiness, const ParameterList *parameters, bool static_graph);
 void readiness_free(Readiness *readiness);
 
-/* Call before each backward pass: no gradient is ready. */
+/* Call before each backward pass: marks all gradients as not ready. */
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
 /* Call between forward and backward: sets `unused` to the trained parameters that the loss does not depend on. Backward
  * raises no event for them. static_graph: only the first call looks for them. */
 void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss);
 
-/* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it was ready before, because its
- * all-reduce may already have read it. Faults if the parameter is frozen, because no bucket holds it: so mark the
- * parameter before you look up its bucket. */
+/* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it is ready already in this pass: its
+ * all-reduce may have read it. Faults if the parameter is frozen: its bucket number is -1, so call this function before
+ * you look the number up. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
 /* Call after backward. Faults if trained parameters are not ready, and names them (static_graph: the first one). */
-void readiness_check_complete(const Readiness *readiness, const ParameterList *parameters);
+void readiness_check_complete(Readiness *readiness, const ParameterList *parameters);
 
 /* Sets has_gradient on all ranks for each parameter that at least one rank has used. It stays false for a parameter
- * that no rank has used, and the optimizer then skips this parameter. Collective; static_graph: only the first call. */
+ * that no rank has used, and the optimizer then skips this parameter. Collective; with static_graph, only the first
+ * call is. */
 void readiness_agree_on_use(Readiness *readiness, ProcessGroup *pg, ParameterList *parameters);
 
 /* Replaces this rank's order by rank 0's. Call it only when all trained parameters are ready. Collective. */

@@ -27,7 +27,7 @@ struct Ddp {
     Buckets buckets;     /* every parameter's gradient; owned */
     char *encoded;       /* all buckets' Bucket.encoded; owned, or NULL */
     Readiness readiness; /* of this backward pass */
-    int next_bucket;     /* the first bucket whose all-reduce has not started in this backward pass */
+    int next_bucket;     /* the first bucket that is not launched yet in this backward pass */
     bool synchronize;    /* false: no_sync, this backward pass only accumulates */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
 };
@@ -126,7 +126,8 @@ static void launch_ready_buckets(Ddp *ddp)
         launch(ddp, &ddp->buckets.items[ddp->next_bucket++]);
 }
 
-/* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
+/* Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
+ * backward. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;
@@ -137,7 +138,7 @@ static void gradient_ready(void *self, Parameter *parameter)
     launch_ready_buckets(ddp);
 }
 
-/* A parameter that this forward pass did not use raises no event, and its bucket would stay pending for ever. The tape
+/* A parameter that the loss does not depend on raises no event, and its bucket would stay pending for ever. The tape
  * shows before backward which parameters are unused. They are ready now: their gradients are zero, or hold the sum of
  * the step's earlier micro-batches, which must be all-reduced, too. */
 static void mark_unused_parameters(Ddp *ddp, const Tensor *loss)

@@ -5,7 +5,7 @@
  *             optimizer's state of this shard, and updates its weights. Then the new weights are all-gathered.
  *   --zero 2  Whole gradients exist only from their first contribution to their reduce-scatter.
  *   --zero 3  Whole weights exist only while an operation needs them, in forward and again in backward (weights.c).
- * The gathers run behind the next forward pass. An all-reduce is a reduce-scatter, and then an all-gather. Therefore
+ * The gathers run during the next forward pass. An all-reduce is a reduce-scatter, and then an all-gather. Therefore
  * levels 1 and 2 send what stage 4 sends. Level 3 gathers twice, and so sends half as much again.
  * --shard-ranks R: shards.pg is a group of R ranks, and others hold copies; it is all ranks by default.
  * What is wrong with it: each rank still computes every layer of its samples by itself.
@@ -37,7 +37,7 @@ struct Ddp {
     Shards shards;       /* buckets, and this rank's shard of each; owned */
     Weights weights;     /* their gathers; owned */
     Readiness readiness; /* of this backward pass */
-    int next_bucket;     /* the first bucket whose reduce-scatter has not started in this backward pass */
+    int next_bucket;     /* the first bucket that is not launched yet in this backward pass */
     int next_finished;   /* the first bucket whose reduce-scatter has not been waited for */
     bool synchronize;    /* false: no_sync, this backward pass only accumulates */
 };
@@ -158,7 +158,8 @@ static void launch_ready_buckets(Ddp *ddp)
         launch(ddp, &ddp->shards.buckets[ddp->next_bucket++]);
 }
 
-/* The gradient-ready event. The tape calls it during backward; mark_unused_parameters() calls it before backward. */
+/* Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
+ * backward. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

@@ -2,9 +2,9 @@
  *
  * note: gathered-types
  * Under --precision bf16 and fp16, a matrix product rounds its weight to 16 bits first. At level 3, nothing else needs
- * the whole weight, which is dropped after its use. So it is sent in 16 bits, and widened to float32 on arrival. A second
- * rounding changes nothing, so results have the same bits. Biases, norms and embeddings are read in float32, so they are
- * sent in float32, and so is an embedding that is also the output layer. Owners keep float32.
+ * the whole weight, which is dropped after its use. So it is sent in 16 bits, and widened to float32 on arrival. A
+ * second rounding changes nothing, so results have the same bits. Biases, norms and embeddings are read in float32, so
+ * they are sent in float32, and so is an embedding that is also the output layer. Owners keep float32.
  *
  * Interface: gathers_forget_reads() before each micro-batch. Once one has shown what reads which weight, and no gather
  * is under way, gathers_choose_types(). Before that, everything is sent as float32. After each later micro-batch,

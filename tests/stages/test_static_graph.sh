@@ -56,9 +56,9 @@ for ranks in 2 3; do
         [[ $program =~ stage3$ && $micro_batches -gt 1 ]] || same_as_found
     done
     [[ ! $program =~ stage3$ ]] || micro_batches=1
-    changed more 'uses branch3\.\(weight\|bias\), which the first one did not use'
-    changed first 'uses branch3\.\(weight\|bias\), which the first one did not use'
-    changed less 'does not use branch2\.weight, which the first one used'
+    changed more 'uses branch3\.\(weight\|bias\), but the first pass did not'
+    changed first 'uses branch3\.\(weight\|bias\), but the first pass did not'
+    changed less 'does not use branch2\.weight, but the first pass did'
 done
 if [[ $program =~ stage5$ ]]; then
     zero=1 ranks=2

@@ -1,5 +1,5 @@
 /* trainer.c: the training loop. Read train_micro_batch() and train_step() first: they show one training step and
- * nothing else. Then come the parts of a step, with the additions of flags and records, and the loop over all steps.
+ * nothing else. Then come the parts of a step, with what some flags and the records need, and the loop over all steps.
  */
 #include "train/loop/trainer.h"
 
@@ -14,7 +14,7 @@
 
 /* ---- one training step ---- */
 
-/* The parts of a step, defined below: each is one call of the loader or the replica, with additions. */
+/* The parts of a step, defined below, with what some flags and the records need. */
 static const Batch *next_batch(Trainer *trainer);
 static Tensor *forward(Trainer *trainer, const Batch *batch);
 static void backward(Trainer *trainer, Tensor *loss);
@@ -22,9 +22,9 @@ static float gradient_scale(Trainer *trainer, const Batch *batch);
 static void update(Trainer *trainer, long step);
 
 /* note: train-step
- * The loop's body in ddp.h, call by call: forward and backward of one micro-batch. It is the same for all stages. They
- * differ only inside the three ddp_ calls, and in what they do in the tape's events: from stage 3 on, they launch
- * collectives in backward; stage 5 also waits for weights in forward. */
+ * These are the calls that ddp.h shows, for one micro-batch. All stages share this code. They differ only inside the
+ * three ddp_ calls, and in what they do in the tape's events: from stage 3 on, they launch collectives in backward;
+ * stage 5 also waits for weights in forward. */
 static void train_micro_batch(Trainer *trainer, bool last)
 {
     const Batch *batch = next_batch(trainer);
@@ -35,7 +35,8 @@ static void train_micro_batch(Trainer *trainer, bool last)
     ddp_after_backward(trainer->ddp, gradient_scale(trainer, batch));
 }
 
-/* K micro-batches; then clip, optimizer step, zero gradients. Stage 5 then starts to gather the updated weights. */
+/* K micro-batches; then clip, optimizer step, zero gradients. ddp_after_update() (stage5_sharded/sharded.h) does
+ * nothing in stages 1 to 4; in stage 5 it starts to gather the updated weights. */
 static void train_step(Trainer *trainer, long step)
 {
     const int K = trainer->options->accumulate;
@@ -45,7 +46,7 @@ static void train_step(Trainer *trainer, long step)
     ddp_after_update(trainer->ddp);
 }
 
-/* ---- the parts of a step, with the additions of flags and records ---- */
+/* ---- the parts of a step, with what some flags and the records need ---- */
 
 static void begin_step(Trainer *trainer, long step)
 {
@@ -71,8 +72,9 @@ static const Batch *next_batch(Trainer *trainer)
 }
 
 /* note: counted-terms
- * With --mask-tokens, one all-reduce per step adds up the ranks' numbers of loss terms. A blocking one would first wait
- * for all that is queued (in stage 5: gathers that forward hides). This one is usually done when backward ends. */
+ * With --mask-tokens, one all-reduce per step adds up the ranks' numbers of loss terms. A blocking all-reduce would
+ * first wait for everything in the queue (in stage 5: for gathers that run during forward). This one is usually done by
+ * the end of backward. */
 static void count_terms(Trainer *trainer, const Batch *batch)
 {
     const bool last = batch->micro_batch + 1 == trainer->options->accumulate;
@@ -89,7 +91,8 @@ static Tensor *forward(Trainer *trainer, const Batch *batch)
     count_terms(trainer, batch);
     replica_set_samples(replica, batch->step, batch->places, batch->global_samples);
     Tensor *loss = replica_loss(replica, &trainer->train_set, batch->inputs, batch->targets, batch->samples);
-    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH) /* its own samples moved them */
+    /* --norm batch: each rank's own samples have changed its running statistics. */
+    if (trainer->norm_group != NULL && trainer->options->model.norm == NORM_BATCH)
         buffers_broadcast(trainer->norm_group, &replica->model.parameters, batch->samples > 0);
     float value = 0;
     device_to_host(&value, loss->data, sizeof value); /* waits for the device */
@@ -108,7 +111,8 @@ static void backward(Trainer *trainer, Tensor *loss)
     phase_end(&trainer->phases, PART_BACKWARD);
 }
 
-/* The factor that turns sums of gradients into the gradient of the mean over the global batch. */
+/* The factor that turns sums of gradients into the gradient of the mean over the global batch. With --mask-tokens,
+ * waits until the number of terms is known. */
 static float gradient_scale(Trainer *trainer, const Batch *batch)
 {
     if (trainer->counting != NULL)
@@ -160,7 +164,8 @@ static void report_loss(Trainer *trainer, long step)
         periodic_log(trainer, step);
 }
 
-/* Reports the loss here, because later its all-reduce would wait for the gathers of ddp_after_update(). */
+/* Clips, takes the optimizer's step, and zeroes the gradients. Reports the loss here: after ddp_after_update(), the
+ * all-reduce of the loss would wait for the gathers. */
 static void update(Trainer *trainer, long step)
 {
     memory_watch_sample(&trainer->memory); /* the stage has freed what it needs for backward only */
