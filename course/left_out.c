@@ -16,7 +16,6 @@
 #include "train/loop/evaluate.h"
 #include "train/loop/replica.h"
 #include "train/report/step_log.h"
-#include "train/report/memory.h"
 #include "train/report/trace.h"
 
 static void refuse(const char *flag)
@@ -134,16 +133,6 @@ bool step_log_close(StepLog *log)
 {
     (void)log;
     return true;
-}
-
-void memory_watch_start(MemoryWatch *watch, Tape *tape, const Ddp *ddp, const Optimizer *optimizer)
-{
-    (void)watch, (void)tape, (void)ddp, (void)optimizer;
-}
-
-void memory_watch_sample(const MemoryWatch *watch)
-{
-    (void)watch;
 }
 
 void trace_start(ProcessGroup *pg)

@@ -80,7 +80,7 @@ is_wanted() {
         common/data/file_kind.c | common/ddp/codec.c | common/ddp/power_sgd.c | train/files/atomic_file.c | \
         train/files/checkpoint.? | train/files/safetensors.? | train/guard/flight.c | train/guard/stop.c | \
         train/guard/supervise.c | train/loop/generate.c | train/loop/replica_files.c | train/report/step_log.c | \
-        train/report/memory.c | train/report/trace.c)
+        train/report/trace.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
         ;;
     common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
