@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# symbols.sh: says what in the compiled files of a submission a solution has no need for: calls that end the program, read
-# files, or start processes; definitions that would replace other functions; code that runs before main(); assembler.
+# symbols.sh: says what in a compiled submission a solution has no need for: calls that end the program, read files, or
+# start processes; definitions that would replace other functions; code that runs before main(); assembler.
 #
 # usage: symbols.sh STAGE BUILD     BUILD: a build of the starter, by cmake. Prints a line for each; status 1: there are
 set -u -o pipefail
@@ -23,9 +23,9 @@ declared() {
         sed -E 's,/\*([^*]|\*+[^*/])*\*+/, ,g' | grep -o -E '[A-Za-z_][A-Za-z0-9_]*' | sort -u
 }
 
-# Of these: functions of common/, of the given files, and of the other file that is handed in. Not those that read files, end the job or the
-# group, start the program anew, write what tests look at (counters, observers, the timeline), call any function they
-# are given (a tape of one's own), or draw the weights that rank 0 sends.
+# Of these: functions of common/, of the given files, and of the other file that is handed in. Not those that read files,
+# end the job or the group, start the program anew, write what tests look at (counters, observers, the timeline), call
+# any function they are given (a tape of one's own), or draw the weights that rank 0 sends.
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/$target.dir" -name '*.o' ! -path '*/data/*' ! -name "$c_file.o" \
         ! -name 'unsharded*' -exec nm -P -g --defined-only {} + | awk '
@@ -237,8 +237,8 @@ private_headers() {
         comm/*) [ "$stage" = collectives ] || echo "$c_file includes ${name#"$top"/}, which is for common/comm alone" ;;
         esac
         case ${name#"$top"/} in
-        "$stage/$c_file" | "$stage"/buckets.[h] | "$stage"/readiness.[h] | "$stage"/sharded.[h] | "$stage"/shards.[h] | \
-            "$stage"/gathers.[h] | "$stage"/weights.[h] | "$stage"/collectives.[h]) ;; # given
+        "$stage/$c_file" | "$stage"/buckets.[h] | "$stage"/readiness.[h] | "$stage"/sharded.[h]) ;;
+        "$stage"/shards.[h] | "$stage"/gathers.[h] | "$stage"/weights.[h] | "$stage"/collectives.[h]) ;; # given, too
         "$stage"/*) echo "$c_file includes ${name#"$top"/}, which is not handed in: only $c_names is" ;;
         tests/* | train/*) echo "$c_file includes ${name#"$top"/}$needless" ;;
         esac

@@ -198,7 +198,8 @@ static void check_slice(const Buckets *buckets, const ParameterList *list, int i
     if (b < 0 || b >= buckets->count)
         fail_msg("%s is trained, but in bucket %d of %d", parameter->name, b, buckets->count);
     if ((uintptr_t)parameter->tensor.grad % 64 != 0)
-        fail_msg("the gradient of %s is at %p: not on a 64-byte boundary; kernels would give other bits there",
+        fail_msg("the gradient of %s is at %p: not on a 64-byte boundary; kernels would give other bits there; usual "
+                 "cause: the gap behind the gradient before it is left out, or not counted in the bucket's elements",
                  parameter->name, parameter->tensor.grad);
     size_t start = offset_of(buckets, parameter), end = start + (size_t)tensor_count(&parameter->tensor);
     if (end > buckets->items[b].elements)
