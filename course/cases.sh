@@ -123,14 +123,14 @@ has_passed() { # CASE LOG SECRET
     fi
 }
 
-# GRADE_RANKS takes the place of RANKS, but not of "1:", nor in a whole test of ctest's.
+# GRADE_RANKS takes the place of RANKS, but not of 1, nor of "1:", nor in a whole test of ctest's.
 # cases_of PROGRAM RANKS CASES: a line "PROGRAM RANKS CASE" for each. "1:" before a case: it runs on one rank. What is
 # before the program, but for address:, goes to the case: one start of the program runs several such cases.
 cases_of() {
     local program=$1 words='' address='' case ranks=$2
     [[ $program != address:* ]] || address=address: program=${program#address:}
     [[ $program != *:* ]] || words=${program%:*}: program=${program##*:}
-    [ "$3" = - ] || ranks=${GRADE_RANKS:-$2}
+    [ "$3" = - ] || [ "$2" = 1 ] || ranks=${GRADE_RANKS:-$2}
     for case in ${3//+/ }; do
         if [[ $case = *:* ]]; then
             echo "$address$program ${case%%:*} $words${case#*:}"
@@ -185,15 +185,15 @@ run_lines() {
             message="$name on $where ranks, ${case##*:}: ${result:-its result could not be written: is the disk full?}"
         done < <(cases_of "$program" "$ranks" "$cases")
         message=${message/ on - ranks, -/} message=${message/ ranks, -:/ ranks:} # -: a whole test of ctest's
-        [ "$number" != 0 ] || message=${message/ on 1 ranks/} # collectives: all ranks are in one process
+        message=${message/ on 1 ranks/} # one process
         got=$worth
         [ -z "$message" ] || got=0
         total=$((total + got)) of=$((of + worth))
         printf '%3d  %3d/%3d  %-6s  %s\n' "$index" "$got" "$worth" "$([ -z "$message" ] && echo passed || echo FAILED)" "$idea"
-        [ "$cases" = - ] || ranks=${GRADE_RANKS:-$ranks}
+        [ "$cases" = - ] || [ "$ranks" = 1 ] || ranks=${GRADE_RANKS:-$ranks}
         where="$name on $ranks ranks: $(sed -E 's/([0-9]):([^+]*)/\2 (\1 rank)/g; s/\+/, /g' <<<"$cases")"
         where=${where/ on - ranks/}
-        [ "$number" != 0 ] || where=${where/ on 1 ranks/}
+        where=${where/ on 1 ranks/}
         printf '%22s(%s)\n' "" "${where%: -}"
         [ -z "$message" ] || printf '%22s%s\n' "" "$message"
         report "$got" "$worth" "$idea" "$message" "$read"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check: builds your ddp.c (or collectives.c), runs what is graded, and prints the points.
+# check: builds your files, runs what is graded, and prints the points.
 #
 # usage: ./check [LINE ...]              all lines of the table, or those with these numbers
 #        ./check --sanitize [LINE ...]   with the address sanitizer, which names the line that misuses memory:
@@ -12,7 +12,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 cd "$here" || exit 1
 exec </dev/null
 points=$here/points build=$here/build checked=$here/build-address
-stage=$(basename "$(ls -d "$here"/{stage[1-9]_*,collectives} 2>/dev/null)")
+stage=$(basename "$(dirname "$(ls "$here"/{stage[1-9]_*/ddp.c,collectives/collectives.c} 2>/dev/null)")")
 seconds=60 total_seconds=600 at_once=$(nproc)
 # shellcheck source-path=SCRIPTDIR source=names.sh
 source "$here/tests/stages/names.sh"
@@ -62,10 +62,10 @@ fi
 mkdir -p "$build/check"
 cmake --build "$build" -j "$(nproc)" >"$build/check/build.log" 2>&1 || {
     grep -E -A 3 'error|implicit declaration|undefined|multiple definition' "$build/check/build.log" | head -n 40
-    stop 1 "$stage/$c_file does not build: ${build#"$here/"}/check/build.log has everything"
+    stop 1 "$stage does not build: ${build#"$here/"}/check/build.log has everything"
 }
-grep -E -A 3 "/$c_file:.*warning" "$build/check/build.log"
-bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this $c_file would be rejected, with 0 points"
+grep -E -A 3 "/$stage/($(IFS='|' && echo "${c_files[*]}")):.*warning" "$build/check/build.log"
+bash "$here/tests/stages/symbols.sh" "$stage" "$build" >&2 || stop 1 "so this would be rejected, with 0 points"
 
 # ---- run ----
 
@@ -78,7 +78,9 @@ first=
 report() { # GOT WORTH IDEA MESSAGE READ
     [ -z "$first" ] && [ -n "$4" ] || return 0
     first=$5
-    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then first="the comment above \`${BASH_REMATCH[1]}\` in $c_file"; fi
+    if [[ $4 =~ ([a-z_]+)\(\)\ is\ not\ written\ yet ]]; then
+        first="the comment above \`${BASH_REMATCH[1]}\` in $(cd "$stage" && grep -l -F "${BASH_REMATCH[0]}" "${c_files[@]}")"
+    fi
 }
 
 work=$build/check not_run=

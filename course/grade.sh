@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# grade.sh: puts one ddp.c (or collectives.c) into a fresh copy of its stage, builds it, runs the stage's test cases one
-# by one under limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
+# grade.sh: puts a submission into a fresh copy of its stage, builds it, runs the stage's test cases one by one under
+# limits, in a sandbox, and prints a table of points. README.md says what a hostile one can do.
 #
-# usage: course/grade.sh STAGE SUBMISSION_C [--json FILE] [--line N]     STAGE: collectives, stage1_naive, ... or 0 to 5
+# usage: course/grade.sh STAGE SUBMISSION [--json FILE] [--line N]     STAGE: collectives, stage1_naive, ... or 0 to 5
+#   SUBMISSION      a directory with the files that are handed in (names.sh); or the file, if it is one
 #   --line N        only line N of the table; with --json, puts the new result into FILE, which has an earlier one
 #   GRADE_SECONDS   for one test case (60)           GRADE_MEMORY_MB   for one process (4096)
 #   GRADE_TOTAL     for everything, with all that is built (540 seconds); what has not run by then has failed
 #   GRADE_JOBS      compilers at a time (2)
-#   GRADE_RANKS     run every test case on this many ranks, whatever the points file says (as it says)
+#   GRADE_RANKS     run every test case of several ranks on this many, whatever the points file says (as it says)
 #   GRADE_VARIANT   the seed of the variant that was handed out (none)
 #   GRADE_CACHE     a directory that keeps the build of everything but that file, for one call at a time (none)
 #   GRADE_SANDBOX   auto: bwrap's, if it can run here; require: an error if it cannot; none: not at all (auto)
@@ -29,7 +30,7 @@ stop() { # STATUS MESSAGE
 
 # shellcheck source-path=SCRIPTDIR source=names.sh
 source "$here/names.sh"
-usage="usage: course/grade.sh STAGE SUBMISSION_C [--json FILE] [--line N]     STAGE: $stages"
+usage="usage: course/grade.sh STAGE SUBMISSION [--json FILE] [--line N]     STAGE: $stages"
 [ $# -ge 2 ] || stop 2 "$usage"
 submission=$2 json='' line=''
 for ((i = 3; i <= $#; i += 2)); do
@@ -42,7 +43,13 @@ for ((i = 3; i <= $#; i += 2)); do
 done
 find_stage "$1" "$here" || stop 2 "there is no stage '$1': take $stages"
 points=$here/$stage.points
-{ [ -f "$submission" ] && [ -r "$submission" ]; } || stop 2 "$submission is no file to read: give the student's $c_file"
+submitted() { # NAME: the path of this file of the submission
+    if [ ${#c_files[@]} -gt 1 ] || [ -d "$submission" ]; then echo "$submission/$1"; else echo "$submission"; fi
+}
+for name in "${c_files[@]}"; do
+    file=$(submitted "$name")
+    { [ -f "$file" ] && [ -r "$file" ]; } || stop 2 "$file is no file to read: give a directory with the student's $c_names"
+done
 [[ ${GRADE_SANDBOX-auto} =~ ^(auto|require|none)$ ]] || stop 2 "GRADE_SANDBOX is auto, require or none"
 [[ $seconds/$total_seconds/$memory/$jobs =~ ^[1-9][0-9]*(/[1-9][0-9]*){3}$ ]] ||
     stop 2 "GRADE_SECONDS, GRADE_TOTAL, GRADE_MEMORY_MB and GRADE_JOBS are whole numbers from 1 on"
@@ -89,9 +96,10 @@ no_leaks=${mpiexec_options[*]:+:detect_leaks=0} # Open MPI itself leaks
 
 # Of all that a starter is made from, but for solutions, which gradescope/setup.sh deletes. A cache of another state of
 # these files is built anew.
-fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train "$home" \
+# shellcheck disable=SC2046 # words
+fingerprint=$(cd "$here/.." && find CMakeLists.txt cmake common course notes tests train stage[1-5]_* \
     \( -path course/instructor -o -path tests/stages/solutions \) -prune -o \
-    -type f ! -name "$c_file" -exec cksum {} + | sort | cksum)
+    -type f ! -name ddp.c $(printf '! -name %s ' "${c_files[@]}") -exec cksum {} + | sort | cksum)
 if [ "$(cat "$base/complete" 2>/dev/null)" != "$fingerprint" ]; then
     rm -f "$base/complete"
     rm -rf "$tree" "$build" "$checked"
@@ -127,6 +135,10 @@ build_all() { # SECONDS
 # What the preprocessor makes of a submission takes its place, so that it is read once, and all that follows sees the
 # same text: otherwise #if could hide something from one compiler and show it to the next. Status 1: it cannot be read.
 expand() {
+    local c_file
+    for c_file in "${c_files[@]}"; do expand_file || return; done
+}
+expand_file() {
     local command
     command=$(sed -n 's/^ *"command": "\(.*\/'"$c_file"'\)\( *\\"\)\?",\?$/\1\2/p' "$build/compile_commands.json")
     command=$(sed -E 's/\\"/"/g; s/ -o [^ ]+ -c / -o - -E /' <<<"$command")
@@ -136,9 +148,13 @@ expand() {
         "$build" "$command" && cat "$log" >"$tree/$stage/$c_file"
 }
 
-# Prints what the expanded submission includes and is neither of the starter nor of the system; and what would be a
+# Says what the expanded submission includes and is neither of the starter nor of the system; and what would be a
 # directive when it is read again, because a macro has made it.
 foreign() {
+    local c_file
+    for c_file in "${c_files[@]}"; do foreign_names | head -n 40 | say_foreign; done
+}
+foreign_names() {
     local root name
     root=$(cd "$here/.." && pwd -P)
     sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' "$tree/$stage/$c_file" | sort -u >"$work/included"
@@ -155,7 +171,7 @@ foreign() {
     grep -a -E '^[[:space:]]*(#|%:)' "$tree/$stage/$c_file" | grep -a -v -E '^# [0-9]+ "|^#pragma ' | head -n 1
 }
 
-# Reads what foreign() prints, and says what is wrong. What is included has a 1 after its name; a #line has none.
+# Reads what foreign_names() prints, and says what is wrong. What is included has a 1 after its name; a #line has none.
 say_foreign() {
     local name
     while IFS= read -r name; do
@@ -179,9 +195,12 @@ if [ ! -e "$base/complete" ]; then
     echo "$fingerprint" >"$base/complete"
 fi
 most=$((4 << 20)) # bytes: a file may be larger than the disk
-head -c $most -- "$submission" >"$tree/$stage/$c_file" || stop 1 "$submission cannot be copied"
 not_run='' errors='' others='' status=0
-[ "$(head -c $((most + 1)) -- "$submission" | wc -c)" -le $most ] || errors="$c_file has more than 4 MiB"
+for name in "${c_files[@]}"; do
+    file=$(submitted "$name")
+    head -c $most -- "$file" >"$tree/$stage/$name" || stop 1 "$file cannot be copied"
+    [ "$(head -c $((most + 1)) -- "$file" | wc -c)" -le $most ] || errors="$name has more than 4 MiB"
+done
 [ -n "$errors" ] || { expand && { others=$(foreign) && [ -n "$others" ] || build_all 300; }; } || status=$?
 if [ -n "$errors" ]; then
     not_run="not run: $errors"
@@ -198,7 +217,7 @@ elif [ $status -ne 0 ]; then
     [ -n "$errors" ] || errors=$(tail -n 5 "$log" | plain) # it was killed, for lack of memory for example
     printf '%s, %s: does not build:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ -n "$others" ]; then
-    errors=$(head -n 40 <<<"$others" | say_foreign | plain)
+    errors=$(plain <<<"$others")
     not_run="not run: $(head -n 1 <<<"$errors")"
     printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"
 elif [ "${GRADE_SYMBOLS-check}" != any ]; then
@@ -207,7 +226,7 @@ elif [ "${GRADE_SYMBOLS-check}" != any ]; then
         looks+=("$(printf '%q ' bash "$tree/tests/stages/symbols.sh" "$stage" "$place")")
     done
     if ! in_both 60 "${looks[@]}"; then
-        [ -s "$log" ] || echo "$c_file could not be looked at before its time was over, after $(elapsed) s" >"$log"
+        [ -s "$log" ] || echo "$c_names could not be looked at before its time was over, after $(elapsed) s" >"$log"
         not_run="not run: $(head -n 1 "$log" | plain)"
         errors=$(plain <"$log" | awk '!seen[$0]++' | head -n 40)
         printf '%s, %s: rejected:\n%s\n' "$stage" "$submission" "$(sed 's/^/  | /' <<<"$errors")"

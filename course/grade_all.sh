@@ -3,7 +3,8 @@
 #
 # usage: course/grade_all.sh STAGE SUBMISSIONS OUT [--jobs N] [--roster FILE] [--deadline TIME] [--line N] [--again]
 #   SUBMISSIONS     a directory with NAME.c for each student, or with NAME/ that has one ddp.c, or one STAGE/ddp.c, at
-#                   any depth (for collectives: collectives.c). Links to files are left out.
+#                   any depth (for collectives: collectives.c). In stage 2, buckets.c lies beside it, so it is always
+#                   NAME/. Links to files are left out.
 #   OUT             a directory for NAME.json, NAME.txt and grades.csv. A result that it has already is kept if the
 #                   submission has not been replaced since: a grading that was interrupted goes on.
 #   --jobs N        submissions at a time (1)
@@ -56,26 +57,36 @@ read -r grace_hours points_per_day most_days < <(awk '{ value[$1] = $2 }
 
 # ---- who ----
 
-declare -A file=() handed_in=() # by NAME: the submission; when it came, if the file handed_in says so
+# Sets files: the files that are handed in beside PATH, and it itself.
+files_beside() { # PATH
+    files=("$1")
+    [ ${#c_files[@]} -eq 1 ] || files=("${c_files[@]/#/"${1%/*}/"}")
+}
+
+declare -A file=() handed_in=() # by NAME: its first file; when it came, if the file handed_in says so
 for entry in "$from"/*; do
     name=${entry##*/} paths=()
     if [ -d "$entry" ]; then # of several, the one in a directory of the stage's name
         mapfile -d '' paths < <(find -H "$entry" -type f -name "$c_file" -print0) # no link: it may lead to another's file
         [ ${#paths[@]} -lt 2 ] || mapfile -d '' paths < <(printf '%s\0' "${paths[@]}" | grep -z "/$stage/$c_file$")
-    elif [ -f "$entry" ] && [ ! -L "$entry" ] && [[ $name = *.c ]]; then
+        for path in "${paths[@]}"; do
+            files_beside "$path"
+            for beside in "${files[@]}"; do { [ -f "$beside" ] && [ ! -L "$beside" ]; } || paths=(); done
+        done
+    elif [ -f "$entry" ] && [ ! -L "$entry" ] && [[ $name = *.c ]] && [ ${#c_files[@]} -eq 1 ]; then
         paths=("$entry") name=${name%.c}
     elif [ "$name" = handed_in ]; then
         continue
     fi
     if [ ${#paths[@]} -ne 1 ] || [[ ${paths[*]} = *[[:cntrl:]]* ]]; then
         [ "$entry" = "$from/*" ] || # nothing is there
-            echo "grade_all: warning: ${entry//[[:cntrl:]]/?} is no NAME.c, and does not hold one $c_file: left out" >&2
+            echo "grade_all: warning: ${entry//[[:cntrl:]]/?} is no NAME.c, and does not hold one $c_names: left out" >&2
         continue
     fi
     [ -z "${file[$name]-}" ] || stop 2 "$name has two submissions: ${file[$name]} and ${paths[0]}"
     file[$name]=${paths[0]}
 done
-[ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a $c_file in it"
+[ ${#file[@]} -gt 0 ] || stop 2 "$from has no submission: NAME.c, or NAME/ with a $c_names in it"
 
 # rows FILE: the first two cells of each line, with a tab between them; without comments, empty lines, and what
 # spreadsheets add
@@ -129,17 +140,19 @@ on_own_cores() {
 
 # A file that was put there after grading began is another submission, whatever time it was modified.
 is_graded() { # NAME
-    [ -s "$out/$1.json" ] && [ -z "$(find "${file[$1]}" -cnewer "$out/$1.json")" ]
+    files_beside "${file[$1]}"
+    [ -s "$out/$1.json" ] && [ -z "$(find "${files[@]}" -cnewer "$out/$1.json")" ]
 }
 
 start() { # NAME SLOT
-    local options=(--json "$scratch/$2.json")
+    local options=(--json "$scratch/$2.json") submission=${file[$1]}
+    [ ${#c_files[@]} -eq 1 ] || submission=${submission%/*}
     touch "$scratch/$2.began"
     if [ -n "$line" ] && is_graded "$1"; then
         cp "$out/$1.json" "$scratch/$2.json"
         options+=(--line "$line")
     fi
-    GRADE_CACHE=${GRADE_CACHE:-$scratch}/$2 $(on_own_cores "$2") "$here/grade.sh" "$stage" "${file[$1]}" "${options[@]}" \
+    GRADE_CACHE=${GRADE_CACHE:-$scratch}/$2 $(on_own_cores "$2") "$here/grade.sh" "$stage" "$submission" "${options[@]}" \
         >"$scratch/$2.txt" 2>&1 </dev/null &
     job[$!]="$2 $1"
 }
@@ -184,7 +197,8 @@ end_of_day() {
 
 late_days_of() { # NAME
     local time days
-    time=$((${handed_in[$1]-$(stat -c %Y "${file[$1]}")} - grace_hours * 3600))
+    files_beside "${file[$1]}"
+    time=$((${handed_in[$1]-$(stat -c %Y "${files[@]}" | sort -n | tail -n 1)} - grace_hours * 3600))
     if [ -z "$deadline" ] || [ $time -le "$deadline" ]; then echo 0 && return; fi
     days=$(((time - deadline + 86399) / 86400))
     # Without changes of the clock a day less would not be enough.

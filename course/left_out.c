@@ -129,16 +129,6 @@ bool step_log_close(StepLog *log)
     return true;
 }
 
-void memory_watch_start(MemoryWatch *watch, Tape *tape, const Ddp *ddp, const Optimizer *optimizer)
-{
-    (void)watch, (void)tape, (void)ddp, (void)optimizer;
-}
-
-void memory_watch_sample(const MemoryWatch *watch)
-{
-    (void)watch;
-}
-
 void trace_start(ProcessGroup *pg)
 {
     (void)pg;

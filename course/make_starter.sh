@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make_starter.sh: makes a directory with one stage as an assignment: common/, train/, the graded tests, the notes of
-# the reading list, and a ddp.c (of collectives: a collectives.c) with empty functions. It builds and tests on its own,
-# and holds no solution. See README.md.
+# the reading list, modules of earlier stages, and the files to hand in with empty functions. It builds and tests on its
+# own, and holds no solution. See README.md.
 #
 # usage: course/make_starter.sh STAGE DIR [--variant SEED]     DIR: a new directory
 #   STAGE            collectives, stage1_naive, ... or 0 to 5
@@ -71,20 +71,20 @@ is_wanted() {
     [ "$number" -gt 0 ] || { is_wanted_for_collectives "$1" && [ -f "$root/$1" ] && return; } || return
     case $1 in
     */CMakeLists.txt) return 1 ;; # starter.cmake takes the place of all of them
-    stage2_bucketed/buckets.?) [ "$number" -ge 2 ] && [ "$number" -le 4 ] || return 1 ;;
+    stage2_bucketed/buckets.?) [ "$number" -ge 2 ] || return 1 ;;
     stage3_overlap/readiness.?) [ "$number" -ge 3 ] || return 1 ;;
-    stage2_bucketed/buckets.c) [ "$number" -ge 2 ] || return 1 ;;
+    stage5_sharded/unsharded.c) [ "$number" -le 4 ] || return 1 ;;
+    "$stage"/*.[ch] | stage5_sharded/sharded.h) ;;
     common/autograd/rounding.c | common/comm/allreduce_root.c | common/comm/allreduce_doubling.c | \
         common/comm/allreduce_ring.c | common/comm/allreduce_hierarchical.c | \
         common/data/file_kind.c | common/ddp/codec.c | common/ddp/power_sgd.c | train/files/atomic_file.c | \
         train/files/checkpoint.? | train/files/safetensors.? | train/guard/flight.c | train/guard/stop.c | \
         train/guard/supervise.c | train/loop/generate.c | train/loop/replica_files.c | train/report/step_log.c | \
-        train/report/memory.c | train/report/trace.c)
+        train/report/trace.c)
         [ "$number" -ge 2 ] || return 1 # left_out.c takes the place of these
         ;;
-    stage5_sharded/shards.? | stage5_sharded/gathers.? | common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
-    stage5_sharded/unsharded.c) [ "$number" -le 4 ] || return 1 ;;
-    common/* | train/* | scripts/setup.sh | scripts/mpi.sh | "$stage"/*.[ch] | LICENSE) ;;
+    common/comm/copies.c) [ "$number" -ge 5 ] || return 1 ;;
+    common/* | train/* | scripts/setup.sh | scripts/mpi.sh | LICENSE) ;;
     notes/equality.md) ;; # messages of train name it
     notes/*.md) grep -q -F "\`$1\`" "$here/$stage.assignment.md" || return 1 ;;
     notes/*.svg) # pictures of the chapters of the reading list
@@ -109,16 +109,19 @@ all_files | sort -u | while IFS= read -r file; do
     if is_wanted "$file"; then printf '%s\0' "$file"; fi
 done | tar -C "$root" --null -T - --transform "s|^$home/|$stage/|" -cf - | tar -C "$starter" -xf - ||
     stop 1 "could not copy the files to $starter"
-[ -f "$starter/$stage/$c_file" ] || stop 1 "$home/$c_file is not among the files of $root: is that all of the repository?"
+for name in "${c_files[@]}"; do
+    [ -f "$starter/$stage/$name" ] || stop 1 "$home/$name is not among the files of $root: is that all of the repository?"
+done
 
 # ---- changes in these files ----
 
 patch -d "$starter" -p1 --fuzz=0 --no-backup-if-mismatch -r - -s <"$here/$stage.patch" ||
-    stop 1 "$stage.patch no longer applies to $home/$c_file: see course/README.md, When a stage changes"
+    stop 1 "$stage.patch no longer applies to $home: see course/README.md, When a stage changes"
 
-# fill_in FILE: a text of course/, with this stage's name and number.
+# fill_in FILE: a text of course/, with this stage's name and number, and the files to hand in.
+files=$(printf ' and `%s`' "${c_files[@]/#/"$stage/"}")
 fill_in() {
-    sed -e "s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@FILE@/$c_file/g; s/@GRADED@/${graded//$'\n'/ }/" \
+    sed -e "s,@FILES@,${files# and },g; s/@STAGE@/$stage/g; s/@NUMBER@/$number/g; s/@GRADED@/${graded//$'\n'/ }/" \
         -e "/^@COMMON@\$/{r $root/tests/stages/graded.cmake" -e 'd}' \
         -e "/^@CHECKED@\$/{r $here/checked_calls.cmake" -e 'd}' \
         -e "/^@FLAGS@\$/{r $here/flags.cmake" -e 'd}' "$here/$1"
@@ -190,7 +193,7 @@ missing_names() {
 
 # A comment or chapter that names such a file says so. (Not where a chapter shows commands: indented lines.)
 names=$(missing_names)
-{ grep -r -l -w -F -f - "$starter" <<<"$names" || true; } | while IFS= read -r file; do
+{ grep -r -l -w -F --exclude=names.sh -f - "$starter" <<<"$names" || true; } | while IFS= read -r file; do
     if [ "${file##*.}" = md ]; then skip='/^    /b'; else skip=; fi
     # shellcheck disable=SC2016 # backquotes are Markdown's
     script=$(grep -w -o -F -f - "$file" <<<"$names" | sort -u |
@@ -204,7 +207,7 @@ table_of_points() {
     printf '| points | what must be true | test program, and its cases: all must pass |\n|---|---|---|\n'
     grep -v -E '^ *(#|$|read:)' "$starter/points" | while read -r worth program ranks cases idea; do
         where=${program##*:}
-        [[ $ranks = - || $number = 0 ]] || where+=" on $ranks ranks"
+        [[ $ranks = [-1] ]] || where+=" on $ranks ranks"
         [[ $program != *zero_* ]] || where+=", \`--zero $(grep -o '[123]' <<<"$program")\`"
         [[ $program != address:* ]] || where+=", address sanitizer"
         [ "$cases" = - ] ||

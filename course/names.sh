@@ -1,12 +1,16 @@
 # names.sh: what the files of an assignment are called. The scripts of course/ and of a starter source it.
 # shellcheck shell=bash disable=SC2034 # the variables are read elsewhere
 
-# set_names STAGE: sets number; c_file, the file that students write; and home, where the project has its solution.
+# set_names STAGE: sets number; c_files, the files that students write and hand in, in one directory; c_file, the first
+# of them; c_names, all of them as text; and home, where the project has its solution.
 set_names() {
     case $1 in
-    collectives) number=0 c_file=collectives.c home=course/collectives ;;
-    *) number=${1:5:1} c_file=ddp.c home=$1 ;;
+    collectives) number=0 c_files=(collectives.c) home=course/collectives ;;
+    stage2*) number=2 c_files=(ddp.c buckets.c) home=$1 ;;
+    *) number=${1:5:1} c_files=(ddp.c) home=$1 ;;
     esac
+    c_file=${c_files[0]} c_names=${c_files[*]}
+    c_names=${c_names// / and }
 }
 
 # find_stage ARGUMENT DIRECTORY: sets stage, and its names, if the argument is the name or the number of a stage whose

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# symbols.sh: says what in a compiled ddp.c (or collectives.c) a solution has no need for: calls that end the program, read
-# files, or start processes; definitions that would replace other functions; code that runs before main(); assembler.
+# symbols.sh: says what in a compiled submission a solution has no need for: calls that end the program, read files, or
+# start processes; definitions that would replace other functions; code that runs before main(); assembler.
 #
 # usage: symbols.sh STAGE BUILD     BUILD: a build of the starter, by cmake. Prints a line for each; status 1: there are
 set -u -o pipefail
@@ -9,12 +9,8 @@ stage=$1 build=$2
 # shellcheck source-path=SCRIPTDIR source=names.sh
 source "$(dirname "${BASH_SOURCE[0]}")/names.sh"
 set_names "$stage"
-target=${c_file%.c} defined='ddp_[a-z_]+' most_static=600000
-if [ "$stage" = collectives ]; then
-    defined='(broadcast|ring_(reduce_scatter|all_gather|all_reduce)|halving_doubling_all_reduce)'
-    most_static=0 # in the tests, ranks share them
-fi
-object=$build/CMakeFiles/$target.dir/$stage/$c_file.o
+target=${c_file%.c} most_static=600000
+[ "$stage" != collectives ] || most_static=0 # in the tests, ranks share them
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P) # of the starter
 address='' needless=", which a solution has no need for"
 [[ $build != *-address ]] || address=yes # the build with the address sanitizer
@@ -23,16 +19,16 @@ address='' needless=", which a solution has no need for"
 declared() {
     local headers=(! -path '*/comm/*' -o -name process_group.h)
     [ "$stage" != collectives ] || headers=(-true)
-    find "$top/common" "$top/$stage" -name '*.h' \( "${headers[@]}" \) -exec cat {} + | tr '\n' ' ' |
+    find "$top"/{common,stage*,collectives} -name '*.h' \( "${headers[@]}" \) -exec cat {} + 2>/dev/null | tr '\n' ' ' |
         sed -E 's,/\*([^*]|\*+[^*/])*\*+/, ,g' | grep -o -E '[A-Za-z_][A-Za-z0-9_]*' | sort -u
 }
 
-# Of these: functions of common/, and of the given files beside ddp.c. Not those that read files, end the job or the
-# group, start the program anew, write what tests look at (counters, observers, the timeline), call any function they
-# are given (a tape of one's own), or draw the weights that rank 0 sends.
+# Of these: functions of common/, of the given files, and of the other file that is handed in. Not those that read files,
+# end the job or the group, start the program anew, write what tests look at (counters, observers, the timeline), call
+# any function they are given (a tape of one's own), or draw the weights that rank 0 sends.
 allowed() {
     find "$build/CMakeFiles/common.dir" "$build/CMakeFiles/$target.dir" -name '*.o' ! -path '*/data/*' ! -name "$c_file.o" \
-        ! -name 'ddp_undivided*' -exec nm -P -g --defined-only {} + | awk '
+        ! -name 'unsharded*' -exec nm -P -g --defined-only {} + | awk '
         NF > 2 && $1 !~ /^(job|timeline|group|shared|window|worker|collective|optimizer|op|tape|model|mlp|gpt|init)_/ &&
             $1 !~ /^pg_(set_|reset_|observe|run_|wrap_|split|destroy|mpi_|options|name|of_group)/ &&
             $1 !~ /^pg_(job_rank|communicator)/ && $1 != "device_choose_kernels" {
@@ -91,8 +87,8 @@ names() {
             if (!($1 in allowed) && !(plain in allowed)) print uses "\x27" $1 "\x27" needless
         }
         $2 == "i" { print uses "\x27" $1 "\x27, chosen when it is loaded (ifunc)" needless; next }
-        given && $2 ~ /^[A-Z]$/ && $2 != "U" && $1 ~ /^ddp_(partition|after_update|gather_weights)$/ {
-            print name " defines \x27" $1 "\x27, which is given: stages 1 to 4 divide nothing"
+        given && $2 ~ /^[A-Z]$/ && $2 != "U" && $1 ~ /^ddp_(partition|after_update|gather_weights|sharded_memory)$/ {
+            print name " defines \x27" $1 "\x27, which is given: stages 1 to 4 have no shards"
         }
         $2 ~ /^[A-Zu]$/ && $2 != "U" && $1 !~ (address ? "^(__odr_asan(\\.|_gen_))?" : "^") defined "$" {
             print name " defines \x27" $1 "\x27 for the whole program: write static before it"
@@ -237,12 +233,13 @@ private_headers() {
     (cd "$build" && eval "${command/ -S / -E }" 2>/dev/null) | sed -n -E 's/^# [0-9]+ "([^<].*)".*/\1/p' | sort -u |
         (cd "$build" && xargs -d '\n' realpath -m --) | sort -u | while IFS= read -r name; do
         case ${name#"$top"/*/} in
-        comm/process_group.h | "$stage/$c_file" | "$stage"/weights.[h]) ;;
-        comm/*) [ "$stage" = collectives ] || echo "ddp.c includes ${name#"$top"/}, which is for common/comm alone" ;;
+        comm/process_group.h) ;;
+        comm/*) [ "$stage" = collectives ] || echo "$c_file includes ${name#"$top"/}, which is for common/comm alone" ;;
         esac
         case ${name#"$top"/} in
-        "$stage/$c_file" | "$stage"/weights.[h] | "$stage"/collectives.h) ;;
-        "$stage"/*) echo "$c_file includes ${name#"$top"/}, which is not handed in: only $c_file is" ;;
+        "$stage/$c_file" | "$stage"/buckets.[h] | "$stage"/readiness.[h] | "$stage"/sharded.[h]) ;;
+        "$stage"/shards.[h] | "$stage"/gathers.[h] | "$stage"/weights.[h] | "$stage"/collectives.[h]) ;; # given, too
+        "$stage"/*) echo "$c_file includes ${name#"$top"/}, which is not handed in: only $c_names is" ;;
         tests/* | train/*) echo "$c_file includes ${name#"$top"/}$needless" ;;
         esac
     done
@@ -264,5 +261,14 @@ assembler() {
     fi
 }
 
-found=$({ names && static_memory && sections && calls && private_headers && assembler; } 2>&1)
+look() {
+    object=$build/CMakeFiles/$target.dir/$stage/$c_file.o
+    case $c_file in
+    collectives.c) defined='(broadcast|ring_(reduce_scatter|all_gather|all_reduce)|halving_doubling_all_reduce)' ;;
+    *) defined="${c_file%.c}_[a-z_]+" ;;
+    esac
+    names && static_memory && sections && calls && private_headers && assembler
+}
+
+found=$(for c_file in "${c_files[@]}"; do look; done 2>&1)
 [ -z "$found" ] || { sort -u <<<"$found"; exit 1; }

@@ -23,8 +23,8 @@ name() {
 # last_micro_batch becomes its opposite, more_follow: the calls, the parameter, and what ddp.h says.
 other_meaning() {
     cat <<'END'
-s/ddp_before_forward\(ddp, it is the last one\)/ddp_before_forward(ddp, others follow)/
-s/last_micro_batch: it is the last one of its step/more_follow: other micro-batches of its step follow/
+s/ddp_before_forward\(ddp, last\)/ddp_before_forward(ddp, others follow)/
+s/last_micro_batch: it is the last one of its step, so/more_follow: others of its step follow. If not,/
 s/^( *ddp_before_forward\([^,]+, )(.*)\);$/\1!(\2));/
 s/bool last_micro_batch\)/bool more_follow)/
 s/\(void\)last_micro_batch/(void)more_follow/
@@ -38,7 +38,7 @@ script=$(
     name ddp_after_backward ddp_end_backward ddp_finish_gradients ddp_reduce_gradients
     name ddp_before_backward ddp_begin_backward ddp_prepare_backward ddp_loss_is_known
     name ddp_before_forward ddp_begin_micro_batch ddp_next_micro_batch ddp_prepare_forward
-    name ddp_bucket_count ddp_message_count ddp_buckets_of_a_step ddp_count_buckets
+    name buckets_plan buckets_assign buckets_by_size buckets_divide
     name ddp_after_update ddp_weights_are_new ddp_publish_update ddp_end_update
     name gradient_scale mean_factor grad_factor factor_of_the_mean
     name launch_ready_buckets start_full_buckets send_full_buckets launch_full_buckets

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty ddp.c apply; each
-# starter's ddp.c compiles without warnings and holds no solution, and stage 1's starter, which lacks most, links; points
-# name cases that exist; wrong usage is reported. With --grade, in minutes: a starter gets no points, the stage's own
-# ddp.c gets all, classical mistakes lie between and are named. With --mistakes, in an hour: all mistakes of
-# tests/mutants that are in ddp.c alone lose points, by a message that names them. (test_course_hostile.sh has
+# test_course.sh: course/ still fits the stages. Without --grade, in seconds: the patches that empty the stages apply;
+# each starter's files compile without warnings and hold no solution, and stage 1's starter, which lacks most, links;
+# points name cases that exist; wrong usage is reported. With --grade, in minutes: a starter gets no points, the stage's
+# own files get all, classical mistakes lie between and are named. With --mistakes, in an hour: all mistakes of
+# tests/mutants that are in these files alone lose points, by a message that names them. (test_course_hostile.sh has
 # submissions that mean harm.)
 #
 # usage: test_course.sh ROOT [--grade | --mistakes] [PATTERN]
@@ -19,28 +19,40 @@ command -v patch >/dev/null || { echo "skipped: patch is missing (Debian, Ubuntu
 # shellcheck source-path=SCRIPTDIR source=../course/names.sh
 source "$root/course/names.sh"
 
-own() { # STAGE: the project's own solution
-    find_stage "$1" "$root/course" && echo "$root/$home/$c_file"
+own() { # STAGE: the project's own solution, as grade.sh takes it: a file, or a directory with several
+    find_stage "$1" "$root/course" || return
+    if [ ${#c_files[@]} -eq 1 ]; then echo "$root/$home/$c_file"; else echo "$root/$home"; fi
+}
+
+# patched STAGE PATCH TO: the project's own solution, changed by a patch, as the file or directory TO.
+patched() {
+    find_stage "$1" "$root/course"
+    rm -rf "$scratch/patched" && mkdir -p "$scratch/patched/$home" && cp "$root/$home"/*.[ch] "$scratch/patched/$home"
+    status 0 patch -s -d "$scratch/patched" -p1 --fuzz=0 --no-backup-if-mismatch -r - -i "$2" || return
+    if [ ${#c_files[@]} -eq 1 ]; then cp "$scratch/patched/$home/$c_file" "$3"; else cp -r "$scratch/patched/$home" "$3"; fi
 }
 
 # ---- starters ----
 
 compiles() { # STARTER STAGE [SUBMISSION]
-    local compiler=cc
+    local compiler=cc name from=${3:-$1/$2}
     set_names "$2"
     [ "$number" -gt 0 ] || compiler=mpicc # it includes mpi.h
-    status 0 "${CC:-$compiler}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Werror \
-        -I "$1/common" -iquote "$1/$2" -c "${3:-$1/$2/$c_file}" -o "$scratch/ddp.o"
+    for name in "${c_files[@]}"; do
+        if [ -d "$from" ]; then name=$from/$name; else name=$from; fi
+        status 0 "${CC:-$compiler}" -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion \
+            -Werror -I "$1/common" -iquote "$1" -iquote "$1/$2" -c "$name" -o "$scratch/ddp.o"
+    done
 }
 
 # Among the lines that the patch removes, those that communicate, scale or count must not be in the starter.
 holds_no_solution() { # STARTER STAGE
-    find "$1" \( -name .git -o -name course -o -name mutants -o -name 'stage[0-9]_*' ! -name "$2" \) >"$scratch/left"
+    find "$1" \( -name .git -o -name course -o -name mutants -o -path '*/stage*/ddp.c' ! -path "$1/$2/*" \) >"$scratch/left"
     [ ! -s "$scratch/left" ] || fail "$2: the starter also holds $(cat "$scratch/left")"
     sed -n 's/^-  *//p' "$root/course/$2.patch" |
-        grep -E 'exchange\(|combine\(|(pg|replicas|readiness|shards|weights|work|device|tape|parameters)_[a-z_]+\(|pending' |
+        grep -E 'exchange\(|combine\(|(pg|replicas|readiness|shards|weights|work|device|tape|parameters)_[a-z_]+\(|pending|of_parameter' |
         grep -v -F -x -e 'int pending = 0;' -e 'wait_for_messages(pg, c, pending, requests);' \
-            >"$scratch/lines" # an example in a comment has these two
+            -e 'device_free(bucket->encoded);' >"$scratch/lines" # an example in a comment, or given code, has these
     [ -s "$scratch/lines" ] || fail "$2.patch removes nothing"
     ! grep -r -F -f "$scratch/lines" "$1/$2" "$1/notes" "$1/tests" || fail "$2: it holds this line of the solution"
 }
@@ -53,14 +65,13 @@ names_nothing_else() { # STARTER STAGE
     find "$1" -type f | sed 's|.*/||' | sort -u >"$scratch/here"
     comm -23 "$scratch/all" "$scratch/here" | grep -v -x -E 'ddp\.c|collectives\.[ch]' >"$scratch/elsewhere"
     ! grep -r -n -F '[not here] [not here]' "$1" || fail "$2: says twice that something is not here"
-    ! grep -r -n -w -F -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
+    ! grep -r -n -w -F --exclude=names.sh -f "$scratch/elsewhere" "$1" | grep -v -E '\[not here\]|\.md:[0-9]+:    ' ||
         fail "$2: these lines name what is not handed out"
 }
 
-# solution NAME: another correct version of a stage, tests/stages/solutions/NAME.c or .patch, as $scratch/NAME.c.
-solution() {
+solution() { # NAME: another correct version of a stage, tests/stages/solutions/NAME.c or .patch, as $scratch/NAME.c
     cp "$root/tests/stages/solutions/$1.c" "$scratch" 2>/dev/null ||
-        status 0 patch -s -p1 --fuzz=0 -o "$scratch/$1.c" "$(own "${1:5:1}")" "$root/tests/stages/solutions/$1.patch"
+        patched "${1:5:1}" "$(realpath "$root/tests/stages/solutions/$1.patch")" "$scratch/$1.c"
 }
 solutions() {
     find "$root/tests/stages/solutions" -type f -printf '%f\n' | sed 's/\..*//' | sort
@@ -129,7 +140,9 @@ for patch in "$root"/course/{collectives,stage[1-9]_*}.patch; do
             fail "$stage: the table of points does not name $cases"
     done < <(grep -v -E '^#|^ +read: ' "$root/course/$stage.points")
     if [ -f "$root/course/assistants.md" ]; then # a lecturer may remove it
-        grep -q "code in .$stage/$c_file" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its $c_file"
+        for name in "${c_files[@]}"; do
+            grep -q "code in .*\`$stage/$name\`" "$starter/AGENTS.md" || fail "$stage: AGENTS.md does not name its $name"
+        done
     fi
     grep -q '^| all-reduce |' "$starter/ASSIGNMENT.md" || fail "$stage: ASSIGNMENT.md explains no words"
     [ "$number" -eq 0 ] || grep -q '^| .* | .*all-reduce' "$starter/tests/README.md" || fail "$stage: tests/README.md explains no messages"
@@ -260,8 +273,10 @@ chosen() { # NAME
 
 # graded STAGE SUBMISSION FROM TO [PATTERN]: checks the points and a message, and that no process or file is left.
 graded() {
-    local points
-    chosen "stage$1 $(basename "$2" .c)" || return 0
+    local points name
+    name=$(basename "$2" .c)
+    [ ! -d "$root/$name" ] || name=ddp
+    chosen "stage$1 $name" || return 0
     status 0 env TMPDIR="$scratch/tmp" "$root/course/grade.sh" "$1" "$2" --json "$scratch/json" || return
     points=$(jq .points "$scratch/json")
     echo "$(basename "$2"), stage $1: $points points"
@@ -281,8 +296,9 @@ graded() {
 # A mistake of tests/mutants as a submission, and the message that its patch expects: "Grader:" or else "Expect:". What
 # symbols.sh rejects is graded once more without it, because the tests must find it, too.
 mistake() { # STAGE NAME [MOST POINTS]
-    local patch=$root/tests/mutants/$2.patch file=$scratch/$2.c expect rejected
-    patch -s -p1 --fuzz=0 -o "$file" "$(own "$1")" "$patch" >/dev/null || fail "$2.patch does not apply"
+    local patch file=$scratch/$2.c expect rejected
+    patch=$(realpath "$root/tests/mutants/$2.patch")
+    patched "$1" "$patch" "$file" || fail "$2.patch does not apply"
     expect=$(sed -n 's/^Expect: *//p' "$patch") rejected=$(sed -n 's/^Grader: *//p' "$patch")
     if [ -n "$rejected" ]; then
         graded "$1" "$file" 0 0 "$rejected"
@@ -298,7 +314,7 @@ if [ "${2-}" = --grade ]; then
     export GRADE_CACHE=${GRADE_CACHE:-$scratch/cache}
     for assignment in 0 1 2 3 4 5; do
         find_stage $assignment "$root/course"
-        graded $assignment "$scratch/$stage/$stage/$c_file" 0 0 'is not written yet'
+        graded $assignment "$scratch/$stage/$stage" 0 0 'is not written yet'
         [ $assignment -eq 1 ] || graded $assignment "$(own $assignment)" 100 100
     done
     for name in $(solutions); do # correct, with other designs
@@ -342,11 +358,13 @@ if [ "${2-}" = --grade ]; then
     mistake 1 broadcast-missing 75
     sed 's/, gradient_scale,/, 0.5f * gradient_scale,/' "$root"/stage1_*/ddp.c >"$scratch/half.c"
     graded 1 "$scratch/half.c" 70 70 'every element is 0.5 times what it should be'
-    mistake 3 micro-batch-summed-again
     mistake 2 last-bucket-not-reduced
+    for name in bucket-closed-too-late last-bucket-not-planned view-offset-wrong; do mistake 2 "$name"; done
+    mkdir "$scratch/frozen_too" && cp "$root"/stage2_*/ddp.c "$scratch/frozen_too"
+    sed '/^ *if (parameters->items\[i\]->tensor.requires_grad)$/d' "$root"/stage2_*/buckets.c >"$scratch/frozen_too/buckets.c"
+    graded 2 "$scratch/frozen_too" 0 90 'is frozen, but has a place in bucket'
     mistake 3 wait-missing
     mistake 3 waits-after-each-launch
-    mistake 3 scratch-of-the-old-buckets 95
     mistake 3 launched-in-ready-order
     mistake 4 no-sync-ignored
     mistake 4 sync-on-first-micro-batch
@@ -355,23 +373,24 @@ if [ "${2-}" = --grade ]; then
     mistake 5 gradients-pile-up 95
     mistake 5 grad-dtype-ignored 95
     mistake 5 waits-for-all-gathers 95
-    # The solution of the stage before: right weights, but not in the new way. (Stage 2 does not handle micro-batches,
-    # which begin with stage 3.) The last one has stage 2's number.
-    graded 2 "$root"/stage1_*/ddp.c 20 70 "is this ddp.c another stage's"
+    # The solution of the stage before: right weights, but not in the new way. The last one has stage 2's number.
+    mkdir "$scratch/as_stage_1" "$scratch/as_stage_2"
+    cp "$root"/stage1_*/ddp.c "$root"/stage2_*/buckets.c "$scratch/as_stage_1"
+    graded 2 "$scratch/as_stage_1" 20 80 "is this ddp.c another stage's"
     graded 3 "$root"/stage2_*/ddp.c 10 30 'does not listen to gradient-ready events'
     graded 4 "$root"/stage3_*/ddp.c 20 60 '4 micro-batches need [0-9]* collectives'
     graded 5 "$root"/stage4_*/ddp.c 0 0 'does not build'
-    sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_2.c"
-    graded 2 "$scratch/as_stage_2.c" 20 70 'a bucket closes once it holds its cap'
+    cp "$root"/stage2_*/buckets.c "$scratch/as_stage_2"
+    sed 's/ddp_stage_number = 1/ddp_stage_number = 2/' "$root"/stage1_*/ddp.c >"$scratch/as_stage_2/ddp.c"
+    graded 2 "$scratch/as_stage_2" 20 80 'a bucket closes once it holds its cap'
 fi
 
-# Every mutant that is a mistake in ddp.c alone, as a submission.
 if [ "${2-}" = --mistakes ]; then
     mkdir "$scratch/tmp"
     export GRADE_CACHE=${GRADE_CACHE:-$scratch/cache}
     for patch in "$root"/tests/mutants/*.patch; do
         file=$(sed -n 's|^+++ b/||p' "$patch" | sort -u)
-        if [[ $file == stage?_*/ddp.c ]]; then mistake "${file:5:1}" "$(basename "$patch" .patch)" 95; fi
+        if [[ $file == stage?_*/ddp.c || $file == stage2_*/buckets.c ]]; then mistake "${file:5:1}" "$(basename "$patch" .patch)" 95; fi
         if [ "$file" = course/collectives/collectives.c ]; then mistake 0 "$(basename "$patch" .patch)" 95; fi
     done
 fi

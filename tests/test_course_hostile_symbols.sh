@@ -14,7 +14,7 @@ root=$(cd "$1" && pwd) || exit 1
 mpi=$(mpicc -show | grep -o -E -- "-I[^ ]+" | tr "\n" " ") # two private headers include mpi.h
 object() { # TEXT [OPTION...]: compiles it after a small but complete ddp.c
     local flags="-std=gnu11 -D_GNU_SOURCE -O2 -w $mpi ${*:2}"
-    { echo 'int ddp_bucket_count(const void *ddp) { return ddp != 0; }' && echo "$1"; } >"$scratch/ddp.c"
+    { echo 'int ddp_before_backward(const void *ddp) { return ddp != 0; }' && echo "$1"; } >"$scratch/ddp.c"
     # shellcheck disable=SC2086 # lists of words
     "${CC:-cc}" $flags -o "$place/CMakeFiles/ddp.dir/stage1/ddp.c.o" -c "$scratch/ddp.c" || fail "does not compile: $1"
     echo "  \"command\": \"${CC:-cc} $flags -o CMakeFiles/ddp.dir/stage1/ddp.c.o -c $scratch/ddp.c\"," \
@@ -42,8 +42,9 @@ echo 'void work_wait(void) { } void job_abort(int s) { (void)s; } void pg_observ
     void device_choose_kernels(void) { } void model_create(void) { } void mlp_create(void) { } void gpt_create(void) { }
     void init_normal(void) { } void device_scale(void) { }' |
     "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/work.c.o" -
-undivided='const void *ddp_partition(void *ddp) { (void)ddp; return 0; } void ddp_after_update(void) { }'
-"${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/ddp_undivided.c.o" - <<<"$undivided"
+unsharded='const void *ddp_partition(void *ddp) { (void)ddp; return 0; } void ddp_after_update(void) { }'
+mkdir -p "$place/CMakeFiles/ddp.dir/stage5_sharded"
+"${CC:-cc}" -xc -c -o "$place/CMakeFiles/ddp.dir/stage5_sharded/unsharded.c.o" - <<<"$unsharded"
 echo 'void dataset_open(void) { }' | "${CC:-cc}" -xc -c -o "$place/CMakeFiles/common.dir/common/data/dataset.c.o" -
 
 accepted ''
@@ -85,7 +86,7 @@ for table in .preinit_array .ctors __libc_atexit; do
 done
 rejected 'code in' '__attribute__((section(".init"), used)) static void f(void) { }'
 rejected 'data among its code' '__attribute__((section(".text#"), used)) static const char c[] = "\x0f\x05";'
-nested='int ddp_memory(int (*f)(int (*)(int)), int k) { int g(int i) { return i + k; } return f(g); }'
+nested='int ddp_after_backward(int (*f)(int (*)(int)), int k) { int g(int i) { return i + k; } return f(g); }'
 ! echo "$nested" | "${CC:-cc}" -xc -fsyntax-only - 2>/dev/null || rejected 'nested function' "$nested" # only gcc has them
 rejected 'assembler' 'void ddp_before_forward(void) { __asm__ volatile("nop"); }'
 rejected 'assembler' '__asm__(".byte 15, 5");'
@@ -109,8 +110,8 @@ rejected 'assembler' '__attribute__((section(
     ".text\n\tsyscall\n#"))) void ddp_before_forward(void) { }'
 accepted 'void ddp_x(void) __asm__("ddp_before_forward"); void ddp_x(void) { }'
 # A label with a sum leads into the middle of a function.
-for label in '"ddp_bucket_count+6"' '"ddp_bucket_count" "+6"' '"ddp_bucket_count"
-    "+6"' '"ddp_bucket_count-0"' '"1+ddp_bucket_count"'; do
+for label in '"ddp_before_backward+6"' '"ddp_before_backward" "+6"' '"ddp_before_backward"
+    "+6"' '"ddp_before_backward-0"' '"1+ddp_before_backward"'; do
     rejected 'assembler' "long ddp_x(void) __asm__($label); long ddp_before_forward(void) { return ddp_x(); }"
 done
 # Nor does a solution take a register, or the stack, into its own hands.

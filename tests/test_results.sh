@@ -173,6 +173,17 @@ status 2 bash "$scratch/course/grade_all.sh" 2 "$in" "$out" # which has results 
 mkdir -p "$scratch/in0/ada" && echo 40 >"$scratch/in0/ada/collectives.c"
 status 0 bash "$scratch/course/grade_all.sh" 0 "$scratch/in0" "$scratch/out0" &&
     is '"ada",40,0,40,""' "points of assignment 0" "$(tail -n 1 "$scratch/out0/grades.csv")"
+# Two files are handed in for stage 2, in one directory.
+mkdir -p "$scratch/in2"/{ada/stage2_bucketed,bob} "$scratch/out2"
+touch "$scratch/in2/ada/stage2_bucketed"/{ddp,buckets}.c "$scratch/in2/bob/ddp.c" "$scratch/in2/eve.c"
+: >"$GRADED"
+sed -i 's,^read -r points <"$2",[ ! -d "$2" ] \&\& & || points=60,' "$scratch/course/grade.sh"
+bash "$scratch/course/grade_all.sh" 2 "$scratch/in2" "$scratch/out2" >"$scratch/out" 2>&1
+is "$scratch/in2/ada/stage2_bucketed " "graded of two files" "$(cat "$GRADED")"
+for left_out in bob eve.c; do
+    grep -q "warning: .*/$left_out is no NAME.c, and does not hold one ddp.c and buckets.c" "$scratch/out" ||
+        fail "$left_out: $(cat "$scratch/out")"
+done
 echo ada >>"$in/handed_in" && status 2 grade_all && sed -i '$d' "$in/handed_in"
 sed -i /most_days/d "$scratch/course/late_days"
 status 2 grade_all
@@ -215,7 +226,7 @@ late 2 UTC '2027-10-30 23:59' '2027-11-01 01:00'
 export AUTOGRADER=$scratch/failing
 mkdir -p "$AUTOGRADER/source/lockstep/course" "$AUTOGRADER/submission"
 echo stage1_naive >"$AUTOGRADER/source/stage" && touch "$AUTOGRADER/submission/ddp.c"
-cp "$root/course/results.py" "$AUTOGRADER/source/lockstep/course"
+cp "$root"/course/{results.py,names.sh} "$AUTOGRADER/source/lockstep/course"
 autograder() { # TEXT: what grade.sh does
     rm -rf "$AUTOGRADER/results"
     printf '#!/usr/bin/env bash\n%s\n' "$1" >"$AUTOGRADER/source/lockstep/course/grade.sh"
@@ -238,7 +249,7 @@ not_graded 'kill -KILL $(cut -d " " -f 4 /proc/$PPID/stat); sleep 1' 2>/dev/null
 GRADE_LIMIT=2 not_graded 'trap "" TERM; for i in $(seq 30); do sleep 1; done'
 not_graded "cp '$scratch/result.json' \"\$4\"; mkdir \"\$AUTOGRADER/results/new.json\"" # it cannot be written
 mkdir "$scratch/tools"
-for tool in bash cat env find mkdir mv rm timeout; do ln -s "$(command -v $tool)" "$scratch/tools"; done
+for tool in bash cat cp env find mkdir mv rm timeout; do ln -s "$(command -v $tool)" "$scratch/tools"; done
 autograder_without() { PATH=$scratch/tools "$root/course/gradescope/run_autograder" >"$scratch/out" 2>&1; } # jq, python3
 autograder_without
 is '0 Not graded' "results.json without python3" \
@@ -248,7 +259,7 @@ autograder_without
 is '0 Hand in one file with the name ddp.c. There are 0.' "results.json without a ddp.c" \
     "$(jq -r '"\(.score) \(.output)"' "$AUTOGRADER/results/results.json")"
 echo collectives >"$AUTOGRADER/source/stage" && touch "$AUTOGRADER/submission/collectives.c"
-autograder "[ \"\$1 \${2##*/}\" = 'collectives collectives.c' ] && cp '$scratch/result.json' \"\$4\""
+autograder "[ \$1 = collectives ] && [ -f \$2/collectives.c ] && cp '$scratch/result.json' \"\$4\""
 is 15 "assignment 0 at Gradescope" "$(jq '.tests | map(.score) | add' "$AUTOGRADER/results/results.json")"
 
 # ---- grades ----

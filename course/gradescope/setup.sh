@@ -24,12 +24,12 @@ fi
 source "$lockstep/course/names.sh"
 set_names "$stage"
 export GRADE_CACHE=$autograder/cache
-"$lockstep/course/grade.sh" "$stage" "$lockstep/$home/$c_file" --json "$autograder/own.json"
+"$lockstep/course/grade.sh" "$stage" "$lockstep/$home" --json "$autograder/own.json"
 jq -e '.points == .of' "$autograder/own.json" >/dev/null || {
-    echo "setup: error: the project's own $c_file does not get all points on this image" >&2
+    echo "setup: error: the project's own $c_names does not get all points on this image" >&2
     exit 1
 }
 # A submission runs beside these files, where there is no sandbox. The cache has all that grading needs.
 find "$autograder/cache" "$lockstep"/{stage*,course} -type f \
-    \( -name ddp.c -o -path '*/collectives/collectives.c' \) -delete
+    \( -name ddp.c -o -path "*/$stage/${c_files[-1]}" -o -path '*/collectives/collectives.c' \) -delete
 rm -rf "$lockstep/tests/stages/solutions" "$lockstep/course/instructor"

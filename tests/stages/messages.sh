@@ -1,7 +1,7 @@
 # messages.sh: prints the first message of a failed test on one line. For scripts that run many tests; source it.
 # shellcheck shell=bash
 
-# A sanitizer's report: its verdict, and where in ddp.c (weights.c, collectives.c) it happened, and the memory was allocated or freed.
+# A sanitizer's report: its verdict, and where in the submission (or weights.c) it happened, and the memory was allocated or freed.
 sanitizer_message() { # FILE
     awk -v c_file="${c_file-ddp.c}" '/ERROR: (Address|Leak)Sanitizer: / && !verdict {
             verdict = $0; where = "in"
@@ -16,7 +16,7 @@ sanitizer_message() { # FILE
                 " before its pointer gets another value"
             split("", said)
         }
-        verdict && / in [A-Za-z_0-9]+ .*\/(ddp|weights|collectives)\.c:[0-9]+/ && !(where in said) {
+        verdict && / in [A-Za-z_0-9]+ .*\/(ddp|buckets|weights|collectives)\.c:[0-9]+/ && !(where in said) {
             said[where] = 1
             match($0, / in /)
             split(substr($0, RSTART + 4), words, " ")
