@@ -124,7 +124,7 @@ mistakes() {
     plant "count shm" 'this rank calls all_reduce number [0-9]+ \(bucket 0, [0-9]+ x float32\), but rank [0-9] calls all_reduce of (1000|500)'
     plant "operation shm" 'this rank calls (all_reduce|reduce_scatter) number [0-9]+ \(bucket 0, 1000 x float32\), but rank [0-9] calls (all_reduce|reduce_scatter) of 1000'
     plant count 'debug-collectives names the first' # ranks wait in different collectives, or MPI truncates a message
-    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0, 18446744073709550616 x float32\): a count that was negative'
+    plant negative 'rank 2, step 2: all_reduce number 4 \(bucket 0, 18446744073709550616 x float32\): this count is implausible: was it negative'
     plant large 'broadcast number [0-9]+ \(bucket 0, 2147483648 x float32\): MPI counts 2147483647 elements at most'
     for where in mpi shm; do
         plant "bytes $where" 'rank 2, step 2: all_reduce number [46] \(bucket 0, 4000 x float32\) goes beyond the end of its memory, where 1000 elements are left'
