@@ -4,7 +4,7 @@
  *   - before the first step, rank 0's weights are copied to all ranks (broadcast);
  *   - after every backward pass, each trained parameter's gradient is summed over all ranks (all-reduce) and divided by
  *     the size of the global batch (in samples, or in tokens for a GPT). So all ranks make the same update.
- * What is wrong with it: each parameter's collective pays the network's latency, and all collectives come after
+ * What is wrong with it: each parameter's all-reduce pays the network's latency, and all of them come after
  * backward, while the processor only waits. Stage 2 solves the first problem, stage 3 the second.
  */
 #include "ddp.h"
@@ -21,12 +21,12 @@ const char *const ddp_stage_name = "naive";
 struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
-    void *gradients;           /* every parameter's gradient, one after the other; owned */
+    void *gradients;           /* every trained parameter's gradient, one after the other; owned */
 };
 
 /* note: stage1-create
- * Checks that all ranks have the same model, and copies rank 0's weights to all. The gradients lie in one zeroed block
- * of memory. All ranks of a host share it, if they add in shared memory (--allreduce shm). */
+ * Checks that all ranks have the same model, and copies rank 0's weights to all. This rank's gradients lie in one
+ * zeroed block of memory. With --allreduce shm, the other ranks of the host can read and write it, too. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -60,11 +60,11 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 }
 
 /* note: stage1-all-reduce
- * One blocking all-reduce for each parameter, in the order of registration, which is the same on all ranks. */
+ * One blocking all-reduce for each trained parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Before the first all-reduce, so that no rank sends an incomplete set of gradients. NULL, because this stage does
-     * not listen to events: the check reads has_gradient, which the tape sets. */
+    /* Check before the first all-reduce, so that no rank sends an incomplete set of gradients. This stage does not
+     * listen to events, so it passes NULL, and the check reads has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

@@ -8,7 +8,7 @@
 
 /* note: bucket-plan
  * A bucket closes after the gradient that fills it, so it may be larger than its cap. The last one may be smaller. Only
- * the sizes and their order decide. These are the same on all ranks, and so is the plan. */
+ * the sizes, their order and the caps decide. These are the same on all ranks, and so is the plan. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of)
 {
     int bucket = 0;
@@ -35,7 +35,7 @@ static int list_trained_reversed(const ParameterList *parameters, int *order)
     return count;
 }
 
-/* Plans the buckets. order has `trained` indices of parameters. Sets buckets->count and of_parameter. */
+/* Plans the buckets. order: the indices of parameters; trained: how many. Sets buckets->count and of_parameter. */
 static void assign_buckets(Buckets *buckets, const ParameterList *parameters, const int *order, int trained,
                            size_t first_cap, size_t cap)
 {
@@ -52,7 +52,8 @@ static void assign_buckets(Buckets *buckets, const ParameterList *parameters, co
     free(bucket_of);
 }
 
-/* Lists each bucket's parameters in the order of their slices, and adds up its elements, gaps included. */
+/* Lists each bucket's parameters in the order in which their gradients lie there, and adds up its elements, gaps
+ * included. */
 static void fill_buckets(Buckets *buckets, const ParameterList *parameters, const int *order, int trained)
 {
     for (int i = 0; i < trained; i++) {
@@ -65,9 +66,9 @@ static void fill_buckets(Buckets *buckets, const ParameterList *parameters, cons
 }
 
 /* note: bucket-slices
- * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). Every
- * gradient then has the same alignment in every bucket, so kernels compute the same bits whatever the buckets. The gaps
- * stay 0: they are sent and scaled with the gradients. */
+ * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). A gradient
+ * then has the same alignment in any bucket, so kernels compute the same bits, however the buckets are planned. The
+ * gaps are sent and scaled with the gradients; the optimizer does not read them. */
 static void place_gradients(Bucket *bucket, float *slice)
 {
     bucket->data = slice;

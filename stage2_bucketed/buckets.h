@@ -1,4 +1,4 @@
-/* buckets.h: the gradients lie side by side in a few pieces of memory, the buckets. A bucket is sent as one message.
+/* buckets.h: the gradients lie side by side in a few pieces of memory, the buckets. One all-reduce sends a bucket.
  *
  *   bucket 0:  | the last layer's bias | gap | its weight ...... | gap | the bias of the layer before | gap |
  *   bucket 1:  | the weight of the layer before .................... | gap | ...
@@ -14,7 +14,7 @@
 
 typedef struct Bucket {
     char name[24];          /* "bucket 0": for errors and timelines */
-    Parameter **parameters; /* in the order of their gradients in data; owned (the list, not the parameters) */
+    Parameter **parameters; /* in the order of their gradients in `data`; owned (the list, not the parameters) */
     int count;              /* of parameters */
     float *data;            /* all their gradients, with the gaps; a part of Buckets.block */
     size_t elements;        /* of data */

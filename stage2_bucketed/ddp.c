@@ -1,8 +1,8 @@
 /* Stage 2: gradient buckets.
  *
- * New over stage 1: gradients lie side by side in buckets, and each bucket is all-reduced as one message. A message
- * pays the network's latency once, however many gradients it carries. So a few large messages are faster than many
- * small ones. A parameter's gradient IS a slice of its bucket: backward writes it there, the optimizer reads it there.
+ * New over stage 1: gradients lie side by side in buckets, and each bucket is sent by one all-reduce. An all-reduce
+ * pays the network's latency once, however many gradients it carries. So a few large ones are faster than many small
+ * ones. A parameter's gradient IS a slice of its bucket: backward writes it there, the optimizer reads it there.
  * The buckets are made in buckets.c.
  * What is wrong with it: communication still waits for the end of backward, although the first bucket is ready
  * long before. Stage 3 solves this.
@@ -22,11 +22,12 @@ const char *const ddp_stage_name = "bucketed";
 struct Ddp {
     ProcessGroup *pg;          /* not owned */
     ParameterList *parameters; /* not owned */
-    Buckets buckets;           /* every parameter's gradient; owned */
+    Buckets buckets;           /* every trained parameter's gradient; owned */
 };
 
 /* note: stage2-create
- * As in stage 1, but the gradients lie in buckets. Their order is NULL: the reverse of registration. */
+ * As in stage 1, but the gradients lie in buckets. buckets_create() gets NULL as the order: the reverse of
+ * registration. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */

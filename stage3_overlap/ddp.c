@@ -4,7 +4,7 @@
  * bucket's all-reduce is launched. The communication thread carries it out while backward goes on with the
  * earlier layers. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
  * Two rules keep this correct: all ranks launch the buckets in the same order, whatever the order in which gradients
- * become ready; and nothing touches a gradient between its event and the return of work_wait().
+ * become ready; and nothing else touches a gradient between its event and the return of work_wait().
  * What is wrong with it: a batch that is too large for the memory cannot be split into micro-batches. See stage 4.
  */
 #include "ddp.h"
@@ -25,7 +25,7 @@ struct Ddp {
     ParameterList *parameters; /* not owned */
     Tape *tape;                /* not owned */
     DdpOptions options;
-    Buckets buckets;     /* every parameter's gradient; owned */
+    Buckets buckets;     /* every trained parameter's gradient; owned */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket that is not launched yet in this backward pass */
     bool rebuild_due;    /* the next forward pass starts with buckets in the order of readiness */
@@ -79,9 +79,9 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch)
 }
 
 /* note: launch-order
- * Launches every bucket that has no pending gradient, if all buckets before it are launched. Without this second
- * condition, ranks whose gradients become ready in different orders would launch different collectives first. They
- * would wait for each other for ever, or add gradients of different layers. */
+ * Launches every bucket that has no pending gradient, if all buckets before it are launched. Without the rule "all
+ * buckets before it", ranks could launch different collectives first, because their gradients may become ready in
+ * different orders. The ranks would wait for each other for ever, or add gradients of different layers. */
 static void launch_ready_buckets(Ddp *ddp)
 {
     while (ddp->next_bucket < ddp->buckets.count && ddp->buckets.items[ddp->next_bucket].pending == 0) {
@@ -92,8 +92,7 @@ static void launch_ready_buckets(Ddp *ddp)
 }
 
 /* note: stage3-event
- * Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
- * backward. */
+ * Handles the gradient-ready event. Called by the tape during backward, and by mark_unused_parameters() before it. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;
@@ -124,9 +123,9 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 
 /* note: stage3-wait
  * The optimizer needs every sum, so training waits here for all buckets, in launch order. The check comes first: if a
- * parameter got no gradient, its bucket was never launched, and there is no work to wait for. If the options ask
- * for it, the ranks then agree on which parameters were used, and once on the order of readiness, in small blocking
- * collectives. */
+ * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Then small
+ * blocking collectives follow, if the options ask for them: the ranks agree on which parameters were used, and, only
+ * once, on the order of readiness. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
     readiness_check_complete(&ddp->readiness, ddp->parameters);

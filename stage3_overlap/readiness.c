@@ -57,7 +57,7 @@ static bool is_unused_for_good(const Readiness *readiness, const Parameter *para
 void readiness_mark(Readiness *readiness, const Parameter *parameter)
 {
     CHECK(parameter->tensor.requires_grad, "%s was marked ready, but it is frozen: it has no gradient and is in no "
-          "bucket; mark only trained parameters, also among the unused ones", parameter->name);
+          "bucket; mark only trained parameters", parameter->name);
     double now = now_seconds();
     timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     CHECK(!(readiness->ready[parameter->index] && is_unused_for_good(readiness, parameter)),

@@ -13,8 +13,8 @@ typedef struct Readiness {
     int unused_count;
     int32_t *used_by_any_rank; /* by parameter index; owned */
     bool static_graph;
-    bool unused_is_final; /* static_graph: after the first pass */
-    bool use_is_final;    /* static_graph: after the first agreement */
+    bool unused_is_final; /* true after the first pass, if static_graph */
+    bool use_is_final;    /* true after the first readiness_agree_on_use(), if static_graph */
 } Readiness;
 
 /* Allocates room for all parameters. Free with readiness_free().
@@ -22,8 +22,9 @@ typedef struct Readiness {
  * note: static-graph
  * static_graph promises that every pass of this rank (each micro-batch of each step) uses the same parameters as the
  * rank's first pass; other ranks may use others. Then only the first pass searches the tape for unused parameters, and
- * the ranks agree on use only in the first step. If a later pass breaks the promise, an event comes that should not
- * come, or one is missing. Both are faults. The order and the number of uses may change. */
+ * only in the first step do the ranks agree on which parameters are used. If a later pass breaks the promise, an event
+ * comes that should not come, or one is missing. Both are faults. A later pass may use the parameters in another order,
+ * and each of them more or fewer times. */
 void readiness_create(Readiness *readiness, const ParameterList *parameters, bool static_graph);
 void readiness_free(Readiness *readiness);
 
@@ -31,20 +32,21 @@ void readiness_free(Readiness *readiness);
 void readiness_begin(Readiness *readiness, const ParameterList *parameters);
 
 /* Call between forward and backward: sets `unused` to the trained parameters that the loss does not depend on. Backward
- * raises no event for them. static_graph: only the first call looks for them. */
+ * raises no event for them. With static_graph, only the first pass looks for them. */
 void readiness_find_unused(Readiness *readiness, const ParameterList *parameters, const Tape *tape, const Tensor *loss);
 
-/* Marks the parameter's gradient as ready; --trace shows the moment. Faults if it is ready already in this pass: its
- * all-reduce may have read it. Faults if the parameter is frozen: its bucket number is -1, so call this function before
- * you look the number up. */
+/* Marks the parameter's gradient as ready; --trace shows the moment. Faults if the gradient is ready already in this
+ * pass, because the all-reduce may have read it. Faults if the parameter is frozen. Call this function before you read
+ * Buckets.of_parameter, which is -1 for a frozen one. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
-/* Call after backward. Faults if trained parameters are not ready, and names them (static_graph: the first one). */
+/* Call after backward. Faults if trained parameters are not ready, and names them. With static_graph, the first pass is
+ * over then, and its unused parameters are final. */
 void readiness_check_complete(Readiness *readiness, const ParameterList *parameters);
 
 /* Sets has_gradient on all ranks for each parameter that at least one rank has used. It stays false for a parameter
- * that no rank has used, and the optimizer then skips this parameter. Collective; with static_graph, only the first
- * call is. */
+ * that no rank has used, and the optimizer then skips this parameter. Collective. With static_graph, only the first
+ * call is collective. */
 void readiness_agree_on_use(Readiness *readiness, ProcessGroup *pg, ParameterList *parameters);
 
 /* Replaces this rank's order by rank 0's. Call it only when all trained parameters are ready. Collective. */

@@ -24,7 +24,7 @@ struct Ddp {
     ParameterList *parameters; /* not owned */
     Tape *tape;                /* not owned */
     DdpOptions options;
-    Buckets buckets;     /* every parameter's gradient; owned */
+    Buckets buckets;     /* every trained parameter's gradient; owned */
     char *encoded;       /* all buckets' Bucket.encoded; owned, or NULL */
     Readiness readiness; /* of this backward pass */
     int next_bucket;     /* the first bucket that is not launched yet in this backward pass */
@@ -126,8 +126,7 @@ static void launch_ready_buckets(Ddp *ddp)
         launch(ddp, &ddp->buckets.items[ddp->next_bucket++]);
 }
 
-/* Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
- * backward. */
+/* Handles the gradient-ready event. Called by the tape during backward, and by mark_unused_parameters() before it. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

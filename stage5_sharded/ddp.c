@@ -158,8 +158,7 @@ static void launch_ready_buckets(Ddp *ddp)
         launch(ddp, &ddp->shards.buckets[ddp->next_bucket++]);
 }
 
-/* Handles the gradient-ready event. The tape calls this function during backward, and mark_unused_parameters() before
- * backward. */
+/* Handles the gradient-ready event. Called by the tape during backward, and by mark_unused_parameters() before it. */
 static void gradient_ready(void *self, Parameter *parameter)
 {
     Ddp *ddp = self;

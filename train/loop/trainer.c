@@ -14,7 +14,7 @@
 
 /* ---- one training step ---- */
 
-/* The parts of a step, defined below, with what some flags and the records need. */
+/* The parts of a step, defined below. They also contain code for some flags and for the measurements. */
 static const Batch *next_batch(Trainer *trainer);
 static Tensor *forward(Trainer *trainer, const Batch *batch);
 static void backward(Trainer *trainer, Tensor *loss);
@@ -22,9 +22,9 @@ static float gradient_scale(Trainer *trainer, const Batch *batch);
 static void update(Trainer *trainer, long step);
 
 /* note: train-step
- * These are the calls that ddp.h shows, for one micro-batch. All stages share this code. They differ only inside the
- * three ddp_ calls, and in what they do in the tape's events: from stage 3 on, they launch collectives in backward;
- * stage 5 also waits for weights in forward. */
+ * These are the calls that ddp.h shows, for one micro-batch. All stages share this code. The stages differ only
+ * inside the three ddp_ calls, and in their functions that the tape calls at its events: from stage 3 on, these launch
+ * collectives in backward; in stage 5 they also wait for weights in forward. */
 static void train_micro_batch(Trainer *trainer, bool last)
 {
     const Batch *batch = next_batch(trainer);
