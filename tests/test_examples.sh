@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# test_examples.sh: scripts/check_examples.py finds an example whose command prints something else, and no other. With
+# test_examples.sh: tools/check_examples.py finds an example whose command prints something else, and no other. With
 # --run, in minutes: the commands of all documents print what is written below them.
 #
 # usage: test_examples.sh ROOT [--run]
 set -u
 root=$1
 command -v python3 >/dev/null || { echo "skipped: python3 is missing (Debian, Ubuntu: apt-get install it)"; exit 77; }
-checker=(python3 -B "$root/scripts/check_examples.py")
+checker=(python3 -B "$root/tools/check_examples.py")
 [ "${2-}" != --run ] || exec "${checker[@]}" --elsewhere
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT

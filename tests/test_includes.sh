@@ -75,7 +75,7 @@ no_circle "files of common/, by the functions that they call" < <(nm -A -P -g "$
 
 # A script that is started (one without #! is sourced) says export LC_ALL=C, itself or by way of build.sh: tools then write
 # English messages and decimal points, and sort and match bytes. (ctest sets it for the tests that it runs.)
-for script in course/*.sh course/gradescope/* scripts/*.sh tools/bench/*.sh tests/mutants/*.sh tests/test_course*.sh \
+for script in course/*.sh course/gradescope/* scripts/*.sh tools/*.sh tools/bench/*.sh tests/mutants/*.sh tests/test_course*.sh \
     tests/test_results.sh tests/guard/attack.sh tests/guard/slurm.sh tests/train/weights_hashes.sh; do
     [[ $(head -n 1 "$script") = '#!'* ]] || continue
     grep -q -E '^(export LC_ALL=C( |$)|source .*/build\.sh")' "$script" && continue

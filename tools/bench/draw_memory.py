@@ -9,7 +9,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "figures"))
 from figure import WIDTH, Figure  # noqa: E402
 
 LEFT, RIGHT, HEIGHT, GAP, TOP = 150, 90, 84, 22, 40

@@ -16,7 +16,7 @@ import statistics
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "figures"))
 from figure import COLOURS, WIDTH, Figure  # noqa: E402
 
 LEFT, RIGHT, ROW, GAP, TOP = 126, 14, 26, 30, 48

@@ -9,7 +9,7 @@ import markdown
 from markdown.extensions.toc import TocExtension
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tools"))
 from check_examples import is_whole
 
 # How a block without "$ " begins that holds commands.

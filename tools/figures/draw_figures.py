@@ -2,8 +2,8 @@
 """Draws those figures of the notes that need no run. Each is computed: the ring is played, the buckets are planned.
 Those that show committed measurements are in draw_charts.py.
 
-    scripts/draw_figures.py             writes them to notes/
-    scripts/draw_figures.py --check     compares them with those in notes/, and looks for what every figure there needs
+    tools/figures/draw_figures.py             writes them to notes/
+    tools/figures/draw_figures.py --check     compares them with those in notes/, and looks for what every figure there needs
 
 The figures that show a run are drawn by tools/bench/draw_timeline.py. Needs only Python's own library.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from draw_charts import CHARTS
 from figure import WIDTH, Figure
 
-NOTES = Path(__file__).resolve().parent.parent / "notes"
+NOTES = Path(__file__).resolve().parents[2] / "notes"
 
 
 def signed(x):
@@ -361,11 +361,11 @@ def check():
     for name, draw in FIGURES.items():
         path = NOTES / f"{name}.svg"
         if not path.exists() or path.read_text() != draw().svg():
-            yield f"notes/{name}.svg is not what scripts/draw_figures.py draws: run it, and look at the figure"
+            yield f"notes/{name}.svg is not what tools/figures/draw_figures.py draws: run it, and look at the figure"
     for path in sorted(NOTES.glob("*.svg")):
         for part in ("<title>", "<desc>", "<text ", "prefers-color-scheme: dark"):
             if part not in path.read_text():
-                yield f"notes/{path.name} has no {part}: draw it with scripts/figure.py"
+                yield f"notes/{path.name} has no {part}: draw it with tools/figures/figure.py"
         if not re.search(rf"!\[[^]]+\]\((notes/)?{re.escape(path.name)}\)", texts):
             yield f"notes/{path.name} is shown by no note, or without a text for those who do not see it"
 

@@ -2,7 +2,7 @@
 
 A figure is shown by <img>, so its SVG holds everything: a title and a description for screen readers, text as text, and
 a style that follows the reader's light or dark mode. It also draws its own background, so that it stays readable where
-the page and the system disagree about the mode. Used by scripts/draw_figures.py and the two in tools/bench/.
+the page and the system disagree about the mode. Used by tools/figures/draw_figures.py and the two in tools/bench/.
 """
 import math
 import textwrap

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # sizes.sh: prints the size of each part of the project as a table: files and lines, comments included.
 #
-# usage: scripts/sizes.sh
+# usage: tools/sizes.sh
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

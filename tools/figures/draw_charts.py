@@ -1,4 +1,4 @@
-"""draw_charts.py: the figures of the notes that show committed measurements. scripts/draw_figures.py lists and writes
+"""draw_charts.py: the figures of the notes that show committed measurements. tools/figures/draw_figures.py lists and writes
 them. Both axes are logarithmic: a factor is the same distance everywhere."""
 import csv
 import math
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from figure import Figure
 
-NOTES = Path(__file__).resolve().parent.parent / "notes"
+NOTES = Path(__file__).resolve().parents[2] / "notes"
 
 
 def rows(name):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the commands that the documents show, and compares what they print with what is written below them.
 
-    scripts/check_examples.py [--elsewhere] [FILE.md ...]    all documents, unless some are named
+    tools/check_examples.py [--elsewhere] [FILE.md ...]    all documents, unless some are named
 
 They run programs in build/, so build the target `everything` before.
 A command is an indented line that begins with "$ ". It goes on while a line ends with a backslash, or until the shell
