@@ -47,7 +47,7 @@ first_message() { # FILE
             crash=.
         fi
         if [ -n "$message" ] && grep -a -q -E "$crash" "$1"; then
-            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line of ${c_file-ddp.c}"
+            message+="; a build with -DLOCKSTEP_SANITIZE=address names the line (./check --sanitize)"
         fi
     fi
     echo "$message"
