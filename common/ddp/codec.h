@@ -12,15 +12,15 @@
 typedef struct GradientCodec GradientCodec;
 struct GradientCodec {
     const char *name;   /* for --grad-dtype */
-    DType dtype;        /* of the payload */
+    DType dtype;        /* of the payload; chooses the algorithm that adds it, also for --verify exact */
     bool rounds;        /* the sums differ from those of float32 */
     bool sends_nothing; /* each rank keeps its own gradients */
     bool on_cpu_only;   /* it has no kernels for a GPU */
     bool keeps_state;   /* it has no functions here: each model needs an instance, from power_sgd_create() */
     size_t state_bytes; /* that an instance keeps from step to step */
 
-    /* Bytes of the buffer that encodes a bucket of `elements` float32 numbers. 0: no buffer is needed. world_size: of
-     * the group that is given to start_...(). The buffer must not overlap the gradients. */
+    /* Bytes of the buffer that encodes a bucket of `elements` float32 numbers, a multiple of 16. 0: no buffer is
+     * needed. world_size: of the group that is given to start_...(). The buffer must not overlap the gradients. */
     size_t (*buffer_bytes)(const GradientCodec *codec, size_t elements, int world_size);
 
     /* Encodes the bucket's gradients and starts their all-reduce. carries: the bucket's name. */
