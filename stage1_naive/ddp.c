@@ -26,7 +26,7 @@ struct Ddp {
 
 /* note: stage1-create
  * Checks that all ranks have the same model, and copies rank 0's weights to all. This rank's gradients lie in one
- * zeroed block of memory. With --allreduce shm, the other ranks of the host can read and write it, too. */
+ * zeroed block of memory. If the ranks of a host add in shared memory, they can read and write each other's block. */
 Ddp *ddp_create(ProcessGroup *pg, ParameterList *parameters, Tape *tape, const DdpOptions *options)
 {
     (void)tape; /* this stage does not listen to gradient-ready events */
@@ -63,8 +63,8 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
  * One blocking all-reduce for each trained parameter, in the order of registration, which is the same on all ranks. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)
 {
-    /* Check before the first all-reduce, so that no rank sends an incomplete set of gradients. This stage does not
-     * listen to events, so it passes NULL, and the check reads has_gradient, which the tape sets. */
+    /* Check before the first all-reduce, so that no rank sends an incomplete set of gradients. NULL: later
+     * stages pass a list of what is ready; here the check reads each parameter's has_gradient, which the tape sets. */
     replicas_check_gradients(ddp->parameters, NULL);
     for (int i = 0; i < ddp->parameters->count; i++) {
         Parameter *parameter = ddp->parameters->items[i];

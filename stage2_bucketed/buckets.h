@@ -3,6 +3,8 @@
  *   bucket 0:  | the last layer's bias | gap | its weight ...... | gap | the bias of the layer before | gap |
  *   bucket 1:  | the weight of the layer before .................... | gap | ...
  *
+ * gap: unused bytes, so that the next gradient begins at an aligned address.
+ *
  * Interface: buckets_create() plans the buckets and places the gradients: a parameter's tensor.grad then points INTO
  * its bucket, so that nothing is copied in or out. Call buckets_free() at the end.
  */
@@ -32,15 +34,15 @@ typedef struct Buckets {
 } Buckets;
 
 /* Chooses a bucket for each of `count` gradients: bucket_of[i] is its number, from 0. Returns how many buckets there
- * are. sizes: the gradients' bytes, without gaps, in the order in which they fill the buckets. A bucket closes as soon
- * as it holds at least its cap: first_cap for bucket 0, cap for the others. Source: PyTorch's
- * compute_bucket_assignment_by_size. */
+ * are. sizes: the gradients' bytes, without gaps, in the order in which they fill the buckets. Gradients are added to a
+ * bucket until its size reaches its cap or passes it, so it may be larger than its cap: first_cap for bucket 0, cap for
+ * the others. Source: PyTorch's compute_bucket_assignment_by_size. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* Places the zeroed gradient of every trained parameter in a bucket. order: the indices of all trained parameters, in
  * the order in which their gradients become ready; NULL: the reverse of registration, which approximates that order.
- * Caps are in bytes. The memory comes from pg_alloc_shared(), so buckets_create() and buckets_free() are collective. pg
- * may be NULL in tests of the plan. */
+ * Caps are in bytes. The memory comes from pg_alloc_shared(), so buckets_create() and buckets_free() are collective:
+ * all ranks must call them. pg may be NULL in tests of the plan. */
 void buckets_create(Buckets *buckets, ProcessGroup *pg, ParameterList *parameters, const int *order, size_t first_cap,
                     size_t cap);
 void buckets_free(Buckets *buckets);

@@ -4,7 +4,7 @@
  * bucket's all-reduce is launched. The communication thread carries it out while backward goes on with the
  * earlier layers. Training waits only before the optimizer's step, for the all-reduces that are not done yet.
  * Two rules keep this correct: all ranks launch the buckets in the same order, whatever the order in which gradients
- * become ready; and nothing else touches a gradient between its event and the return of work_wait().
+ * become ready; and between a gradient's event and the return of work_wait(), only the all-reduce reads or writes it.
  * What is wrong with it: a batch that is too large for the memory cannot be split into micro-batches. See stage 4.
  */
 #include "ddp.h"
@@ -60,8 +60,8 @@ void ddp_destroy(Ddp *ddp)
 
 /* note: rebuild-buckets
  * The reverse of registration is only a guess of the order in which gradients become ready. After the first step the
- * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: the
- * optimizer has used them all, and they are zero. */
+ * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: they
+ * are zero after the step. */
 static void rebuild_buckets(Ddp *ddp)
 {
     buckets_free(&ddp->buckets);
@@ -123,7 +123,7 @@ void ddp_before_backward(Ddp *ddp, Tensor *loss)
 
 /* note: stage3-wait
  * The optimizer needs every sum, so training waits here for all buckets, in launch order. The check comes first: if a
- * parameter got no gradient, its bucket was never launched, and there is no work to wait for. Then small
+ * gradient is missing, its bucket was never launched, and work_wait() must not get the NULL in bucket->work. Then small
  * blocking collectives follow, if the options ask for them: the ranks agree on which parameters were used, and, only
  * once, on the order of readiness. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale)

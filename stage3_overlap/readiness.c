@@ -61,8 +61,8 @@ void readiness_mark(Readiness *readiness, const Parameter *parameter)
     double now = now_seconds();
     timeline_add(ROW_COMPUTE, now, now, "gradient-ready %s", parameter->name);
     CHECK(!(readiness->ready[parameter->index] && is_unused_for_good(readiness, parameter)),
-          "--static-graph: this pass uses %s, but the first pass did not; its bucket may be launched already; leave "
-          "the flag out if the graph changes", parameter->name);
+          "--static-graph: this pass uses %s, but the first pass did not; its bucket may be launched already; if the "
+          "graph changes, give --find-unused-parameters instead", parameter->name);
     CHECK(!readiness->ready[parameter->index],
           "the gradient of %s was marked ready twice in one backward pass: its all-reduce may already have read it",
           parameter->name);
@@ -74,8 +74,8 @@ void readiness_check_complete(Readiness *readiness, const ParameterList *paramet
 {
     for (int i = 0; i < parameters->count && readiness->unused_is_final; i++)
         CHECK(readiness->ready[i] || !parameters->items[i]->tensor.requires_grad,
-              "--static-graph: this pass does not use %s, but the first pass did; leave the flag out if the graph "
-              "changes", parameters->items[i]->name);
+              "--static-graph: this pass does not use %s, but the first pass did; if the graph changes, give "
+              "--find-unused-parameters instead", parameters->items[i]->name);
     replicas_check_gradients(parameters, readiness->ready);
     readiness->unused_is_final = readiness->static_graph;
 }

@@ -1,4 +1,5 @@
-/* readiness.h: which gradients are ready in a backward pass, and what the ranks must agree on about them. */
+/* readiness.h: which gradients are ready (complete on this rank) in a backward pass. Also makes two things equal on all
+ * ranks: which parameters are used, and the order in which gradients become ready. */
 #ifndef LOCKSTEP_STAGE3_READINESS_H
 #define LOCKSTEP_STAGE3_READINESS_H
 
@@ -21,10 +22,10 @@ typedef struct Readiness {
  *
  * note: static-graph
  * static_graph promises that every pass of this rank (each micro-batch of each step) uses the same parameters as the
- * rank's first pass; other ranks may use others. Then only the first pass searches the tape for unused parameters, and
- * only in the first step do the ranks agree on which parameters are used. If a later pass breaks the promise, an event
- * comes that should not come, or one is missing. Both are faults. A later pass may use the parameters in another order,
- * and each of them more or fewer times. */
+ * rank's first pass; other ranks may use others. Then the tape is searched for unused parameters only in the first
+ * pass, and the ranks exchange which parameters are used only once, in the first step. If a later pass breaks the
+ * promise, an event comes that should not come, or one is missing. Both are faults. A later pass may use the parameters
+ * in another order, and each of them more or fewer times. */
 void readiness_create(Readiness *readiness, const ParameterList *parameters, bool static_graph);
 void readiness_free(Readiness *readiness);
 
@@ -40,13 +41,13 @@ void readiness_find_unused(Readiness *readiness, const ParameterList *parameters
  * Buckets.of_parameter, which is -1 for a frozen one. */
 void readiness_mark(Readiness *readiness, const Parameter *parameter);
 
-/* Call after backward. Faults if trained parameters are not ready, and names them. With static_graph, the first pass is
- * over then, and its unused parameters are final. */
+/* Call after backward. Faults if trained parameters are not ready, and names them. With static_graph, the first call
+ * ends the first pass: after it, the list of unused parameters never changes. */
 void readiness_check_complete(Readiness *readiness, const ParameterList *parameters);
 
 /* Sets has_gradient on all ranks for each parameter that at least one rank has used. It stays false for a parameter
- * that no rank has used, and the optimizer then skips this parameter. Collective. With static_graph, only the first
- * call is collective. */
+ * that no rank has used, and the optimizer then skips this parameter. Collective: the ranks communicate in every
+ * call; with static_graph, only in the first. */
 void readiness_agree_on_use(Readiness *readiness, ProcessGroup *pg, ParameterList *parameters);
 
 /* Replaces this rank's order by rank 0's. Call it only when all trained parameters are ready. Collective. */

@@ -91,8 +91,8 @@ void ddp_destroy(Ddp *ddp)
 }
 
 /* The reverse of registration is only a guess of the order in which gradients become ready. After the first step the
- * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: the
- * optimizer has used them all, and they are zero. */
+ * order is known. Ranks may have seen different orders, so all ranks take rank 0's. No gradient is lost here: they
+ * are zero after the step. */
 static void rebuild_buckets(Ddp *ddp)
 {
     free_buckets(ddp);

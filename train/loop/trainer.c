@@ -22,9 +22,9 @@ static float gradient_scale(Trainer *trainer, const Batch *batch);
 static void update(Trainer *trainer, long step);
 
 /* note: train-step
- * These are the calls that ddp.h shows, for one micro-batch. All stages share this code. The stages differ only
- * inside the three ddp_ calls, and in their functions that the tape calls at its events: from stage 3 on, these launch
- * collectives in backward; in stage 5 they also wait for weights in forward. */
+ * These are the calls that ddp.h shows, for one micro-batch. All stages share this code. The stages differ in the three
+ * ddp_ calls and in their event functions, which the tape calls. From stage 3 on, an event function starts
+ * communication during backward. In stage 5, another one runs before an operation reads weights, and waits for them. */
 static void train_micro_batch(Trainer *trainer, bool last)
 {
     const Batch *batch = next_batch(trainer);
