@@ -52,9 +52,8 @@ void ddp_before_forward(Ddp *ddp, bool last_micro_batch);
  * event, so this call marks them as ready. */
 void ddp_before_backward(Ddp *ddp, Tensor *loss);
 /* After the last micro-batch: waits until each gradient is the sum over all ranks and micro-batches, and multiplies it
- * by gradient_scale. After any other micro-batch, each gradient is still the sum over this rank's own micro-batches. If
- * backward computed no gradient for a trained parameter that was not found to be unused, all ranks end with a message.
- * */
+ * by gradient_scale. After any other micro-batch, each gradient is still the sum over this rank's own micro-batches.
+ * All ranks end with a message if backward gave a trained parameter no gradient, unless it was found to be unused. */
 void ddp_after_backward(Ddp *ddp, float gradient_scale);
 
 #endif

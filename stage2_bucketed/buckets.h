@@ -35,8 +35,8 @@ typedef struct Buckets {
 
 /* Chooses a bucket for each of `count` gradients: bucket_of[i] is its number, from 0. Returns how many buckets there
  * are. sizes: the gradients' bytes, without gaps, in the order in which they fill the buckets. Gradients are added to a
- * bucket until its size reaches its cap or passes it, so it may be larger than its cap: first_cap for bucket 0, cap for
- * the others. Source: PyTorch's compute_bucket_assignment_by_size. */
+ * bucket until its size reaches its cap or passes it, so it may be larger. The cap of bucket 0 is first_cap, that of
+ * the others is cap. Source: PyTorch's compute_bucket_assignment_by_size. */
 int buckets_plan(const size_t *sizes, int count, size_t first_cap, size_t cap, int *bucket_of);
 
 /* Places the zeroed gradient of every trained parameter in a bucket. order: the indices of all trained parameters, in
