@@ -68,8 +68,7 @@ static void fill_buckets(Buckets *buckets, const ParameterList *parameters, cons
 /* note: bucket-slices
  * A slice is a gradient, padded so that the next slice also starts on a 64-byte boundary (on a GPU: 256). At another
  * alignment a kernel may add numbers in another order, and round differently. Here a gradient has the same alignment in
- * any bucket, so no bit of it depends on the plan. The gaps are sent and scaled, too; the optimizer does not read them.
- * */
+ * any bucket, so no bit of it depends on the plan. The gaps are sent and scaled, too; the optimizer skips them. */
 static void place_gradients(Bucket *bucket, float *slice)
 {
     bucket->data = slice;
