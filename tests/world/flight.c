@@ -1,0 +1,246 @@
+/* flight.c: the buffers of a collective, while it is in flight. What will be written holds a pattern, so that a rank
+ * that reads it too early computes with nonsense; and all of it must stay as it is until work_wait() returns. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/allreduce.h"
+#include "world/baton.h"
+#include "world/groups.h"
+#include "world/memory.h"
+
+enum { PATTERN = 0xFE }; /* as float32: -1.7e38; as two numbers of 16 bits: very large ones */
+
+void world_fault(const char *format, ...)
+{
+    va_list arguments;
+    const int rank = baton_rank();
+    fflush(stdout);
+    if (log_step(rank) >= 0)
+        fprintf(stderr, "rank %d, step %d, micro-batch %d: ", rank, log_step(rank), log_micro_batch(rank));
+    else
+        fprintf(stderr, "rank %d, before the first step: ", rank);
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "\n");
+    job_abort(1);
+}
+
+/* ---- memory of pg_alloc_shared() ---- */
+
+typedef struct Given {
+    int rank;
+    unsigned char *memory;
+    size_t bytes;
+    struct Given *next;
+} Given;
+
+static Given *given;
+
+void flight_given(int job_rank, void *memory, size_t bytes)
+{
+    Given *new = world_alloc(sizeof *new);
+    *new = (Given){.rank = job_rank, .memory = memory, .bytes = bytes, .next = given};
+    given = new;
+}
+
+size_t flight_taken(int job_rank, const void *memory)
+{
+    for (Given **link = &given; *link != NULL; link = &(*link)->next)
+        if ((*link)->rank == job_rank && (*link)->memory == memory) {
+            Given *found = *link;
+            const size_t bytes = found->bytes;
+            *link = found->next;
+            world_free(found);
+            return bytes > 0 ? bytes : 1;
+        }
+    return 0;
+}
+
+size_t flight_bytes_given(int job_rank)
+{
+    size_t bytes = 0;
+    for (const Given *one = given; one != NULL; one = one->next)
+        bytes += one->rank == job_rank ? one->bytes : 0;
+    return bytes;
+}
+
+/* ---- checks of a call ---- */
+
+static size_t send_bytes(const Group *group, const Collective *c)
+{
+    return c->count * dtype_size(c->dtype) * (c->operation == OP_REDUCE_SCATTER ? (size_t)group->size : 1);
+}
+
+static size_t receive_bytes(const Group *group, const Collective *c)
+{
+    return c->count * dtype_size(c->dtype) * (c->operation == OP_ALL_GATHER ? (size_t)group->size : 1);
+}
+
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    const unsigned char *x = a, *y = b;
+    return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
+}
+
+static void check_inside(int job_rank, const Collective *c, const unsigned char *memory, size_t bytes)
+{
+    for (const Given *one = given; one != NULL; one = one->next)
+        if (one->rank == job_rank && memory >= one->memory && memory < one->memory + one->bytes &&
+            bytes > (size_t)(one->memory + one->bytes - memory))
+            world_fault("%s of %s goes beyond the end of its memory: it has %zu elements, but room for %zu",
+                        operation_name(c->operation), c->carries, bytes / dtype_size(c->dtype),
+                        (size_t)(one->memory + one->bytes - memory) / dtype_size(c->dtype));
+}
+
+static void check_not_in_flight(const Group *group, int rank, const Collective *c)
+{
+    for (int i = group->called[rank] - 2; i >= 0 && i >= group->waited[rank]; i--) {
+        const Part *part = &group->slots[i]->parts[rank];
+        if (part->waited_for)
+            continue;
+        const Watched *watched[] = {&part->send, &part->receive};
+        for (int k = 0; k < 2; k++)
+            if (overlap(watched[k]->memory, watched[k]->bytes, c->receive, receive_bytes(group, c)) ||
+                (k == 1 && overlap(watched[k]->memory, watched[k]->bytes, c->send, send_bytes(group, c))))
+                world_fault("%s of %s uses memory of %s, which is still in flight: it had no work_wait() yet",
+                            operation_name(c->operation), c->carries, part->call.carries);
+    }
+}
+
+void flight_check_buffers(const Group *group, int rank, const Collective *c)
+{
+    const int job_rank = group->ranks[rank];
+    const size_t element = dtype_size(c->dtype), bytes = c->count * element;
+    if (c->count > (size_t)1 << 40)
+        world_fault("%s of %s has an implausible count: was it negative?", operation_name(c->operation), c->carries);
+    if (c->count > 0 && (c->send == NULL || c->receive == NULL))
+        world_fault("%s of %s: a buffer is NULL, like the gradient of a frozen parameter", operation_name(c->operation),
+                    c->carries);
+    check_inside(job_rank, c, c->send, send_bytes(group, c));
+    check_inside(job_rank, c, c->receive, receive_bytes(group, c));
+    check_not_in_flight(group, rank, c);
+    const unsigned char *whole = c->operation == OP_ALL_GATHER ? c->receive : c->send;
+    const unsigned char *part = c->operation == OP_ALL_GATHER ? c->send : c->receive;
+    if ((c->operation == OP_ALL_GATHER || c->operation == OP_REDUCE_SCATTER) && part != whole + (size_t)rank * bytes &&
+        overlap(whole, bytes * (size_t)group->size, part, bytes))
+        world_fault("%s of %s: its buffers overlap: in place, the short one is this rank's part of the long one",
+                    operation_name(c->operation), c->carries);
+}
+
+/* ---- from the launch to work_wait() ---- */
+
+static Watched watch(const void *memory, size_t bytes)
+{
+    Watched watched = {.memory = (unsigned char *)(uintptr_t)memory, .bytes = bytes};
+    watched.image = world_alloc(bytes);
+    memcpy(watched.image, memory, bytes);
+    return watched;
+}
+
+static void unwatch(Watched *watched)
+{
+    world_free(watched->image);
+    *watched = (Watched){0};
+}
+
+/* What is sent is not written in flight, so it must stay as it is; except where the result will be: this, and in place
+ * all of what a reduce-scatter reads, may hold anything. */
+void flight_begin(Slot *slot, int rank)
+{
+    Part *part = &slot->parts[rank];
+    const Collective *c = &part->call;
+    const size_t sent = send_bytes(slot->group, c), received = receive_bytes(slot->group, c);
+    if (sent == 0 || c->operation == OP_BARRIER)
+        return;
+    part->input = world_alloc(sent);
+    memcpy(part->input, c->send, sent);
+    const bool in_place = overlap(c->send, sent, c->receive, received);
+    if (c->operation == OP_BROADCAST) {
+        part->receive = watch(c->receive, received);
+        return;
+    }
+    if (in_place && c->operation == OP_REDUCE_SCATTER) {
+        memset((void *)(uintptr_t)c->send, PATTERN, sent);
+        part->receive = watch(c->send, sent);
+        return;
+    }
+    memset(c->receive, PATTERN, received);
+    if (in_place && c->operation == OP_ALL_GATHER)
+        memcpy((void *)(uintptr_t)c->send, part->input, sent);
+    part->receive = watch(c->receive, received);
+    if (!in_place)
+        part->send = watch(c->send, sent);
+}
+
+static void check_watched(const Watched *watched, const Collective *c, const char *when)
+{
+    if (watched->memory == NULL || memcmp(watched->memory, watched->image, watched->bytes) == 0)
+        return;
+    size_t first = 0;
+    while (watched->memory[first] == watched->image[first])
+        first++;
+    world_fault("element %zu of %s was written %s: leave its buffers alone between the launch and work_wait()",
+                first / dtype_size(c->dtype), c->carries, when);
+}
+
+void flight_check(const Slot *slot, int rank, const char *when)
+{
+    check_watched(&slot->parts[rank].send, &slot->parts[rank].call, when);
+    check_watched(&slot->parts[rank].receive, &slot->parts[rank].call, when);
+}
+
+static void add_parts(const Slot *slot, size_t offset, unsigned char *result, const Collective *c)
+{
+    const int siblings = slot->group->siblings != NULL && c->operation == OP_REDUCE_SCATTER ? slot->group->sibling_count
+                                                                                             : 1;
+    const void *parts[MOST_RANKS];
+    int count = 0;
+    for (int s = 0; s < siblings; s++) {
+        const Group *group = siblings > 1 ? slot->group->siblings[s] : slot->group;
+        for (int r = 0; r < group->size; r++)
+            parts[count++] = group->slots[slot->number]->parts[r].input + offset;
+    }
+    if (count == 1)
+        memcpy(result, parts[0], c->count * dtype_size(c->dtype));
+    else
+        combine_parts((void *const[]){result}, 1, parts, count, c->count, c->dtype, c->op);
+}
+
+void flight_arrive(Slot *slot, int rank)
+{
+    Part *part = &slot->parts[rank];
+    const Collective *c = &part->call;
+    const size_t bytes = c->count * dtype_size(c->dtype);
+    if (part->receive.memory == NULL)
+        return;
+    flight_check(slot, rank, "in flight");
+    if (c->operation == OP_BROADCAST)
+        memcpy(c->receive, slot->parts[c->root].input, bytes);
+    else if (c->operation == OP_ALL_GATHER)
+        for (int r = 0; r < slot->group->size; r++)
+            memcpy((unsigned char *)c->receive + (size_t)r * bytes, slot->parts[r].input, bytes);
+    else
+        add_parts(slot, c->operation == OP_REDUCE_SCATTER ? (size_t)rank * bytes : 0, c->receive, c);
+    memcpy(part->receive.image, part->receive.memory, part->receive.bytes);
+}
+
+/* The last rank that returns frees what was sent: until then others may need it. */
+void flight_end(Slot *slot, int rank)
+{
+    flight_check(slot, rank, "after it was done, but before work_wait()");
+    unwatch(&slot->parts[rank].send);
+    unwatch(&slot->parts[rank].receive);
+    slot->parts[rank].waited_for = true;
+    for (int *waited = &slot->group->waited[rank];
+         *waited < slot->group->called[rank] && slot->group->slots[*waited]->parts[rank].waited_for;)
+        ++*waited;
+    if (--slot->left > 0)
+        return;
+    for (int r = 0; r < slot->group->size && slot->group->siblings == NULL; r++) {
+        world_free(slot->parts[r].input);
+        slot->parts[r].input = NULL;
+    }
+}
