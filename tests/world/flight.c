@@ -91,7 +91,7 @@ static void check_inside(int job_rank, const Collective *c, const unsigned char 
         if (one->rank == job_rank && memory >= one->memory && memory < one->memory + one->bytes &&
             bytes > (size_t)(one->memory + one->bytes - memory))
             world_fault("%s of %s goes beyond the end of its memory: it has %zu elements, but room for %zu",
-                        operation_name(c->operation), c->carries, bytes / dtype_size(c->dtype),
+                        world_operation_name(c->operation), c->carries, bytes / dtype_size(c->dtype),
                         (size_t)(one->memory + one->bytes - memory) / dtype_size(c->dtype));
 }
 
@@ -106,7 +106,7 @@ static void check_not_in_flight(const Group *group, int rank, const Collective *
             if (overlap(watched[k]->memory, watched[k]->bytes, c->receive, receive_bytes(group, c)) ||
                 (k == 1 && overlap(watched[k]->memory, watched[k]->bytes, c->send, send_bytes(group, c))))
                 world_fault("%s of %s uses memory of %s, which is still in flight: it had no work_wait() yet",
-                            operation_name(c->operation), c->carries, part->call.carries);
+                            world_operation_name(c->operation), c->carries, part->call.carries);
     }
 }
 
@@ -115,9 +115,9 @@ void flight_check_buffers(const Group *group, int rank, const Collective *c)
     const int job_rank = group->ranks[rank];
     const size_t element = dtype_size(c->dtype), bytes = c->count * element;
     if (c->count > (size_t)1 << 40)
-        world_fault("%s of %s has an implausible count: was it negative?", operation_name(c->operation), c->carries);
+        world_fault("%s of %s has an implausible count: was it negative?", world_operation_name(c->operation), c->carries);
     if (c->count > 0 && (c->send == NULL || c->receive == NULL))
-        world_fault("%s of %s: a buffer is NULL, like the gradient of a frozen parameter", operation_name(c->operation),
+        world_fault("%s of %s: a buffer is NULL, like the gradient of a frozen parameter", world_operation_name(c->operation),
                     c->carries);
     check_inside(job_rank, c, c->send, send_bytes(group, c));
     check_inside(job_rank, c, c->receive, receive_bytes(group, c));
@@ -127,7 +127,7 @@ void flight_check_buffers(const Group *group, int rank, const Collective *c)
     if ((c->operation == OP_ALL_GATHER || c->operation == OP_REDUCE_SCATTER) && part != whole + (size_t)rank * bytes &&
         overlap(whole, bytes * (size_t)group->size, part, bytes))
         world_fault("%s of %s: its buffers overlap: in place, the short one is this rank's part of the long one",
-                    operation_name(c->operation), c->carries);
+                    world_operation_name(c->operation), c->carries);
 }
 
 /* ---- from the launch to work_wait() ---- */

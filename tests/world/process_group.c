@@ -77,7 +77,7 @@ static Slot *run_blocking(ProcessGroup *pg, Collective c, const char *what, int 
 {
     if (events_rank_is_in_ready(baton_rank()))
         world_fault("a blocking %s (%s) inside gradient_ready(): backward waits there for the other ranks, and nothing "
-                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : operation_name(c.operation), c.carries);
+                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : world_operation_name(c.operation), c.carries);
     baton_switch();
     Work work = {.pg = pg, .slot = slot_call(pg->group, pg->rank, &c, what, color)};
     count_call(pg, &c, false);
