@@ -17,7 +17,9 @@ void world_fault(const char *format, ...)
     va_list arguments;
     const int rank = baton_rank();
     fflush(stdout);
-    if (log_step(rank) >= 0)
+    if (rank < 0)
+        fprintf(stderr, "afterwards: ");
+    else if (log_step(rank) >= 0)
         fprintf(stderr, "rank %d, step %d, micro-batch %d: ", rank, log_step(rank), log_micro_batch(rank));
     else
         fprintf(stderr, "rank %d, before the first step: ", rank);
@@ -113,7 +115,9 @@ static void check_not_in_flight(const Group *group, int rank, const Collective *
 void flight_check_buffers(const Group *group, int rank, const Collective *c)
 {
     const int job_rank = group->ranks[rank];
-    const size_t element = dtype_size(c->dtype), bytes = c->count * element;
+    const size_t bytes = c->count * dtype_size(c->dtype);
+    if (c->operation == OP_BARRIER)
+        return;
     if (c->count > (size_t)1 << 40)
         world_fault("%s of %s has an implausible count: was it negative?", world_operation_name(c->operation), c->carries);
     if (c->count > 0 && (c->send == NULL || c->receive == NULL))

@@ -8,6 +8,7 @@
 #define LOCKSTEP_TESTS_WORLD_GROUPS_H
 
 #include "comm/process_group.h"
+#include "world/baton.h"
 #include "world/log.h"
 
 typedef struct Group Group;

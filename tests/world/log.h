@@ -22,7 +22,7 @@ typedef enum LogKind {
 typedef struct LogRecord {
     LogKind kind;
     int rank, step, micro_batch; /* step -1: before the first one */
-    char name[48];       /* what the collective carries, or the parameter */
+    char name[64];       /* what the collective carries, or the parameter */
     Operation operation; /* of a collective */
     DType dtype;
     ReduceOp op;

@@ -1,6 +1,7 @@
 /* memory.c: pieces of a few sizes, from blocks that are mapped and never given back. */
 #include "world/memory.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -121,3 +122,13 @@ void heap_count_exactly(char **argv)
 }
 
 #endif
+
+void stay_on_this_processor(void)
+{
+#if defined(__linux__)
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+#endif
+}

@@ -17,5 +17,8 @@ bool heap_is_counted(void);
 size_t heap_bytes(void);
 /* Call first in main(): restarts the program without the caches of freed memory that glibc counts as in use. */
 void heap_count_exactly(char **argv);
+/* Keeps this process on the processor that it runs on, where the system can do that: one thread runs at a time, and to
+ * wake one on another processor takes far longer. */
+void stay_on_this_processor(void);
 
 #endif

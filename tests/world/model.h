@@ -33,6 +33,9 @@ float toy_sum(const Mode *mode, int step, int parameter, int64_t element);
 /* The weights before this step: those of rank 0 at first, then w -= TOY_RATE * TOY_SCALE * sum. */
 float toy_weight(const Mode *mode, int step, int parameter, int64_t element);
 
+/* The element to look at after `i`: all of a small parameter, some and the last of a large one. */
+int64_t toy_next(int64_t i, int64_t count);
+
 #define TOY_SCALE 0.125f /* gradient_scale: powers of two, so that nothing is ever rounded */
 #define TOY_RATE 0.25f
 

@@ -19,7 +19,7 @@ static void check_all_weights(const Toy *toy, int step, const char *when)
     for (int p = 0; p < toy->list.count; p++) {
         const Parameter *parameter = toy->list.items[p];
         const float *values = parameter->tensor.data;
-        for (int64_t i = 0; i < tensor_count(&parameter->tensor); i++)
+        for (int64_t i = 0; i < tensor_count(&parameter->tensor); i = toy_next(i, tensor_count(&parameter->tensor)))
             if (values == NULL || values[i] != toy_weight(toy->mode, step, p, i))
                 suspects_of_weight(toy, parameter, i, step, when);
     }
@@ -37,7 +37,7 @@ static void check_sums(const Toy *toy, Ddp *ddp)
         const Slice slice = partition != NULL ? partition->slices[p] : whole;
         if (slice.count > 0 && slice.grad == NULL)
             world_fault("%s has no gradient after ddp_after_backward(): its pointer is NULL", parameter->name);
-        for (int64_t i = 0; i < slice.count; i++)
+        for (int64_t i = 0; i < slice.count; i = toy_next(i, slice.count))
             if (slice.grad[i] != TOY_SCALE * toy_sum(toy->mode, toy->step, p, slice.begin + i))
                 suspects_of_gradient(toy, parameter, slice.begin + i, slice.grad[i]);
         if (parameter->has_gradient != toy_is_used(toy->mode, toy->step, p))
@@ -53,7 +53,8 @@ static void check_shares(const Toy *toy)
     for (int p = 0; p < toy->list.count; p++) {
         const Parameter *parameter = toy->list.items[p];
         const float *grad = parameter->tensor.grad;
-        for (int64_t i = 0; i < tensor_count(&parameter->tensor) && grad != NULL && parameter->tensor.requires_grad; i++)
+        const int64_t count = grad != NULL && parameter->tensor.requires_grad ? tensor_count(&parameter->tensor) : 0;
+        for (int64_t i = 0; i < count; i = toy_next(i, count))
             if (grad[i] != toy_share(toy->mode, toy->rank, toy->step, toy->micro_batch + 1, p, i))
                 world_fault("element %lld of the gradient of %s is %g after micro-batch %d; this rank's own sum is %g: "
                             "before the last micro-batch, nothing is sent and nothing scaled", (long long)i,
