@@ -18,8 +18,7 @@ static bool one_in(Rng *rng, uint64_t n)
     return rng_below(rng, n) == 0;
 }
 
-/* note: modes
- * Small models and few ranks most of the time, because they run in a millisecond, and because a mistake that needs many
+/* Small models and few ranks most of the time, because they run in a millisecond, and because a mistake that needs many
  * of something mostly needs three. */
 Mode mode_draw(int stage, uint64_t seed)
 {

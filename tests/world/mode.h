@@ -23,6 +23,7 @@ typedef struct Mode {
     bool frozen, tied, buffer;  /* some parameter is frozen; one is used twice; one is a buffer */
     bool unused;                /* passes leave parameters out: needs find_unused */
     bool breaks_promise;        /* passes differ although static_graph is given */
+    bool only_first;            /* of the unused: only the first micro-batch of a step leaves them out */
     bool find_unused, static_graph, rebuild;
     int most_elements;          /* of a parameter */
 } Mode;

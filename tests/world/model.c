@@ -26,7 +26,7 @@ bool toy_is_trained(const Mode *mode, int parameter)
 
 bool toy_uses(const Mode *mode, int rank, int step, int micro_batch, int parameter)
 {
-    if (!mode->unused || parameter == mode->parameters - 1)
+    if (!mode->unused || parameter == mode->parameters - 1 || (mode->only_first && micro_batch > 0))
         return true;
     if (mode_hash(mode, USED, parameter, -1, 0) % 4 == 0)
         return false; /* no rank ever uses it */
@@ -56,9 +56,23 @@ int64_t toy_next(int64_t i, int64_t count)
 
 /* ---- formulas ---- */
 
+/* What contribution() draws, kept: it is asked for each element. */
+static uint64_t draw_gradient(const Mode *mode, int rank, int step, int micro_batch, int parameter)
+{
+    static struct { uint64_t seed, key, drawn; } kept[4096];
+    const uint64_t key = (((uint64_t)rank * 64 + (uint64_t)step) * 8 + (uint64_t)micro_batch) * 64 + (uint64_t)parameter + 1;
+    const size_t place = (size_t)(key * 0x9E3779B97F4A7C15u >> 52);
+    if (kept[place].key != key || kept[place].seed != mode->seed) {
+        kept[place].seed = mode->seed;
+        kept[place].key = key;
+        kept[place].drawn = mode_hash(mode, GRADIENT, rank, step * 8 + micro_batch, parameter);
+    }
+    return kept[place].drawn;
+}
+
 static float contribution(const Mode *mode, int rank, int step, int micro_batch, int parameter, int64_t element)
 {
-    const uint64_t pass = mode_hash(mode, GRADIENT, rank, step * 8 + micro_batch, parameter);
+    const uint64_t pass = draw_gradient(mode, rank, step, micro_batch, parameter);
     return (float)((int)((pass >> 8) + (uint64_t)element * (2 * (pass & 15) + 1)) % 9 - 4);
 }
 

@@ -25,7 +25,7 @@ struct ProcessGroup {
 struct Work {
     ProcessGroup *pg;
     Slot *slot;
-    long tests;
+    long tests, tested_in; /* calls of work_test(), and the gradient-ready event of the last one in an event */
     bool background;
 };
 
@@ -169,6 +169,12 @@ bool work_test(Work *work)
     if (++work->tests > MOST_TESTS)
         world_fault("work_test() of %s was called %ld times: call work_wait(), which does not poll",
                     work->slot->parts[work->pg->rank].call.carries, work->tests);
+    if (events_rank_is_in_ready(baton_rank())) {
+        if (work->tested_in == events_so_far(baton_rank()))
+            world_fault("work_test() of %s again in one gradient-ready event: to ask until it is done is to wait",
+                        work->slot->parts[work->pg->rank].call.carries);
+        work->tested_in = events_so_far(baton_rank());
+    }
     baton_switch();
     return is_done(work);
 }

@@ -49,6 +49,19 @@ static void missing_gradient(const Mode *drawn)
         expect_end(run, &mode, "got no gradient", "backward gives a trained parameter no gradient on some rank");
 }
 
+static void leave_out_first(Mode *mode)
+{
+    leave_out(mode);
+    mode->micro_batches = 2;
+}
+
+static void missing_in_first_micro_batch(const Mode *drawn)
+{
+    Mode mode = *drawn;
+    mode.only_first = true;
+    missing_gradient(&mode);
+}
+
 /* ---- different models ---- */
 
 static void two_and_more(Mode *mode)
@@ -117,6 +130,8 @@ static void broken_promise(const Mode *drawn)
 const Row rows_faults[] = {
     {"missing_gradient", "If backward gives a trained parameter no gradient, the job ends and names it", 1, 5, 15,
      leave_out, missing_gradient},
+    {"missing_in_first", "The job also ends if only the first micro-batch gives it no gradient", 4, 5, 10,
+     leave_out_first, missing_in_first_micro_batch},
     {"different_models", "If the ranks have different models, the job ends and names the difference", 1, 5, 6,
      two_and_more, different_models},
     {"broken_promise", "With static_graph, the job ends if a later pass uses other parameters", 3, 5, 10, promise,
