@@ -17,14 +17,20 @@ option(LOCKSTEP_WERROR "treat warnings as errors" OFF)
 option(LOCKSTEP_NATIVE "use all instructions of this machine's processor" ON)
 
 # ---- packages: all from the distribution ----
-find_package(MPI REQUIRED COMPONENTS C)
+find_package(MPI QUIET COMPONENTS C)
+if(NOT MPI_C_FOUND)
+    message(NOTICE "MPI: not found, so no train is built, only the stages' contracts (contract_stage0 to "
+                   "contract_stage5). scripts/setup.sh installs one")
+endif()
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 pkg_check_modules(openblas REQUIRED IMPORTED_TARGET openblas)
 pkg_check_modules(zlib REQUIRED IMPORTED_TARGET zlib)
-pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
 pkg_check_modules(cmocka IMPORTED_TARGET cmocka)
-include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
+if(MPI_C_FOUND)
+    pkg_check_modules(cjson REQUIRED IMPORTED_TARGET libcjson)
+    include(${CMAKE_CURRENT_LIST_DIR}/cuda.cmake)
+endif()
 
 # ---- products with 16-bit operands: by oneDNN where it is found, else emulated ----
 set(LOCKSTEP_ONEDNN AUTO CACHE STRING
@@ -81,8 +87,10 @@ endif()
 target_compile_options(lockstep_flags INTERFACE ${sanitizers})
 target_link_options(lockstep_flags INTERFACE ${sanitizers})
 
-if(NOT TARGET lockstep_common)
+if(NOT TARGET lockstep_core)
     add_subdirectory(${LOCKSTEP_ROOT}/common ${CMAKE_BINARY_DIR}/common)
+endif()
+if(MPI_C_FOUND AND NOT TARGET lockstep_train)
     add_subdirectory(${LOCKSTEP_ROOT}/train ${CMAKE_BINARY_DIR}/train_parts) # "train" is a program, in a stage built alone
     if(LOCKSTEP_WITH_CUDA)
         add_subdirectory(${LOCKSTEP_ROOT}/backends/gpu ${CMAKE_BINARY_DIR}/gpu)
@@ -90,16 +98,18 @@ if(NOT TARGET lockstep_common)
 endif()
 
 enable_testing()
-include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
-include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
+if(MPI_C_FOUND)
+    include(${LOCKSTEP_ROOT}/tests/stages/lockstep_tests.cmake)
+    include(${LOCKSTEP_ROOT}/tests/train/program_tests.cmake)
+endif()
 include(${CMAKE_CURRENT_LIST_DIR}/everything.cmake)
 
-# lockstep_program(NUMBER SUFFIX SOURCES...): builds the stage in the calling directory for the device that SUFFIX names:
-# "" is the CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
+# lockstep_program(NUMBER SUFFIX): builds the stage in the calling directory for the device that SUFFIX names: "" is the
+# CPU and builds `train`, "_cuda" is the GPU and builds `train_cuda`.
 function(lockstep_program number suffix)
     set(stage ddp_stage${number}${suffix})
     set(program train_stage${number}${suffix})
-    add_library(${stage} STATIC ${ARGN})
+    add_library(${stage} STATIC $<TARGET_OBJECTS:stage${number}_ddp>)
     target_link_libraries(${stage} PUBLIC lockstep_common${suffix})
     # main.c and the tests get the stage's number from here, because ddp.c may be a copy of another stage's.
     target_compile_definitions(${stage} PUBLIC LOCKSTEP_STAGE=${number})
@@ -110,12 +120,18 @@ function(lockstep_program number suffix)
     set_property(GLOBAL APPEND PROPERTY LOCKSTEP_PROGRAMS ${program})
 endfunction()
 
-# lockstep_stage(NUMBER SOURCES...): builds programs from the stage's sources, its own and those of earlier stages, with
-# the stage's tests.
+# lockstep_stage(NUMBER SOURCES...): compiles the stage's sources, its own and those of earlier stages, as stageN_ddp,
+# for which no MPI is needed. If there is one, builds programs from them, with the stage's tests.
 function(lockstep_stage number)
-    lockstep_program(${number} "" ${ARGN})
+    add_library(stage${number}_ddp OBJECT ${ARGN})
+    target_link_libraries(stage${number}_ddp PUBLIC lockstep_flags)
+    target_compile_definitions(stage${number}_ddp PUBLIC LOCKSTEP_STAGE=${number})
+    if(NOT MPI_C_FOUND)
+        return()
+    endif()
+    lockstep_program(${number} "")
     if(LOCKSTEP_WITH_CUDA)
-        lockstep_program(${number} _cuda ${ARGN})
+        lockstep_program(${number} _cuda)
     endif()
     lockstep_stage_tests(${number})
     lockstep_program_tests(${number})

@@ -55,8 +55,8 @@ graded=$(sed -nE 's/^ *[0-9]+ +([a-z]+:|zero_.:)*([a-z_]+) .*/\2/p' "$here/$stag
 is_wanted_for_collectives() {
     case $1 in
     */CMakeLists.txt) return 1 ;;
-    common/base/* | common/comm/messages.? | common/comm/combine.c | common/comm/allreduce.h | common/comm/group.h | \
-        common/comm/process_group.h | common/comm/collective.h | common/comm/backend.h | common/comm/observer.h) ;;
+    common/base/* | common/comm/messages.? | common/comm/combine.? | common/comm/buffers.h | common/comm/allreduce.h | \
+        common/comm/group.h | common/comm/process_group.h | common/comm/collective.h | common/comm/backend.h | common/comm/observer.h) ;;
     "$home"/*.[ch] | tests/collectives/*.[ch] | tests/stages/choose_case.? | tests/stages/expect.? | \
         tests/stages/judge.? | tests/stages/judge_parts.h | tests/stages/messages.sh | tests/stages/stage_jumps.c) ;;
     scripts/setup.sh | scripts/mpi.sh | LICENSE | notes/allreduce.md | notes/ring.svg | notes/two_levels.svg) ;;

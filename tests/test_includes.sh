@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # test_includes.sh: which directory may include headers of which other. notes/architecture.md has the drawing. The files
-# of common/ call each other in no circle. And: each script that people start sets the locale.
+# of common/ call each other in no circle. The core needs no MPI. And: each script that people start sets the locale.
 #
-# usage: test_includes.sh ROOT LIBRARY     LIBRARY: of common/
+# usage: test_includes.sh ROOT LIBRARY CORE     LIBRARY: lockstep_common; CORE: lockstep_core
 set -u
 library=$(realpath "$2")
+core=$(realpath "$3")
 cd "$1" || exit 2
 failures=0
 
@@ -72,6 +73,16 @@ no_circle "files of common/, by the functions that they call" < <(nm -A -P -g "$
                 if (words[2] in home) print words[1], home[words[2]]
             }
         }')
+
+# The core's files, and the stages, include mpi.h neither themselves nor by way of another header. (Everything that
+# another implementation of process_group.h is linked with. -MG: a header that is not found is listed, too.)
+mapfile -t of_core < <(ar t "$core" | sed -n -E 's|^(.*)\.o$|\1|p' | while read -r name; do ls common/*/"$name"; done 2>/dev/null)
+[ ${#of_core[@]} -gt 30 ] || { echo "FAIL: ${#of_core[@]} files of $core are in common/: is this test out of date?"; failures=1; }
+for file in "${of_core[@]}" stage[0-9]_*/*.c; do
+    "${CC:-cc}" -M -MG -Icommon -I. "$file" | grep -q -E '(^|[ /])mpi\.h( |$)' || continue
+    failures=$((failures + 1))
+    echo "FAIL: $file includes mpi.h, perhaps by way of another header, but the core needs no MPI"
+done
 
 # A script that is started (one without #! is sourced) says export LC_ALL=C, itself or by way of build.sh: tools then write
 # English messages and decimal points, and sort and match bytes. (ctest sets it for the tests that it runs.)

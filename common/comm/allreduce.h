@@ -1,5 +1,5 @@
-/* allreduce.h: inside comm/ only: the algorithms of all-reduce, reduce-scatter and all-gather. pg_mpi.c has the table
- * of them.
+/* allreduce.h: inside comm/ only: the algorithms of all-reduce, reduce-scatter and all-gather.
+ * algorithms.c has the table of their names and properties, pg_mpi.c that of their functions.
  *
  *   mpi                 pg_mpi.c              the library's own MPI_Iallreduce
  *   root                allreduce_root.c      all parts to rank 0, the sum back
@@ -18,6 +18,7 @@
 #ifndef LOCKSTEP_COMM_ALLREDUCE_H
 #define LOCKSTEP_COMM_ALLREDUCE_H
 
+#include "comm/combine.h"
 #include "comm/messages.h"
 
 /* ---- the algorithms, one file each (mpi is in pg_mpi.c) ---- */
@@ -41,16 +42,5 @@ void all_gather_hierarchical(ProcessGroup *pg, const Collective *collective);
  * ranks. Both are collective. */
 void hierarchy_open(ProcessGroup *pg);
 void hierarchy_close(ProcessGroup *pg);
-
-/* ---- combine.c ---- */
-bool adds_in_float32(DType dtype); /* 16 bits, and blocks of 8 bits */
-
-/* out = a op b; out may be a or b. Not for types that adds_in_float32() names. */
-void combine(void *out, const void *a, const void *b, size_t count, DType dtype, ReduceOp op);
-
-/* Every one of `totals` = parts[0] op parts[1] op ..., in this order: at least two parts, `count` elements each. A
- * total may be one of the parts. Types of 16 and 8 bits are added in float32 and rounded once. */
-void combine_parts(void *const *totals, int total_count, const void *const *parts, int part_count, size_t count,
-                   DType dtype, ReduceOp op);
 
 #endif

@@ -30,7 +30,7 @@ const char *operation_name(Operation operation);
  * until this thread's next call. */
 const char *collective_name(const ProcessGroup *pg, const Collective *collective);
 
-/* Bytes of the result on each rank; reduce_scatter: of `send`. */
-size_t collective_bytes(const ProcessGroup *pg, const Collective *collective);
+/* Bytes of the result on each rank; reduce_scatter: of `send`. world_size: of the group. */
+size_t collective_bytes(const Collective *collective, int world_size);
 
 #endif

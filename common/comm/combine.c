@@ -1,7 +1,9 @@
 /* combine.c: the arithmetic of an all-reduce: the sum or maximum of several ranks' parts of a buffer. */
+#include "comm/combine.h"
+
+#include <string.h>
+
 #include "base/check.h"
-#include "comm/allreduce.h"
-#include "base/dtype.h"
 
 /* combine_parts() works block by block, so that a running total stays in the fastest cache. (2 KB of float32 are a
  * quarter faster than 4 KB, for which memcpy() uses another method.) */

@@ -9,10 +9,13 @@
  *   allreduce_*.c    one algorithm each, over MPI's point-to-point messages or in shared memory
  *   shared_memory.c  memory that all ranks of a host see
  *   messages.c       sending, receiving and waiting for them
+ *   collective.c     names of groups and of their collectives, and the calls of observers
+ *   algorithms.c     names and properties of the algorithms
  *   combine.c        the additions
- *   collective.c     names of groups and collectives, checks of buffers, and the calls of observers
+ *   buffers.c        names and bytes of collectives, checks of their buffers
  *
- * A file calls only functions of those below it. tests/test_includes.sh checks this.
+ * The last three need no MPI and belong to the core (notes/architecture.md). A file calls only functions of those below
+ * it. tests/test_includes.sh checks this.
  */
 #ifndef LOCKSTEP_COMM_GROUP_H
 #define LOCKSTEP_COMM_GROUP_H
@@ -20,21 +23,14 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 
 #include "comm/backend.h"
+#include "comm/buffers.h"
 #include "comm/observer.h"
 
 typedef struct Worker Worker; /* work.c */
 typedef struct Hierarchy Hierarchy; /* allreduce_hierarchical.c */
 enum { MAX_OBSERVERS = 5 };
-
-/* Memory that pg_alloc_shared() gave. */
-typedef struct Allocation {
-    uintptr_t begin;
-    size_t bytes;
-    struct Allocation *next;
-} Allocation;
 
 struct ProcessGroup {
     int rank, world_size, local_rank;
@@ -65,9 +61,6 @@ struct ProcessGroup {
 };
 
 /* ---- collective.c ---- */
-
-/* Faults unless the buffers of the collective are there, large enough and in allowed places. */
-void group_check_buffers(const ProcessGroup *pg, const Collective *collective);
 
 /* Calls all observers: see observer.h. */
 typedef enum Moment { CALLED, READY, CARRIED, DONE, WAITED } Moment;

@@ -70,51 +70,27 @@ static void all_reduce_mpi(ProcessGroup *pg, const Collective *c)
 
 typedef void (*Algorithm)(ProcessGroup *pg, const Collective *collective);
 
-/* A new algorithm is a file and a row. Fields that a row leaves out are false, 0 or NULL. */
+/* A new algorithm is a file, a row here and one in algorithms.c. Fields that a row leaves out are false, 0 or NULL. */
 static const struct {
-    const char *name;
     Algorithm all_reduce, reduce_scatter, all_gather;
     Algorithm all_reduce_small; /* for up to small_bytes: fewer messages, more bytes; may be NULL */
     size_t small_bytes;
-    bool segments;       /* it gets one segment after the other; false: the whole buffer */
-    bool rank_order;     /* its sum is part0 + part1 + part2 + ..., to the bit */
-    bool sends_partial_sums; /* so it is not used for types that would round them: half-precision-sums, below */
+    bool segments; /* it gets one segment after the other; false: the whole buffer */
 } algorithms[] = {
-    [ALLREDUCE_MPI] = {"mpi", all_reduce_mpi, run_by_mpi, run_by_mpi, .sends_partial_sums = true},
-    [ALLREDUCE_ROOT] = {"root", all_reduce_root, reduce_scatter_ordered, all_gather_ordered, .segments = true,
-                        .rank_order = true},
-    [ALLREDUCE_RING] = {"ring", run_ring, run_ring, run_ring, .sends_partial_sums = true},
-    [ALLREDUCE_DOUBLING] = {"recursive-doubling", all_reduce_halving_doubling, reduce_scatter_ordered,
-                            all_gather_ordered, .all_reduce_small = all_reduce_recursive_doubling,
-                            .small_bytes = (size_t)16 << 10, .segments = true, .sends_partial_sums = true},
-    [ALLREDUCE_ORDERED] = {"ordered", all_reduce_ordered, reduce_scatter_ordered, all_gather_ordered,
+    [ALLREDUCE_MPI] = {all_reduce_mpi, run_by_mpi, run_by_mpi},
+    [ALLREDUCE_ROOT] = {all_reduce_root, reduce_scatter_ordered, all_gather_ordered, .segments = true},
+    [ALLREDUCE_RING] = {run_ring, run_ring, run_ring},
+    [ALLREDUCE_DOUBLING] = {all_reduce_halving_doubling, reduce_scatter_ordered, all_gather_ordered,
+                            .all_reduce_small = all_reduce_recursive_doubling, .small_bytes = (size_t)16 << 10,
+                            .segments = true},
+    [ALLREDUCE_ORDERED] = {all_reduce_ordered, reduce_scatter_ordered, all_gather_ordered,
                            .all_reduce_small = all_reduce_ordered_small, .small_bytes = (size_t)4 << 10,
-                           .segments = true, .rank_order = true},
-    [ALLREDUCE_SHM] = {"shm", all_reduce_shm, scatter_or_gather_shm, scatter_or_gather_shm, .rank_order = true},
-    [ALLREDUCE_HIERARCHICAL] = {"hierarchical", all_reduce_hierarchical, reduce_scatter_hierarchical,
-                                all_gather_hierarchical, .all_reduce_small = all_reduce_hierarchical_small,
-                                .small_bytes = (size_t)4 << 10, .segments = true, .sends_partial_sums = true},
+                           .segments = true},
+    [ALLREDUCE_SHM] = {all_reduce_shm, scatter_or_gather_shm, scatter_or_gather_shm},
+    [ALLREDUCE_HIERARCHICAL] = {all_reduce_hierarchical, reduce_scatter_hierarchical, all_gather_hierarchical,
+                                .all_reduce_small = all_reduce_hierarchical_small, .small_bytes = (size_t)4 << 10,
+                                .segments = true},
 };
-
-/* note: half-precision-sums
- * A 16-bit partial sum would be rounded at every step, and small parts would be lost: 256 + 1 + 1 + 1 + 1 is 256 in
- * bf16. Algorithms that collect all PARTS in one place add them in float32 and round once. Algorithms that send partial
- * SUMS would have to send them as float32. So types of 16 and 8 bits use the ordered algorithm instead, which sends no
- * more bytes than a ring. MPI itself has no 16-bit floating point. */
-AllReduceAlgorithm all_reduce_algorithm(AllReduceAlgorithm wanted, DType dtype)
-{
-    return adds_in_float32(dtype) && algorithms[wanted].sends_partial_sums ? ALLREDUCE_ORDERED : wanted;
-}
-
-const char *all_reduce_name(AllReduceAlgorithm algorithm)
-{
-    return algorithms[algorithm].name;
-}
-
-bool all_reduce_in_rank_order(AllReduceAlgorithm wanted, DType dtype)
-{
-    return algorithms[all_reduce_algorithm(wanted, dtype)].rank_order;
-}
 
 static Algorithm algorithm_for(AllReduceAlgorithm chosen, const Collective *c)
 {

@@ -67,7 +67,7 @@ static int ring_steps(const ProcessGroup *pg, const Collective *collective)
 
 static int64_t link_bytes(const ProcessGroup *pg, const Collective *collective)
 {
-    int64_t bytes = (int64_t)collective_bytes(pg, collective), steps = ring_steps(pg, collective);
+    int64_t bytes = (int64_t)collective_bytes(collective, pg->world_size), steps = ring_steps(pg, collective);
     if (collective->operation == OP_BROADCAST && pg->world_size > 1)
         return bytes;
     return bytes * steps / ring_length(pg, collective);
@@ -84,7 +84,7 @@ static void count_collective(ProcessGroup *pg, const Collective *collective, dou
     ProcessGroup *counts = counts_of(pg);
     pthread_mutex_lock(&counts->lock);
     counts->counters.collectives++;
-    counts->counters.bytes += (int64_t)collective_bytes(pg, collective);
+    counts->counters.bytes += (int64_t)collective_bytes(collective, pg->world_size);
     counts->counters.wire_bytes += link_bytes(pg, collective);
     counts->counters.in_flight += seconds;
     pthread_mutex_unlock(&counts->lock);
@@ -155,7 +155,7 @@ void pg_run_unobserved(ProcessGroup *pg, const Collective *collective)
 double group_carry_out(ProcessGroup *pg, const Collective *called)
 {
     Collective collective = *called;
-    group_check_buffers(pg, &collective);
+    check_buffers(&collective, pg->rank, pg->world_size, pg->allocations, pg->name);
     group_notify(pg, CALLED, &collective);
     wait_until_computed(pg, &collective);
     group_notify(pg, READY, &collective);
@@ -238,7 +238,7 @@ static bool is_quick(const ProcessGroup *pg, const Collective *collective)
 {
     const bool only_group = pg->parent == NULL && pg->children == 0;
     return only_group && pg->shared != NULL && pg->options.wire_gbps <= 0 && collective->ready == NULL &&
-           collective_bytes(pg, collective) <= QUICK_BYTES;
+           collective_bytes(collective, pg->world_size) <= QUICK_BYTES;
 }
 
 /* note: enqueue

@@ -4,7 +4,7 @@
  *   send, receive   arrays of `count` elements each: the same array (in place), or two that do not overlap; which of
  *                   the two it is may differ from rank to rank
  *   count           elements of the whole array, the same on all ranks; it may be 0, or less than the number of ranks
- *   dtype, op       what an element is, and how elements are added: by combine() in comm/allreduce.h
+ *   dtype, op       what an element is, and how elements are added: by combine() in comm/combine.h
  *   root            of a broadcast
  * N is pg->world_size, and this rank is pg->rank. There may be one rank only. Chunk r of an array are its elements from
  * chunk_start(count, N, r) on, chunk_count(count, N, r) of them.

@@ -152,7 +152,7 @@ static void check_count(void *argument)
     const Collective c = {.operation = count->counts > 1 ? OP_ALL_GATHER : OP_ALL_REDUCE, .send = count->buffer,
                           .receive = count->buffer, .count = count->count, .dtype = DTYPE_F32,
                           .carries = "bucket 0"};
-    group_check_buffers(&group, &c);
+    check_buffers(&c, group.rank, group.world_size, group.allocations, "");
 }
 
 static void test_counts_stay_within_their_memory(void **state)

@@ -38,7 +38,7 @@ void judged_gradients(const ParameterList *parameters)
 static void run(Backend *self, ProcessGroup *pg, const Collective *c)
 {
     (void)self;
-    const size_t bytes = collective_bytes(pg, c);
+    const size_t bytes = collective_bytes(c, pg_world_size(pg));
     if (c->operation == OP_ALL_GATHER)
         for (int rank = 0; rank < pg->world_size; rank++)
             memmove((char *)c->receive + (size_t)rank * (bytes / (size_t)pg->world_size), c->send,

@@ -47,7 +47,7 @@ static void called(void *self, const Collective *c)
 
 static void done(void *self, const Collective *c)
 {
-    const size_t used = strlen(seen.log), bytes = collective_bytes(seen.pg, c);
+    const size_t used = strlen(seen.log), bytes = collective_bytes(c, pg_world_size(seen.pg));
     const char *names[] = {[OP_BARRIER] = "B", [OP_BROADCAST] = "BC", [OP_ALL_REDUCE] = "AR", [OP_ALL_GATHER] = "AG",
                            [OP_REDUCE_SCATTER] = "RS"};
     if (!pg_is_measuring(seen.pg))

@@ -129,7 +129,7 @@ static void look_at(void *self, const Collective *c)
                  c->carries, traffic.sums, dtype_name(c->dtype));
     *(sum ? &traffic.sums : is_gather ? &traffic.gathers : &traffic.others) += 1;
     if (sum && bucket < MOST_BUCKETS)
-        traffic.elements[bucket] += collective_bytes(self != NULL ? self : pg, c) / dtype_size(c->dtype);
+        traffic.elements[bucket] += collective_bytes(c, pg_world_size(self != NULL ? self : pg)) / dtype_size(c->dtype);
 }
 
 static void look_at_end(void *self, const Collective *c)

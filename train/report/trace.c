@@ -54,7 +54,7 @@ static void add_collective(void *self, const Collective *c)
     if (!timeline_enabled() || !pg_is_measuring(self))
         return;
     TimelineEvent event = {.row = ROW_COMMUNICATION, .start = c->start, .end = c->end, .sequence = c->sequence + 1,
-                           .bytes = (int64_t)collective_bytes(self, c), .queued = c->queued};
+                           .bytes = (int64_t)collective_bytes(c, pg_world_size(self)), .queued = c->queued};
     snprintf(event.name, sizeof event.name, "%s %s", operation_name(c->operation), c->carries);
     snprintf(event.algorithm, sizeof event.algorithm, "%s", algorithm_of(self, c));
     set_group(&event, self);
