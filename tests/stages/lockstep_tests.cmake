@@ -1,7 +1,6 @@
 # lockstep_tests.cmake: functions that add tests, and the tests of a stage. (In a starter: course/starter.cmake.) The
 # program around the stages is tested in tests/train.
 include(${CMAKE_CURRENT_LIST_DIR}/graded.cmake)
-include(${CMAKE_CURRENT_LIST_DIR}/../world/contract.cmake)
 list(APPEND LOCKSTEP_TEST_ENVIRONMENT
      "TSAN_OPTIONS=suppressions=${LOCKSTEP_ROOT}/tests/stages/tsan.supp:halt_on_error=1:handle_segv=2")
 if(LOCKSTEP_OPEN_MPI) # -q: only our own lines on stderr
@@ -153,7 +152,6 @@ endfunction()
 
 # lockstep_stage_tests(NUMBER): the tests of the stage in the calling directory.
 function(lockstep_stage_tests number)
-    lockstep_contract(${number})
     if(NOT cmocka_FOUND)
         return()
     endif()

@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "comm/allreduce.h"
+#include "comm/buffers.h"
+#include "comm/combine.h"
 #include "world/baton.h"
 #include "world/groups.h"
 #include "world/memory.h"
@@ -32,41 +33,18 @@ void world_fault(const char *format, ...)
 
 /* ---- memory of pg_alloc_shared() ---- */
 
-typedef struct Given {
-    int rank;
-    unsigned char *memory;
-    size_t bytes;
-    struct Given *next;
-} Given;
-
-static Given *given;
+static Allocation *given[MOST_RANKS]; /* by the job's rank */
 
 void flight_given(int job_rank, void *memory, size_t bytes)
 {
-    Given *new = world_alloc(sizeof *new);
-    *new = (Given){.rank = job_rank, .memory = memory, .bytes = bytes, .next = given};
-    given = new;
+    allocations_add(&given[job_rank], memory, bytes);
 }
 
 size_t flight_taken(int job_rank, const void *memory)
 {
-    for (Given **link = &given; *link != NULL; link = &(*link)->next)
-        if ((*link)->rank == job_rank && (*link)->memory == memory) {
-            Given *found = *link;
-            const size_t bytes = found->bytes;
-            *link = found->next;
-            world_free(found);
-            return bytes > 0 ? bytes : 1;
-        }
-    return 0;
-}
-
-size_t flight_bytes_given(int job_rank)
-{
-    size_t bytes = 0;
-    for (const Given *one = given; one != NULL; one = one->next)
-        bytes += one->rank == job_rank ? one->bytes : 0;
-    return bytes;
+    const size_t before = allocations_bytes(given[job_rank]);
+    allocations_remove(&given[job_rank], memory);
+    return before - allocations_bytes(given[job_rank]);
 }
 
 /* ---- checks of a call ---- */
@@ -87,16 +65,6 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
     return a_bytes > 0 && b_bytes > 0 && x < y + b_bytes && y < x + a_bytes;
 }
 
-static void check_inside(int job_rank, const Collective *c, const unsigned char *memory, size_t bytes)
-{
-    for (const Given *one = given; one != NULL; one = one->next)
-        if (one->rank == job_rank && memory >= one->memory && memory < one->memory + one->bytes &&
-            bytes > (size_t)(one->memory + one->bytes - memory))
-            world_fault("%s of %s goes beyond the end of its memory: it has %zu elements, but room for %zu",
-                        world_operation_name(c->operation), c->carries, bytes / dtype_size(c->dtype),
-                        (size_t)(one->memory + one->bytes - memory) / dtype_size(c->dtype));
-}
-
 static void check_not_in_flight(const Group *group, int rank, const Collective *c)
 {
     for (int i = group->called[rank] - 2; i >= 0 && i >= group->waited[rank]; i--) {
@@ -108,30 +76,16 @@ static void check_not_in_flight(const Group *group, int rank, const Collective *
             if (overlap(watched[k]->memory, watched[k]->bytes, c->receive, receive_bytes(group, c)) ||
                 (k == 1 && overlap(watched[k]->memory, watched[k]->bytes, c->send, send_bytes(group, c))))
                 world_fault("%s of %s uses memory of %s, which is still in flight: it had no work_wait() yet",
-                            world_operation_name(c->operation), c->carries, part->call.carries);
+                            operation_name(c->operation), c->carries, part->call.carries);
     }
 }
 
 void flight_check_buffers(const Group *group, int rank, const Collective *c)
 {
-    const int job_rank = group->ranks[rank];
-    const size_t bytes = c->count * dtype_size(c->dtype);
     if (c->operation == OP_BARRIER)
         return;
-    if (c->count > (size_t)1 << 40)
-        world_fault("%s of %s has an implausible count: was it negative?", world_operation_name(c->operation), c->carries);
-    if (c->count > 0 && (c->send == NULL || c->receive == NULL))
-        world_fault("%s of %s: a buffer is NULL, like the gradient of a frozen parameter", world_operation_name(c->operation),
-                    c->carries);
-    check_inside(job_rank, c, c->send, send_bytes(group, c));
-    check_inside(job_rank, c, c->receive, receive_bytes(group, c));
+    check_buffers(c, rank, group->size, given[group->ranks[rank]], "");
     check_not_in_flight(group, rank, c);
-    const unsigned char *whole = c->operation == OP_ALL_GATHER ? c->receive : c->send;
-    const unsigned char *part = c->operation == OP_ALL_GATHER ? c->send : c->receive;
-    if ((c->operation == OP_ALL_GATHER || c->operation == OP_REDUCE_SCATTER) && part != whole + (size_t)rank * bytes &&
-        overlap(whole, bytes * (size_t)group->size, part, bytes))
-        world_fault("%s of %s: its buffers overlap: in place, the short one is this rank's part of the long one",
-                    world_operation_name(c->operation), c->carries);
 }
 
 /* ---- from the launch to work_wait() ---- */

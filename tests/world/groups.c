@@ -74,7 +74,7 @@ static const char *describe(const Slot *slot, int rank, char text[120])
     else if (c->operation == OP_BARRIER)
         snprintf(text, 120, "barrier");
     else
-        snprintf(text, 120, "%s (%s, %zu x %s)", world_operation_name(c->operation), c->carries, c->count,
+        snprintf(text, 120, "%s (%s, %zu x %s)", operation_name(c->operation), c->carries, c->count,
                  dtype_name(c->dtype));
     return text;
 }

@@ -75,7 +75,6 @@ void flight_check(const Slot *slot, int rank, const char *when);
 /* Memory of pg_alloc_shared(), to check counts. */
 void flight_given(int job_rank, void *memory, size_t bytes);
 size_t flight_taken(int job_rank, const void *memory); /* returns its bytes; 0: it was not given */
-size_t flight_bytes_given(int job_rank);
 
 /* A mistake of the stage: prints "rank R, step S: ..." and ends the process with status 1. */
 _Noreturn void world_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));

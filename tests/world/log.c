@@ -77,12 +77,6 @@ int log_kinds(int rank, LogKind kind, int step)
     return found;
 }
 
-const char *world_operation_name(Operation operation)
-{
-    static const char *const names[] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};
-    return names[operation];
-}
-
 void log_print(void)
 {
     static const char *const kinds[] = {"call", "return", "launch", "done", "wait", "waited", "gradient-ready",
@@ -92,7 +86,7 @@ void log_print(void)
         const LogRecord *r = &records[i];
         fprintf(stderr, "%5d rank %d step %d.%d  %-17s", i, r->rank, r->step, r->micro_batch, kinds[r->kind]);
         if (r->kind <= LOG_WAITED)
-            fprintf(stderr, " %s number %d of %d ranks (%s, %zu x %s)\n", world_operation_name(r->operation), r->slot,
+            fprintf(stderr, " %s number %d of %d ranks (%s, %zu x %s)\n", operation_name(r->operation), r->slot,
                     r->group_size, r->name, r->count, dtype_name(r->dtype));
         else
             fprintf(stderr, " %s\n", r->name);

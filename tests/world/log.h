@@ -49,7 +49,5 @@ int log_next(int number, int rank, LogKind kind);
 /* How many records of the rank have this kind, in this step (-1: before the first; -2: any). */
 int log_kinds(int rank, LogKind kind, int step);
 void log_print(void); /* all of it, to stderr */
-/* "all_reduce" */
-const char *world_operation_name(Operation operation);
 
 #endif

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "comm/buffers.h"
 #include "device/device.h"
 #include "world/events.h"
 #include "world/groups.h"
@@ -64,8 +65,7 @@ static void count_call(ProcessGroup *pg, const Collective *c, bool background)
     const bool all_parts = c->operation == OP_ALL_GATHER || c->operation == OP_REDUCE_SCATTER;
     counters->collectives++;
     counters->bytes += (int64_t)(c->count * dtype_size(c->dtype) * (all_parts ? (size_t)pg->group->size : 1));
-    if ((c->operation != OP_ALL_REDUCE && c->operation != OP_REDUCE_SCATTER) || c->op != REDUCE_SUM ||
-        c->dtype == DTYPE_F64 || c->dtype == DTYPE_I32 || c->dtype == DTYPE_I64)
+    if (!adds_up_gradients(c))
         return;
     if (background)
         counters->async_sums++;
@@ -77,7 +77,7 @@ static Slot *run_blocking(ProcessGroup *pg, Collective c, const char *what, int 
 {
     if (events_rank_is_in_ready(baton_rank()))
         world_fault("a blocking %s (%s) inside gradient_ready(): backward waits there for the other ranks, and nothing "
-                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : world_operation_name(c.operation), c.carries);
+                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : operation_name(c.operation), c.carries);
     baton_switch();
     Work work = {.pg = pg, .slot = slot_call(pg->group, pg->rank, &c, what, color)};
     count_call(pg, &c, false);

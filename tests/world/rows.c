@@ -163,7 +163,7 @@ static void step_sends_only_gradients(const Mode *mode)
         const LogRecord *r = log_get(i);
         if (r->step >= 1 && r->step < mode->steps - 1 && r->kind == LOG_CALL && !is_allowed(mode, r))
             world_fault("step %d has a %s (%s), for which all ranks wait: after the first step, a step needs sums, and in "
-                        "stage 5 gathers that run behind forward", r->step, world_operation_name(r->operation), r->name);
+                        "stage 5 gathers that run behind forward", r->step, operation_name(r->operation), r->name);
     }
 }
 
