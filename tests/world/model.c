@@ -93,9 +93,10 @@ float toy_sum(const Mode *mode, int step, int parameter, int64_t element)
     return sum;
 }
 
+/* The numbers repeat after 251 elements, a prime: so a shard never begins where they repeat. */
 static float initial_weight(const Mode *mode, int rank, int parameter, int64_t element)
 {
-    return (float)((mode_hash(mode, INITIAL, rank, parameter, 0) + (uint64_t)element * 7) % 256) / 16.0f;
+    return (float)((mode_hash(mode, INITIAL, rank, parameter, 0) + (uint64_t)element * 7) % 251) / 16.0f;
 }
 
 float toy_weight(const Mode *mode, int step, int parameter, int64_t element)

@@ -17,7 +17,7 @@ static void chained(Mode *mode)
 {
     mode->parameters += 6;
     mode->order = ORDER_REVERSED;
-    mode->tied = false;
+    mode->tied = mode->unused = mode->find_unused = mode->static_graph = false;
     mode->steps = 3;
 }
 
@@ -128,7 +128,62 @@ static void gathered_behind_computing(const Mode *mode)
                     "the current weights are used", all - hidden, all);
 }
 
+/* An operation of the toy model needs one parameter, so it waits for one gather at most; and at levels 1 and 2, the first
+ * operation needs what was launched first. */
+static void waits_for_its_own_gather(const Mode *mode)
+{
+    run(mode);
+    trial_mode = mode;
+    int waits = 0, first_launch = -1;
+    bool passes = false;
+    for (int i = 0; i < log_count(); i++) {
+        const LogRecord *r = log_get(i);
+        if (r->rank != 0)
+            continue;
+        const bool gathers = r->kind <= LOG_WAITED && r->operation == OP_ALL_GATHER;
+        if (r->kind == LOG_FORWARD || r->kind == LOG_BACKWARD_END)
+            passes = r->kind == LOG_FORWARD;
+        if (r->kind == LOG_FORWARD || r->kind == LOG_NEEDED)
+            waits = 0;
+        if (gathers && r->kind == LOG_LAUNCH && first_launch < 0)
+            first_launch = r->slot;
+        if (!gathers || r->kind != LOG_WAIT || !passes)
+            continue;
+        if (++waits > 1)
+            world_fault("in step %d, an operation that needs one parameter waits for a second gather, %s: wait only for "
+                        "what it needs", r->step, r->name);
+        if (mode->level < 3 && first_launch >= 0 && r->slot != first_launch)
+            world_fault("in step %d, forward first needs %s, but another gather was launched before it", r->step, r->name);
+        first_launch = mode->level < 3 ? first_launch + 1 : -1;
+    }
+}
+
 /* ---- what is held ---- */
+
+static void two_at_most(const Mode *mode)
+{
+    run(mode);
+    trial_mode = mode;
+    int open = 0;
+    for (int i = 0; i < log_count(); i++) {
+        const LogRecord *r = log_get(i);
+        const bool scatters = r->rank == 0 && r->kind <= LOG_WAITED && r->operation == OP_REDUCE_SCATTER;
+        open += scatters && r->kind == LOG_LAUNCH;
+        open -= scatters && r->kind == LOG_WAITED;
+        if (open > 3)
+            world_fault("in step %d, the whole gradients of %d buckets wait to be reduce-scattered: backward must wait "
+                        "before a fourth gets memory, or all gradients are there again", r->step, open);
+    }
+}
+
+static void small_buckets_2(Mode *mode)
+{
+    chained(mode);
+    level_2(mode);
+    mode->micro_batches = 1; /* else the micro-batches before have left whole gradients in any case */
+    mode->bucket_per_layer = false;
+    mode->first_cap = mode->cap = 1;
+}
 
 static void check_gradients_dropped(Toy *toy, Ddp *ddp, ProcessGroup *pg)
 {
@@ -213,6 +268,9 @@ const Row rows_sharded[] = {
     {"gathers", "Weights are gathered once for each use, and no more", 5, 5, 40, chained, gathers_are_counted},
     {"gathers_overlap", "Weights are gathered while other operations compute", 5, 5, 40, chained,
      gathered_behind_computing},
+    {"own_gathers", "An operation waits for the weights that it needs, and for no others", 5, 5, 40, chained,
+     waits_for_its_own_gather},
+    {"in_flight", "From level 2 on, few whole gradients wait to be sent", 5, 5, 30, small_buckets_2, two_at_most},
     {"gradients_dropped", "From level 2 on, no whole gradient is left after the step", 5, 5, 30, level_2,
      gradients_are_dropped},
     {"weights_dropped", "At level 3, whole weights are dropped after their use", 5, 5, 30, small_buckets,
