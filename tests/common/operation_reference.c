@@ -18,17 +18,11 @@ static double bound_of(const Case *c, double largest)
     return (2 * roundings_of(c) * U + c->operation->units * unit_of(c->precision)) * largest;
 }
 
-/* Sets the numbers of all arrays: of inputs, as the operation sees them. */
-static void start_exactly(const Case *c, double **a)
+/* Number i of array k before the operation, as it sees it. */
+static double exactly(const Case *c, int k, int64_t i)
 {
-    for (int k = 0; k < c->arrays; k++) {
-        const CheckedArray *array = &c->array[k];
-        for (int64_t i = 0; i < array->count && array->kind != ARRAY_INDICES; i++) {
-            a[k][i] = (double)array->start[i];
-            if (array->kind == ARRAY_ROUNDED)
-                a[k][i] = nearest_in(c->precision, a[k][i]);
-        }
-    }
+    const double x = (double)c->array[k].start[i];
+    return c->array[k].kind == ARRAY_ROUNDED ? nearest_in(c->precision, x) : x;
 }
 
 static void expect_outputs(const Case *c, const Results *results, double *const *exact)
@@ -54,16 +48,17 @@ typedef struct Nudged {
     double *up, *down;
 } Nudged;
 
-/* n elements of array k are nudged at once. */
+/* n elements of array k are nudged at once. The reference writes all of `out`. */
 static void nudge_both_ways(const Case *c, double **a, int k, int64_t first, int64_t n, Nudged nudged)
 {
     for (int way = 0; way < 2; way++) {
-        start_exactly(c, a);
         for (int64_t i = first; i < first + n; i++)
-            a[k][i] += way == 0 ? nudge : -nudge;
+            a[k][i] = exactly(c, k, i) + (way == 0 ? nudge : -nudge);
         c->operation->reference(c, a);
         memcpy(way == 0 ? nudged.up : nudged.down, a[c->out], (size_t)c->array[c->out].count * sizeof(double));
     }
+    for (int64_t i = first; i < first + n; i++)
+        a[k][i] = exactly(c, k, i);
 }
 
 /* The derivative of the sum of direction * out, over n elements of out; and the sum of its terms' sizes. */
@@ -120,9 +115,11 @@ static void expect_gradient(const Case *c, const float *gradient, double **a, in
 void expect_reference(const Case *c, const Results *results, int uses)
 {
     double *a[CHECKED_ARRAYS];
-    for (int k = 0; k < c->arrays; k++)
+    for (int k = 0; k < c->arrays; k++) {
         a[k] = room_for_doubles(c->array[k].count);
-    start_exactly(c, a);
+        for (int64_t i = 0; i < c->array[k].count && c->array[k].kind != ARRAY_INDICES; i++)
+            a[k][i] = exactly(c, k, i);
+    }
     c->operation->reference(c, a);
     expect_outputs(c, results, a);
     for (int k = 0; k < c->arrays; k++)
