@@ -1,6 +1,5 @@
 /* test_cpu.c: what only the CPU's device has: OpenBLAS, with which kernels and how many threads (the test replaces
- * OpenBLAS's name of its kernels, and execv(), so that the program is not started anew); memory that goes back to the
- * system; and an exp() of its own. */
+ * OpenBLAS's name of its kernels); memory that goes back to the system; and an exp() of its own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,42 +19,6 @@ char *__wrap_openblas_get_corename(void);
 char *__wrap_openblas_get_corename(void)
 {
     return kernels;
-}
-
-static int restarts;
-static const char *restarted;
-static char *const *restarted_with;
-int __wrap_execv(const char *path, char *const argv[]);
-int __wrap_execv(const char *path, char *const argv[])
-{
-    restarts++;
-    restarted = path;
-    restarted_with = argv;
-    return -1;
-}
-
-/* Prescott's kernels run everywhere, and are slow. */
-static void test_better_kernels_need_a_new_start(void **state)
-{
-#if defined(__x86_64__)
-    if (!__builtin_cpu_supports("avx2"))
-        skip();
-    char *argv[] = {"train", NULL};
-    unsetenv("OPENBLAS_CORETYPE");
-    strcpy(kernels, "Haswell"); /* OpenBLAS knows the processor */
-    device_choose_kernels(argv);
-    assert_int_equal(restarts, 0);
-    strcpy(kernels, "Prescott");
-    device_choose_kernels(argv);
-    assert_int_equal(restarts, 1);
-    assert_string_equal(restarted, "/proc/self/exe");
-    assert_ptr_equal(restarted_with, argv);
-    const char *chosen = getenv("OPENBLAS_CORETYPE");
-    assert_non_null(chosen);
-    assert_string_equal(chosen, __builtin_cpu_supports("avx512bw") ? "SkylakeX" : "Haswell");
-    device_choose_kernels(argv); /* in the new process, or because the user has chosen: once is enough */
-    assert_int_equal(restarts, 1);
-#endif
 }
 
 static void test_threads_and_description(void **state)
@@ -122,7 +85,7 @@ static void test_exp_is_exact(void **state)
 
 int main(void)
 {
-    return run_cases("cpu", cmocka_unit_test(test_better_kernels_need_a_new_start),
-                     cmocka_unit_test(test_threads_and_description), cmocka_unit_test(test_freed_memory_goes_back),
+    return run_cases("cpu", cmocka_unit_test(test_threads_and_description),
+                     cmocka_unit_test(test_freed_memory_goes_back),
                      cmocka_unit_test(test_exp_is_exact));
 }

@@ -1,6 +1,6 @@
-/* test_device.c: device.h, on the device that this is linked with: memory, order, element-wise operations. (The rest
- * is in test_device_half.c, _linear.c, _layers.c, _attention.c, _losses.c, _optimizer.c and _contributions.c.) */
-#include "device_trial.h"
+/* test_device.c: device.h, on the device that this is linked with: memory, order, operands, TF32. (Operations:
+ * test_device_operations.c and its table; the rest: test_device_half.c, _attention.c, _optimizer.c, _ranges.c.) */
+#include "device_numbers.h"
 
 #include <pthread.h>
 
@@ -159,189 +159,60 @@ static void test_events_order_threads(void **state)
     device_free(handover.copy);
 }
 
-/* ---- element-wise. Sums and products of two numbers are rounded once, and no larger error is allowed. ---- */
+/* ---- operands and products ---- */
 
-static void call_add(const Trial *trial, void **array)
+static void test_operand_bytes(void **state)
 {
-    device_add(array[2], array[0], array[1], trial->shape[0]);
-}
-
-static void call_accumulate(const Trial *trial, void **array)
-{
-    device_accumulate(array[1], array[0], trial->shape[0]);
-}
-
-static void call_scale(const Trial *trial, void **array)
-{
-    device_scale(array[0], 0.7f, trial->shape[0]);
-}
-
-static void call_fill(const Trial *trial, void **array)
-{
-    device_fill(array[0], 0.7f, trial->shape[0]);
-}
-
-static void call_scale_by(const Trial *trial, void **array)
-{
-    device_scale_by(array[1], array[0], trial->shape[0]);
-}
-
-static void call_relu(const Trial *trial, void **array)
-{
-    device_relu_forward(array[1], array[0], trial->shape[0]);
-}
-
-static void call_relu_backward(const Trial *trial, void **array)
-{
-    device_relu_backward(trial_gradient(trial, array, 2), array[0], array[1], trial->shape[0]);
-}
-
-static void call_contribute(const Trial *trial, void **array)
-{
-    device_contribute(trial_gradient(trial, array, 1), array[0], trial->shape[0]);
-}
-
-static void check_scale_by(const float *x, float factor, int64_t n)
-{
-    double *product = room_for_doubles(n), *filled = room_for_doubles(n), *nothing = room_for_doubles(n);
-    for (int64_t i = 0; i < n; i++) {
-        product[i] = (double)(factor * x[i]);
-        filled[i] = (double)0.7f;
-    }
-    Trial scale = {.name = "scale by", .call = call_scale_by, .shape = {n}};
-    trial_input(&scale, &factor, 1), trial_output(&scale, "x", x, n);
-    trial_run(&scale);
-    trial_expect(&scale, 1, product, nothing, "x *= factor, which lies on the device");
-    Trial fill = {.name = "fill", .call = call_fill, .shape = {n}};
-    trial_output(&fill, "x", NULL, n);
-    trial_run(&fill);
-    trial_expect(&fill, 0, filled, nothing, "x = value");
-}
-
-/* start NULL: the first contribution to a gradient. */
-static void check_contributions(const float *x, const float *dout, const float *start, int64_t n)
-{
-    double *dx = room_for_doubles(n), *drelu = room_for_doubles(n), *nothing = room_for_doubles(n);
-    for (int64_t i = 0; i < n; i++) {
-        dx[i] = (double)((float)start_at(start, i) + x[i]);
-        drelu[i] = (double)((float)start_at(start, i) + (x[i] > 0 ? dout[i] : 0));
-    }
-    Trial contribute = {.name = "contribute", .call = call_contribute, .shape = {n}};
-    trial_input(&contribute, x, n), trial_output(&contribute, "dx", start, n);
-    trial_run(&contribute);
-    trial_expect(&contribute, 1, dx, nothing, "the first contribution is set, whatever lies there; others are added");
-    Trial backward = {.name = "relu backward", .call = call_relu_backward, .shape = {n}};
-    trial_input(&backward, x, n), trial_input(&backward, dout, n), trial_output(&backward, "dx", start, n);
-    trial_run(&backward);
-    trial_expect(&backward, 2, drelu, nothing, "dx is dout where x > 0, not at 0");
-}
-
-static void check_simple(int64_t n)
-{
-    float *x = normals(n), *y = normals(n);
-    double *sum = room_for_doubles(n), *product = room_for_doubles(n), *relu = room_for_doubles(n),
-           *nothing = room_for_doubles(n);
-    for (int64_t i = 0; i < n; i += 9)
-        x[i] = i % 2 ? 0.0f : -0.0f; /* relu's kink */
-    for (int64_t i = 0; i < n; i++) {
-        sum[i] = (double)(x[i] + y[i]);
-        product[i] = (double)(0.7f * x[i]);
-        relu[i] = x[i] > 0 ? (double)x[i] : 0;
-    }
-    Trial add = {.name = "add", .call = call_add, .shape = {n}};
-    trial_input(&add, x, n), trial_input(&add, y, n), trial_output(&add, "out", NULL, n);
-    trial_run(&add);
-    trial_expect(&add, 2, sum, nothing, "out = a + b");
-    Trial accumulate = {.name = "accumulate", .call = call_accumulate, .shape = {n}};
-    trial_input(&accumulate, x, n), trial_output(&accumulate, "out", y, n);
-    trial_run(&accumulate);
-    trial_expect(&accumulate, 1, sum, nothing, "out += x");
-    Trial scale = {.name = "scale", .call = call_scale, .shape = {n}};
-    trial_output(&scale, "x", x, n);
-    trial_run(&scale);
-    trial_expect(&scale, 0, product, nothing, "x *= factor");
-    check_scale_by(x, 1, n);
-    check_scale_by(x, 0.7f, n);
-    Trial forward = {.name = "relu", .call = call_relu, .shape = {n}};
-    trial_input(&forward, x, n), trial_output(&forward, "out", NULL, n);
-    trial_run(&forward);
-    trial_expect(&forward, 1, relu, nothing, "out = x where x > 0");
-    check_contributions(x, y, normals(n), n);
-    check_contributions(x, y, NULL, n);
-}
-
-static void test_simple_operations(void **state)
-{
-    for (int i = 0; i < SIZES; i++)
-        check_simple(sizes[i]);
-}
-
-static void call_gelu(const Trial *trial, void **array)
-{
-    device_gelu_forward(array[1], array[0], trial->shape[0]);
-}
-
-static void call_gelu_backward(const Trial *trial, void **array)
-{
-    device_gelu_backward(trial_gradient(trial, array, 2), array[0], array[1], trial->shape[0]);
-}
-
-/* out = x s, s = sigmoid(v), v = 2 sqrt(2/pi) (x + 0.044715 x^3). Six roundings make v, constants included, so exp(-v)
- * is off by a factor of 7 |v| U, and 4 U for exp() itself; that moves s by (1 - s) times as much, plus a sum and a
- * quotient. dout' = s + x s (1 - s) v': there 1 - s is off by as much as s, and by U. start: of the gradient;
- * NULL: this is its first contribution. */
-static void check_gelu(float scale, const float *start, int64_t n)
-{
-    float *x = normals_around(0, scale, n), *dout = normals(n);
-    double *out = room_for_doubles(n), *bound = room_for_doubles(n), *dx = room_for_doubles(n),
-           *dbound = room_for_doubles(n);
-    const double slope = 2 * sqrt(2 / 3.14159265358979323846), cubic = 0.044715;
-    for (int64_t i = 0; i < n; i++) {
-        const double a = (double)x[i], v = slope * (a + cubic * a * a * a), dv = slope * (1 + 3 * cubic * a * a);
-        const double s = 1 / (1 + exp(-v)), rest = 1 / (1 + exp(v)); /* rest = 1 - s */
-        const double off = s * (rest * (7 * fabs(v) + 4) + 3) * U + TINY;
-        out[i] = a * s;
-        bound[i] = fabs(a) * off + U * fabs(out[i]) + TINY;
-        const double slope_here = s + a * s * rest * dv;
-        const double slope_off = off + fabs(a * dv) * (off * rest + s * (off + U)) + 8 * U * fabs(a * s * rest * dv);
-        dx[i] = start_at(start, i) + (double)dout[i] * slope_here;
-        dbound[i] = fabs((double)dout[i]) * (slope_off + 2 * U * fabs(slope_here)) + U * fabs(dx[i]) + TINY;
-    }
-    const char *hint = "GPT-2's GELU is the tanh form; its derivative has two terms; exp() must not overflow to NaN";
-    Trial forward = {.name = "gelu", .call = call_gelu, .shape = {n}};
-    trial_input(&forward, x, n), trial_output(&forward, "out", NULL, n);
-    trial_run(&forward);
-    trial_expect(&forward, 1, out, bound, hint);
-    Trial backward = {.name = "gelu backward", .call = call_gelu_backward, .shape = {n}};
-    trial_input(&backward, x, n), trial_input(&backward, dout, n), trial_output(&backward, "dx", start, n);
-    trial_run(&backward);
-    trial_expect(&backward, 2, dx, dbound, hint);
-}
-
-static void test_gelu(void **state)
-{
-    for (int i = 0; i < SIZES; i++) {
-        check_gelu(1, NULL, sizes[i]);
-        check_gelu(30, normals(sizes[i]), sizes[i]);
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
+    for (int p = 0; p < 3; p++) {
+        assert_int_equal(device_rounded_bytes(precisions[p], 0), 0);
+        assert_true(device_rounded_bytes(precisions[p], 33) >= 33 * (p == 0 ? 4u : 2u));
+        device_free(operand_of(NULL, precisions[p], 0));
     }
 }
 
-/* A NaN among the activations must stay NaN: otherwise a diverged run would look healthy. */
-static void test_activations_keep_nan(void **state)
+/* The relative error, as a root of sums of squares, of products of 1024 numbers. Errors of both signs cancel, so it is
+ * about 2^-20 in float32 and 2^-12 in TF32. */
+static double error_of_products(void)
 {
-    float *x = normals(257);
-    x[5] = x[256] = NAN;
-    Trial relu = {.name = "relu of NaN", .call = call_relu, .shape = {257}};
-    trial_input(&relu, x, 257), trial_output(&relu, "out", room_for_floats(257), 257);
-    trial_run(&relu);
-    Trial gelu = {.name = "gelu of NaN", .call = call_gelu, .shape = {257}};
-    trial_input(&gelu, x, 257), trial_output(&gelu, "out", room_for_floats(257), 257);
-    trial_run(&gelu);
-    for (int64_t i = 5; i < 257; i += 251) {
-        trial_expect_nan(&relu, 1, i, "max(x, 0) by fmaxf drops NaN; x < 0 ? 0 : x keeps it");
-        trial_expect_nan(&gelu, 1, i, "a comparison chose the other side");
+    enum { ROWS = 16, N = 1024 };
+    const float *x = normals(ROWS * N), *weight = normals(N * N);
+    float *on_device[] = {device_copy_of(x, ROWS * N * sizeof *x), device_copy_of(weight, N * N * sizeof *weight),
+                          device_alloc(ROWS * N * sizeof *x)};
+    float *out = room_for_floats(ROWS * N);
+    device_linear_forward(on_device[2], on_device[0], on_device[1], NULL, ROWS, N, N, DTYPE_F32);
+    device_to_host(out, on_device[2], ROWS * N * sizeof *out);
+    double squares_off = 0, squares = 0;
+    for (int64_t i = 0; i < ROWS * N; i++) {
+        double exact = 0;
+        for (int64_t k = 0; k < N; k++)
+            exact += (double)x[i / N * N + k] * (double)weight[i % N * N + k];
+        squares_off += ((double)out[i] - exact) * ((double)out[i] - exact);
+        squares += exact * exact;
     }
-    assert_false(isnan(relu.array[1].result[6]) || isnan(gelu.array[1].result[6]));
+    for (int i = 0; i < 3; i++)
+        device_free(on_device[i]);
+    return sqrt(squares_off / squares);
+}
+
+/* TF32 keeps 11 significant bits. It has an effect on CUDA only, until it is forbidden again. It is only a permission:
+ * cuBLAS still multiplies small matrices in float32. On an H100 (CUDA 12.8) it uses TF32 if both sides of the weight are
+ * 512 or more, according to PyTorch's pull request 183355. */
+static void test_tf32(void **state)
+{
+    device_allow_tf32(true);
+    const double allowed = error_of_products();
+    device_allow_tf32(false);
+    const double forbidden = error_of_products();
+    if (forbidden > 0x1p-16)
+        fail_msg("TF32 is forbidden, but products are off by %.3g of themselves: does device_allow_tf32(false) do "
+                 "anything?", forbidden);
+    if (allowed > 0x1p-10 || (device_kind() == DEVICE_CPU && allowed > 0x1p-16))
+        fail_msg("TF32 is allowed, and products are off by %.3g of themselves: more than by the 13 bits that it leaves "
+                 "out", allowed);
+    if (device_kind() == DEVICE_CUDA && allowed < 0x1p-16)
+        fail_msg("TF32 is allowed, but all is as exact as float32 is: is cuBLAS asked for another compute type? (Or "
+                 "does the environment say NVIDIA_TF32_OVERRIDE=0, or does cuBLAS prefer float32 at this size?)");
 }
 
 int main(void)
@@ -352,7 +223,6 @@ int main(void)
                      cmocka_unit_test_teardown(test_copies, free_room),
                      cmocka_unit_test_teardown(test_who_owns_memory, free_room),
                      cmocka_unit_test_teardown(test_events_order_threads, free_room),
-                     cmocka_unit_test_teardown(test_simple_operations, free_room),
-                     cmocka_unit_test_teardown(test_gelu, free_room),
-                     cmocka_unit_test_teardown(test_activations_keep_nan, free_room));
+                     cmocka_unit_test_teardown(test_operand_bytes, free_room),
+                     cmocka_unit_test_teardown(test_tf32, free_room));
 }

@@ -1,249 +1,180 @@
-/* test_device_attention.c: device.h's causal self-attention against float64, on the device that this is linked with.
- * device_trial.h says what bounds mean; attention_reference() derives them for attention. */
-#include "attention_trial.h"
-
-/* ---- the reference: one head of one sequence at a time, with a bound beside each number ----
+/* test_device_attention.c: what only attention has, on the device that this is linked with: what it rounds under bf16
+ * and f16, and that no row sees a later one. (That its results are right: operations_losses.c.)
  *
- *     s = q k^T / sqrt(W)        W products: error (W + 3) U times the sum of their sizes
- *     p = softmax(s)             relative error of exp(s - largest): the error of s, U |s - largest|, 4 U; of the sum
- *                                over the row: the same again and n U. Tiles that are scaled down for a larger score:
- *                                at most n U more. Then h, if p is rounded to 16 bits, before or after the division.
- *     out = p v                  n products
- *     dp = dout v^T, D = sum over the row of p dp, which equals the sum of dout * out over the width. If it is computed
- *                                from out, which is rounded for the next product, h |out| |dout| are added
- *     ds = p (dp - D)            the relative error of p, the errors of dp and D, and h for rounding ds
- *     dq = ds k / sqrt(W), dk = ds^T q / sqrt(W), dv = p^T dout
- *
- * q, k, v, dout are rounded before all else; that is part of the task, not of the bound. h: the unit of 16-bit
- * rounding, 0 in float32. Numbers below f16's smallest normal number are rounded to a fixed distance; `subnormal` is
- * half of it. Errors times errors are left out, so all bounds are multiplied by SECOND_ORDER. */
-#define SECOND_ORDER 1.1
+ * Under bf16 and f16 p and the gradient of the scores are rounded, as operands of products, and out, as an operand of
+ * the next product; nothing else. In the test of this, key j is the unit vector j (and far right the binary digits of j,
+ * so that all scores differ), and one row alone has a gradient. Then each of these sums has one term, and shows the
+ * operand: dq = ds / sqrt(W), dk = ds q / sqrt(W), dv = p dout. sqrt(W), q and dout are powers of two, which change no
+ * fraction. out is rounded itself, so a sum of one term would show nothing. But value j is the unit vector j minus the
+ * unit vector j - 1: out is the difference of two p, and that of two rounded numbers is a multiple of the distance at
+ * which the format's numbers lie there. */
+#include "device_numbers.h"
 
-typedef struct Reference {
-    double *out, *out_bound;   /* (B, T, C) */
-    double *dqkv, *dqkv_bound; /* (B, T, 3C) */
-} Reference;
+/* One sequence of T rows, and what attention makes of it, on the host. */
+typedef struct Attention {
+    int64_t T, C;
+    int heads;
+    DType precision;
+    const float *qkv, *dout;
+    float *out, *dqkv;
+} Attention;
 
-/* One head: where its numbers are. */
-typedef struct Head {
-    const float *q, *k, *v, *dout; /* rounded; rows of 3C, dout of C */
-    int64_t T, C, W;
-    double h, subnormal, scale;
-} Head;
-
-/* One row of scores: probabilities p of keys 0 to t, and the sizes of what they are off by. */
-typedef struct Row {
-    double *p, *p_off;
-} Row;
-
-static double dot(const float *a, const float *b, int64_t n, double *size)
+static void run_attention(Attention *a)
 {
-    double sum = 0;
-    *size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double)a[i] * (double)b[i];
-        *size += fabs((double)a[i] * (double)b[i]);
-    }
-    return sum;
+    const int64_t T = a->T, C = a->C, n = T * C;
+    float *qkv = device_copy_of(a->qkv, (size_t)(3 * n) * sizeof *qkv);
+    float *dout = device_copy_of(a->dout, (size_t)n * sizeof *dout);
+    float *saved = device_alloc((size_t)device_attention_saved(1, T, C, a->heads) * sizeof *saved);
+    float *scratch = device_alloc((size_t)device_attention_scratch(1, T, C, a->heads) * sizeof *scratch);
+    float *numbers = device_alloc((size_t)n * sizeof *numbers), *dqkv = device_alloc((size_t)(3 * n) * sizeof *dqkv);
+    void *out = device_alloc(device_rounded_bytes(a->precision, n));
+    device_attention_forward(out, saved, qkv, 1, T, C, a->heads, a->precision);
+    device_attention_backward((Gradient){.values = dqkv}, scratch, dout, qkv, out, saved, 1, T, C, a->heads,
+                              a->precision);
+    numbers_of(numbers, out, a->precision, n);
+    a->out = room_for_floats(n), a->dqkv = room_for_floats(3 * n);
+    device_to_host(a->out, numbers, (size_t)n * sizeof *numbers);
+    device_to_host(a->dqkv, dqkv, (size_t)(3 * n) * sizeof *dqkv);
+    void *to_free[] = {qkv, dout, saved, scratch, numbers, dqkv, out};
+    for (int i = 0; i < 7; i++)
+        device_free(to_free[i]);
 }
 
-static void softmax_row(const Head *head, int64_t t, Row row)
-{
-    double largest = -INFINITY, smallest = INFINITY, s_off = 0, sum = 0, size;
-    for (int64_t j = 0; j <= t; j++) {
-        row.p[j] = head->scale * dot(head->q + t * 3 * head->C, head->k + j * 3 * head->C, head->W, &size);
-        s_off = fmax(s_off, (double)(head->W + 3) * U * head->scale * size);
-        largest = fmax(largest, row.p[j]);
-        smallest = fmin(smallest, row.p[j]);
-    }
-    for (int64_t j = 0; j <= t; j++)
-        sum += row.p[j] = exp(row.p[j] - largest);
-    const double factor = 2 * (s_off + U * (largest - smallest + fabs(largest))) + (double)(2 * t + 20) * U + head->h;
-    for (int64_t j = 0; j <= t; j++) {
-        row.p[j] /= sum;
-        row.p_off[j] = row.p[j] * factor + head->subnormal + TINY;
-    }
-}
-
-/* Computes row t of out, and adds this row's contributions to dqkv. The bounds are summed in the same way. */
-static void reference_row(const Head *head, int64_t t, Row row, double *out, double *out_off, double *dqkv, double *off)
-{
-    const int64_t C = head->C, W = head->W, n = t + 1;
-    const float *d = head->dout + t * C;
-    double D = 0, D_size = 0, D_off = 0, size;
-    softmax_row(head, t, row);
-    for (int64_t j = 0; j <= t; j++) {
-        for (int64_t w = 0; w < W; w++) {
-            const double v = (double)head->v[j * 3 * C + w];
-            out[t * C + w] += row.p[j] * v;
-            out_off[t * C + w] += fabs(v) * (row.p_off[j] + (double)(n + 4) * U * row.p[j]);
-        }
-        D += row.p[j] * dot(d, head->v + j * 3 * C, W, &size);
-        D_size += row.p[j] * size;
-        D_off += row.p_off[j] * size;
-    }
-    D_off += D_size * ((double)(n + W + 6) * U + head->h);
-    for (int64_t w = 0; w < W; w++)
-        D_off += fabs((double)d[w]) * (head->h * fabs(out[t * C + w]) + head->subnormal);
-    for (int64_t j = 0; j <= t; j++) {
-        const double p = row.p[j], dp = dot(d, head->v + j * 3 * C, W, &size), dp_off = (double)(W + 2) * U * size;
-        const double ds = p * (dp - D);
-        const double ds_off = p * (dp_off + D_off + 2 * U * fabs(dp - D)) + row.p_off[j] * fabs(dp - D) +
-                              head->h * fabs(ds) + head->subnormal;
-        for (int64_t w = 0; w < W; w++) {
-            const double q = head->scale * (double)head->q[t * 3 * C + w],
-                         k = head->scale * (double)head->k[j * 3 * C + w];
-            const int64_t to_q = t * 3 * C + w, to_k = j * 3 * C + C + w, to_v = to_k + C;
-            const double terms = (double)(head->T + 6) * U; /* at most this many in any of the three sums */
-            dqkv[to_q] += ds * k;
-            off[to_q] += fabs(k) * (ds_off + terms * fabs(ds));
-            dqkv[to_k] += ds * q;
-            off[to_k] += fabs(q) * (ds_off + terms * fabs(ds));
-            dqkv[to_v] += p * (double)d[w];
-            off[to_v] += fabs((double)d[w]) * (row.p_off[j] + terms * p);
-        }
-    }
-}
-
-static Reference attention_reference(const Attention *a)
-{
-    const int64_t B = a->B, T = a->T, C = a->C, W = C / a->heads;
-    const float *qkv = rounded(a->qkv, a->precision, B * T * 3 * C), *dout = rounded(a->dout, a->precision, B * T * C);
-    Reference r = {room_for_doubles(B * T * C), room_for_doubles(B * T * C), room_for_doubles(B * T * 3 * C),
-                   room_for_doubles(B * T * 3 * C)};
-    const Row row = {room_for_doubles(T), room_for_doubles(T)};
-    for (int64_t b = 0; b < B; b++) {
-        for (int h = 0; h < a->heads; h++) {
-            const float *q = qkv + b * T * 3 * C + h * W;
-            const Head head = {q,
-                               q + C,
-                               q + 2 * C,
-                               dout + b * T * C + h * W,
-                               T,
-                               C,
-                               W,
-                               unit_of(a->precision),
-                               a->precision == DTYPE_F16 ? 0x1p-25 : 0,
-                               1 / sqrt((double)W)};
-            const int64_t at = b * T * C + h * W, at3 = b * T * 3 * C + h * W;
-            for (int64_t t = 0; t < T; t++)
-                reference_row(&head, t, row, r.out + at, r.out_bound + at, r.dqkv + at3, r.dqkv_bound + at3);
-        }
-    }
-    for (int64_t i = 0; i < B * T * C; i++)
-        r.out_bound[i] = off_when_rounded(a->precision, r.out[i], SECOND_ORDER * r.out_bound[i] + TINY);
-    for (int64_t i = 0; i < B * T * 3 * C; i++) {
-        r.dqkv[i] += start_at(a->start, i);
-        const double sizes = fabs(start_at(a->start, i)) + fabs(r.dqkv[i]);
-        r.dqkv_bound[i] = SECOND_ORDER * r.dqkv_bound[i] + 2 * U * sizes + TINY;
-    }
-    return r;
-}
-
-/* ---- forward and backward ---- */
-
-static void check_attention(int64_t B, int64_t T, int heads, int64_t W, float scale, DType precision)
-{
-    Attention a = random_attention(B, T, heads, W, scale, precision);
-    for (int round = 0; round < 2; round++) {
-        const Reference reference = attention_reference(&a);
-        const Trial trial = run_attention(&a);
-        trial_expect(&trial, 2, reference.out, reference.out_bound,
-                     "row t sees keys 0 to t, scores are divided by sqrt(width), "
-                     "each head has its own columns of q, k and v");
-        trial_expect(&trial, 3, reference.dqkv, reference.dqkv_bound,
-                     "which third is off: dq, dk or dv? ds = p (dp - D); each gradient is added to what is there, or "
-                     "set if it is the first contribution");
-        a.start = NULL;
-    }
-    free_room(NULL);
-}
-
-static const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-
-static void test_attention(void **state)
-{
-    for (int p = 0; p < 3; p++) {
-        check_attention(1, 1, 1, 1, 1, precisions[p]);
-        check_attention(2, 3, 2, 5, 1, precisions[p]);
-        check_attention(1, 31, 3, 33, 1, precisions[p]);
-        check_attention(2, 33, 2, 20, 1, precisions[p]);
-    }
-}
-
-/* CUDA takes 16, 32 or 64 rows at a time, and pads heads to 64 or 128: just below, at, and just above each of them. (The
- * longest text has narrow heads, because an emulated GPU is slow.) */
-static void test_around_tiles(void **state)
-{
-    const int64_t T[] = {1, 15, 16, 130, 63, 65, 64, 17}, widths[] = {8, 16, 40, 64, 80, 128};
-    for (int p = 0; p < 3; p++)
-        for (int i = 0; i < 8; i++) {
-            check_attention(1, T[i], 1, widths[i % 6], 1, precisions[p]);
-            check_attention(1, T[i], 2, widths[(i + 3) % 6], 1, precisions[p]);
-        }
-}
-
-static void test_no_numbers_at_all(void **state)
-{
-    check_attention(0, 5, 2, 8, 1, DTYPE_F32);
-    check_attention(3, 0, 2, 8, 1, DTYPE_F32);
-    check_attention(3, 0, 2, 8, 1, DTYPE_BF16);
-}
-
-/* Scores in the hundreds: without the largest subtracted, exp() would overflow. (The factor of exp() is then off by
- * more than a little, which is what the bound says.) */
-static void test_large_scores(void **state)
-{
-    check_attention(1, 40, 1, 20, 5, DTYPE_F32);
-    check_attention(1, 70, 2, 64, 8, DTYPE_F32);
-    check_attention(1, 70, 2, 64, 8, DTYPE_BF16);
-}
+/* ---- causality ---- */
 
 /* A change in the text does not affect earlier positions: they have the same bits. */
 static void test_causality(void **state)
 {
-    const int64_t T = 77, C = 40, changed = 50;
+    enum { T = 77, C = 40, CHANGED = 50, BEFORE = CHANGED * C };
+    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
     for (int p = 0; p < 3; p++) {
-        Attention a = random_attention(1, T, 2, 20, 1, precisions[p]);
-        const Trial before = run_attention(&a);
-        float *qkv = room_for_floats(T * 3 * C);
-        memcpy(qkv, a.qkv, (size_t)(T * 3 * C) * sizeof *qkv);
-        for (int64_t i = changed * 3 * C; i < T * 3 * C; i++)
+        float *qkv = normals(T * 3 * C);
+        Attention a = {T, C, 2, precisions[p], qkv, normals(T * C), NULL, NULL};
+        run_attention(&a);
+        const float *before = a.out;
+        for (int64_t i = 3 * BEFORE; i < T * 3 * C; i++)
             qkv[i] = 3 - qkv[i];
-        a.qkv = qkv;
-        const Trial after = run_attention(&a);
-        expect_bits_equal("rows before the change", after.array[2].result, before.array[2].result, changed * C,
+        run_attention(&a);
+        expect_bits_equal("rows before the change", a.out, before, BEFORE,
                           "the mask: key j is seen by rows t >= j only");
-        assert_true(memcmp(after.array[2].result + changed * C, before.array[2].result + changed * C, 40) != 0);
+        assert_memory_not_equal(a.out + BEFORE, before + BEFORE, C * sizeof(float));
     }
 }
 
-/* A NaN in a key makes every row NaN that sees it. (fmaxf() drops NaN; the exp() of it must not be dropped.) */
-static void test_nan_is_kept(void **state)
+/* ---- what is rounded ---- */
+
+enum { UNIT_T = 40, UNIT_W = 64, UNIT_ROW = 37, DIGITS = 6 };
+
+static float power(int i)
 {
-    const int64_t T = 70, C = 16, key = 37;
-    for (int i = 0; i < 9; i++) {
-        const int part = i / 3; /* of qkv */
-        const Attention a = random_attention(1, T, 1, C, 1, precisions[i % 3]);
-        float *qkv = room_for_floats(T * 3 * C);
-        memcpy(qkv, a.qkv, (size_t)(T * 3 * C) * sizeof *qkv);
-        qkv[key * 3 * C + part * C] = NAN;
-        Attention with_nan = a;
-        with_nan.qkv = qkv;
-        const Trial trial = run_attention(&with_nan);
-        for (int64_t t = key; t < (part == 0 ? key + 1 : T); t++)
-            trial_expect_nan(&trial, 2, t * C, "a maximum that drops NaN, or a score that is not looked at");
-        trial_expect_nan(&trial, 3, key * 3 * C, "a NaN in q, k or v reaches dq of its row");
+    return (i * 7 % 3 ? 1.0f : -1.0f) * ldexpf(1, i * 5 % 4 - 4);
+}
+
+/* Of the row and key j. */
+static double score(int j)
+{
+    double sum = (double)power(UNIT_ROW + j);
+    for (int digit = 0; digit < DIGITS; digit++)
+        sum += (j >> digit & 1) * (double)power(UNIT_ROW + UNIT_T + digit);
+    return sum;
+}
+
+static Attention unit_attention(DType precision)
+{
+    float *qkv = room_for_floats(UNIT_T * 3 * UNIT_W), *dout = room_for_floats(UNIT_T * UNIT_W);
+    for (int t = 0; t < UNIT_T; t++) {
+        float *q = qkv + t * 3 * UNIT_W, *k = q + UNIT_W, *v = k + UNIT_W;
+        for (int w = 0; w < UNIT_W; w++)
+            q[w] = 8 * power(t + w);
+        k[t] = 1;
+        for (int digit = 0; digit < DIGITS; digit++)
+            k[UNIT_T + digit] = (float)(t >> digit & 1);
+        v[t] = 1;
+        if (t > 0)
+            v[t - 1] = -1;
     }
+    for (int w = 0; w < UNIT_W; w++)
+        dout[UNIT_ROW * UNIT_W + w] = power(w + 2);
+    Attention attention = {UNIT_T, UNIT_W, 1, precision, qkv, dout, NULL, NULL};
+    run_attention(&attention);
+    return attention;
+}
+
+/* Backward: how many of the operands of the row that has a gradient are not rounded to `precision`. */
+static int count_unrounded(const float *dqkv, DType precision)
+{
+    const float *dq = dqkv + UNIT_ROW * 3 * UNIT_W;
+    const double scale = 1 / sqrt((double)UNIT_W);
+    int unrounded = 0;
+    for (int j = 0; j <= UNIT_ROW; j++) {
+        const float *dk = dqkv + (j * 3 + 1) * UNIT_W, *dv = dk + UNIT_W;
+        const double ds = (double)dq[j] / scale;
+        unrounded += ds != nearest_in(precision, ds);
+        for (int w = 0; w < UNIT_W; w++) {
+            const double of_dk = (double)dk[w] / scale / (8 * (double)power(UNIT_ROW + w));
+            const double of_dv = (double)dv[w] / (double)power(w + 2);
+            unrounded += of_dk != nearest_in(precision, of_dk);
+            unrounded += of_dv != nearest_in(precision, of_dv);
+        }
+    }
+    return unrounded;
+}
+
+/* Forward: how many numbers of out cannot be (a - b) / divisor, rounded, where a and b are p * divisor, rounded. */
+static int count_impossible(const float *out, DType precision, double divisor, double sum)
+{
+    int impossible = 0;
+    for (int w = 0; w < UNIT_ROW; w++) {
+        const double smaller = exp(score(w) < score(w + 1) ? score(w) : score(w + 1)) / sum * divisor;
+        const double distance = ldexp(2 * unit_of(precision), ilogb(smaller)); /* of the format's numbers, there */
+        const double multiple = (double)out[w] * divisor / distance;
+        impossible += fabs(multiple - nearbyint(multiple)) > fabs(multiple) * (unit_of(precision) + 8 * U);
+    }
+    return impossible;
+}
+
+/* p may be rounded after the division by the sum, or before, when it is exp(score - largest). */
+static int count_unrounded_p(const float *out, DType precision)
+{
+    double sum = 0, largest = -INFINITY;
+    for (int j = 0; j <= UNIT_ROW; j++) {
+        sum += exp(score(j));
+        largest = score(j) > largest ? score(j) : largest;
+    }
+    const int after = count_impossible(out, precision, 1, sum);
+    const int before = count_impossible(out, precision, sum / exp(largest), sum);
+    return after < before ? after : before;
+}
+
+static void check_rounding(DType precision)
+{
+    const int operands = (UNIT_ROW + 1) * (1 + 2 * UNIT_W);
+    const Attention rounding = unit_attention(precision), exact = unit_attention(DTYPE_F32);
+    const float *out = rounding.out + UNIT_ROW * UNIT_W;
+    const int unrounded = count_unrounded(rounding.dqkv, precision), unrounded_p = count_unrounded_p(out, precision);
+    expect_bits_equal("out", rounding.out, rounded(rounding.out, precision, UNIT_T * UNIT_W), UNIT_T * UNIT_W,
+                      "out is rounded, as an operand of the next product");
+    if (unrounded > 0)
+        fail_msg("backward: %d of %d operands of products are not rounded to %s: p or the gradient of the scores",
+                 unrounded, operands, dtype_name(precision));
+    if (unrounded_p > 0)
+        fail_msg("forward: %d of %d differences of two p show that p was not rounded to %s", unrounded_p, UNIT_ROW,
+                 dtype_name(precision));
+    /* the test can tell: */
+    const float *out_of_exact_p = rounded(exact.out + UNIT_ROW * UNIT_W, precision, UNIT_W);
+    assert_true(count_unrounded(exact.dqkv, precision) > operands / 2);
+    assert_true(count_unrounded_p(out_of_exact_p, precision) > UNIT_ROW / 8);
+}
+
+static void test_what_is_rounded(void **state)
+{
+    check_rounding(DTYPE_BF16);
+    check_rounding(DTYPE_F16);
 }
 
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("device_attention", cmocka_unit_test_teardown(test_attention, free_room),
-                     cmocka_unit_test_teardown(test_around_tiles, free_room),
-                     cmocka_unit_test_teardown(test_no_numbers_at_all, free_room),
-                     cmocka_unit_test_teardown(test_large_scores, free_room),
-                     cmocka_unit_test_teardown(test_causality, free_room),
-                     cmocka_unit_test_teardown(test_nan_is_kept, free_room));
+    return run_cases("device_attention", cmocka_unit_test_teardown(test_causality, free_room),
+                     cmocka_unit_test_teardown(test_what_is_rounded, free_room));
 }

@@ -1,15 +1,15 @@
-/* test_dropout.c: the generator against its authors' numbers; the operation and its gradient against a formula in
- * float64; and masks that must have nothing to do with each other. (N ranks against one process: train/test_join.sh; runs
- * resumed: train/test_resume.sh.) */
+/* test_dropout.c: the generator against its authors' numbers, when the tape drops, and masks that must have nothing to
+ * do with each other. (The operation and its gradient: operations_elementwise.c; N ranks against one process:
+ * train/test_join.sh; runs resumed: train/test_resume.sh.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/ops.h"
 #include "base/check.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "expect.h"
-#include "gradient_check.h"
 
 /* From Random123, kat_vectors. */
 static void test_known_answers(void **state)
@@ -36,36 +36,6 @@ static void test_known_answers(void **state)
 static const int64_t some_places[] = {3, 0, 1000000000, 4, 5, 6, 7};
 static const DropoutMask some_mask = {.probability = 0.3f, .seed = 0x123456789abcdef0, .step = 70000,
                                       .places = some_places};
-
-/* Element i of a sample has number i % 4 of block i / 4. */
-static void dropout_reference(const Problem *problem, double *out, double *const *operand)
-{
-    const int64_t elements = problem->shape[0][1];
-    for (int64_t i = 0; i < problem->outputs; i++) {
-        uint32_t numbers[4];
-        const uint32_t counter[4] = {(uint32_t)(i % elements / 4), 0, (uint32_t)some_places[i / elements], 70000};
-        rng_philox(some_mask.seed, counter, numbers);
-        const bool dropped = numbers[i % elements % 4] / 0x1p32 < (double)some_mask.probability;
-        out[i] = dropped ? 0 : operand[0][i] / (1 - (double)some_mask.probability);
-    }
-}
-
-/* check_problem() also applies it twice: with the same mask, as in the formula. */
-static Tensor *dropout_apply(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    tape->dropout = some_mask;
-    return op_dropout(tape, operand[0]);
-}
-
-static void test_gradient(void **state)
-{
-    static const int64_t shapes[][2] = {{1, 1}, {2, 16}, {3, 5}, {7, 37}, {0, 5}};
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        check_problem(&(Problem){.name = "dropout", .operands = 1, .scale = 1,
-                                 .shape = {{shapes[i][0], shapes[i][1], -1}}, .outputs = shapes[i][0] * shapes[i][1],
-                                 .reference = dropout_reference, .apply = dropout_apply, .chain = 2,
-                                 .hint = "is the mask of backward the one of forward, and scaled by 1 / (1 - P)?"});
-}
 
 static void drop_unknown_samples(void *argument)
 {
@@ -172,7 +142,7 @@ static void test_places(void **state)
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("dropout", cmocka_unit_test(test_known_answers), cmocka_unit_test(test_gradient),
-                     cmocka_unit_test(test_when_it_drops), cmocka_unit_test(test_masks_are_unrelated),
+    return run_cases("dropout", cmocka_unit_test(test_known_answers), cmocka_unit_test(test_when_it_drops),
+                     cmocka_unit_test(test_masks_are_unrelated),
                      cmocka_unit_test(test_places));
 }

@@ -1,20 +1,15 @@
-/* test_precision.c: matrix products in bf16 and f16: operands are rounded, sums are float32. And which operations'
- * results are stored as operands. */
+/* test_precision.c: which operations' results and gradients are stored as operands of matrix products in bf16 and f16.
+ * (The products: operations_layers.c.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/ops.h"
 #include "autograd/rounding.h"
 #include "base/check.h"
 #include "base/rng.h"
 #include "device/device.h"
 #include "expect.h"
-#include "gradient_check.h"
-
-static Tensor *apply_linear(const Problem *problem, Tape *tape, Tensor **operand, const void *fixed)
-{
-    return op_linear(tape, operand[0], operand[1], operand[2]);
-}
 
 static void round_on_device(float *values, DType precision, int64_t count)
 {
@@ -25,47 +20,18 @@ static void round_on_device(float *values, DType precision, int64_t count)
     device_free(memory);
 }
 
-/* A linear layer in half precision equals one in float32 with rounded operands: x, the weight, and the output's
- * gradient. Products are summed in float32; the bias is not rounded. */
-static void check_linear_in(DType precision, double unit)
+/* The numbers of a tensor on the host, whatever format the device keeps them in; free() them. */
+static float *numbers_of_tensor(const Tensor *tensor)
 {
-    Problem problem = {.name = dtype_name(precision),
-                       .operands = 3,
-                       .shape = {{9, 20, -1}, {6, 20, -1}, {6, -1, -1}},
-                       .outputs = 54,
-                       .scale = 1,
-                       .apply = apply_linear,
-                       .chain = 29};
-    Draw drawn = draw(&problem);
-    Result full = run(&problem, &drawn, 7, 1, 0);
-    problem.precision = precision;
-    Result half = run(&problem, &drawn, 7, 1, 0);
-    problem.precision = DTYPE_F32;
-    round_on_device(drawn.values[0], precision, 180);
-    round_on_device(drawn.values[1], precision, 120);
-    round_on_device(drawn.direction, precision, 54);
-    Result rounded = run(&problem, &drawn, 7, 1, 0);
-
-    const char *hint = "are x, weight and the incoming gradient all rounded, and nothing else?";
-    compare(&problem, label(&problem, "result", -1), half.out, rounded.out, 54, hint);
-    for (int k = 0; k < 2; k++)
-        compare(&problem, label(&problem, "gradient of operand", k), half.gradient[k], rounded.gradient[k],
-                operand_count(&problem, k), hint);
-    expect_close(label(&problem, "gradient of operand", 2), half.gradient[2], full.gradient[2], 6, 54 * unit, 0, hint);
-    double largest = 0;
-    for (int i = 0; i < 54; i++)
-        largest = fmax(largest, fabs((double)(half.out[i] - full.out[i])));
-    assert_true(largest > unit / 8); /* otherwise nothing was rounded */
-    result_free(&full);
-    result_free(&half);
-    result_free(&rounded);
-    draw_free(&drawn);
-}
-
-static void test_linear_in_half_precision(void **state)
-{
-    check_linear_in(DTYPE_BF16, 0x1p-8);
-    check_linear_in(DTYPE_F16, 0x1p-11);
+    const size_t count = (size_t)tensor_count(tensor);
+    float *numbers = device_alloc(count * sizeof *numbers), *host = alloc_or_fault(count * sizeof *host);
+    if (tensor->dtype == DTYPE_F32 || device_rounded_bytes(tensor->dtype, 1) == sizeof(float))
+        device_copy(numbers, tensor->data, count * sizeof *numbers);
+    else
+        device_from_half(numbers, tensor->data, tensor->dtype, (int64_t)count);
+    device_to_host(host, numbers, count * sizeof *host);
+    device_free(numbers);
+    return host;
 }
 
 /* ---- results that are operands ---- */
@@ -194,8 +160,7 @@ static void test_gradients_are_rounded_in_place(void **state)
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("precision", cmocka_unit_test(test_linear_in_half_precision),
-                     cmocka_unit_test(test_results_are_operands),
+    return run_cases("precision", cmocka_unit_test(test_results_are_operands),
                      cmocka_unit_test(test_operands_are_for_products),
                      cmocka_unit_test(test_gradients_are_rounded_in_place));
 }

@@ -28,23 +28,6 @@ static void test_shapes_of_tensors(void **state)
     expect_dies(view, &(int){2}, 1, "dimension 1 of a tensor is negative: -1");
 }
 
-/* As with snprintf(): what does not fit is left out, and there is always an end. */
-static void test_descriptions_fit(void **state)
-{
-    const Tensor tensor = tensor_view(NULL, DTYPE_BF16, 3, (int64_t[]){768, 0, 12});
-    const char whole[] = "bfloat16 [768, 0, 12]";
-    for (size_t size = 1; size <= sizeof whole + 1; size++) {
-        char text[sizeof whole + 2];
-        memset(text, '~', sizeof text);
-        tensor_describe(&tensor, text, size);
-        const size_t length = size < sizeof whole ? size - 1 : sizeof whole - 1;
-        assert_memory_equal(text, whole, length);
-        assert_int_equal(text[length], '\0');
-        for (size_t i = size; i < sizeof text; i++)
-            assert_int_equal(text[i], '~');
-    }
-}
-
 /* ---- parameters ---- */
 
 /* On the CPU, gradients start on cache lines of 64 bytes. A frozen parameter has none. */
@@ -188,31 +171,10 @@ static void test_backward_that_cannot_start(void **state)
     assert_int_equal(tape.capacity + tape.tensor_capacity + tape.arena.block_count, 0);
 }
 
-/* ---- activations ---- */
-
-static void activate_by_number_2(void *unused)
-{
-    const ModelSpec spec = {.kind = MODEL_MLP, .mlp = {3, 4, 4, 2, true, (Activation)2}};
-    Model model;
-    model_create(&model, &spec, 1);
-    model_forward(&model, &tape, numbers, 2, 0);
-}
-
-static void name_number_2(void *unused)
-{
-    activation_name((Activation)2);
-}
-
-static void test_unknown_activations(void **state)
-{
-    expect_dies(activate_by_number_2, NULL, 1, "there is no activation number 2");
-    expect_dies(name_number_2, NULL, 1, "there is no activation number 2");
-}
-
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("shapes", cmocka_unit_test(test_shapes_of_tensors), cmocka_unit_test(test_descriptions_fit),
+    return run_cases("shapes", cmocka_unit_test(test_shapes_of_tensors),
                      cmocka_unit_test(test_sizes_of_gradients), cmocka_unit_test(test_operations_that_do_not_fit),
-                     cmocka_unit_test(test_backward_that_cannot_start), cmocka_unit_test(test_unknown_activations));
+                     cmocka_unit_test(test_backward_that_cannot_start));
 }

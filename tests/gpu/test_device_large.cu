@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 extern "C" {
-#include "device_trial.h"
+#include "device_numbers.h"
 }
 
 enum { CHANNELS = 64, VOCABULARY = 50257 };

@@ -6,7 +6,7 @@
 #include <cuda_pipeline.h>
 
 extern "C" {
-#include "device_trial.h"
+#include "device_numbers.h"
 }
 
 enum { SIDE = 16, STRIDE = 24, NUMBERS = SIDE * SIDE }; /* rows of a tile begin at multiples of 16 bytes */

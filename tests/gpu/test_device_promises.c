@@ -7,7 +7,7 @@
 
 #include "autograd/rounding.h"
 #include "device/arena.h"
-#include "device_trial.h"
+#include "device_numbers.h"
 
 enum { ROWS = 200, N_IN = 256, N_OUT = 320 };
 enum { X = ROWS * N_IN, WEIGHT = N_OUT * N_IN, OUT = ROWS * N_OUT, NUMBERS = 2 * (X + WEIGHT + OUT) };

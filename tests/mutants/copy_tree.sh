@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# copy_tree.sh: for run.sh and random.sh.
+# copy_tree.sh: for run.sh.
 
 # copy_tree FROM TO: copies the source tree without the output of builds into a new directory: the files that git tracks
 # or would add; without git, all outside build*/. If FROM lies inside a larger work tree, git is not asked, because that
