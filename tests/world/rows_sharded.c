@@ -145,6 +145,8 @@ static void waits_for_its_own_gather(const Mode *mode)
             passes = r->kind == LOG_FORWARD;
         if (r->kind == LOG_FORWARD || r->kind == LOG_NEEDED)
             waits = 0;
+        if (r->kind == LOG_AFTER)
+            first_launch = -1;
         if (gathers && r->kind == LOG_LAUNCH && first_launch < 0)
             first_launch = r->slot;
         if (!gathers || r->kind != LOG_WAIT || !passes)
