@@ -1,6 +1,6 @@
 # everything.cmake: `cmake --build DIR` builds the programs `train`, and `cmake --build DIR --target everything` also
-# the tests and what measures. Both lists are taken from CMake's own, so no target can be left out of the second. Without
-# MPI there is no `train`, and both build all that is left.
+# the tests and what measures. Both lists are taken from CMake's own, so no target can be left out of the second.
+# Without MPI there is no `train`, and both build all that is left.
 
 # Sets result to all targets of the directory and of those below it.
 function(lockstep_targets_below directory result)
