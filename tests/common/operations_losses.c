@@ -279,7 +279,7 @@ const Operation loss_operations[] = {
     {.name = "count correct", .largest = {129, 257}, .never_empty = 2, .shapes = many_rows, .scale = 1,
      .describe = describe_accuracy, .forward = count_correct, .reference = accuracy_reference, .roundings = exactly,
      .hint = "of equal logits the first counts, and a row with a NaN is wrong"},
-    {.name = "attention", .largest = {3, 33, 3, 33}, .never_empty = 12, .shapes = tiles, .scale = 1,
+    {.name = "attention", .largest = {2, 33, 2, 33}, .never_empty = 12, .shapes = tiles, .scale = 1,
      .has_precisions = true, .units = 2, .stores_16_bits = true, .keeps_nan = true, .describe = describe_attention,
      .forward = attention_forward, .backward = attention_backward, .record = attention_record,
      .reference = attention_reference, .roundings = attention_roundings,
