@@ -265,7 +265,8 @@ static const int64_t long_text[][CHECKED_DIMS] = {{1, 70, 2, 20}, {-1}};
 
 const Operation loss_operations[] = {
     {.name = "cross-entropy", .largest = {65, 257}, .never_empty = 2, .shapes = wide, .scale = 1, .offset = 3,
-     .keeps_nan = true, .stores_16_bits = true, .describe = describe_cross_entropy, .forward = cross_entropy_forward,
+     .keeps_nan = true, .has_precisions = true, .stores_16_bits = true, .describe = describe_cross_entropy,
+     .forward = cross_entropy_forward,
      .backward = cross_entropy_backward, .record = cross_entropy_record, .reference = cross_entropy_reference,
      .roundings = cross_entropy_roundings,
      .hint = "a SUM over rows, set; log(sum(exp(x))) needs the row's maximum taken off; a masked row adds nothing"},
