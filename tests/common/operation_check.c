@@ -53,7 +53,8 @@ float *add_array(Case *c, const char *name, ArrayKind kind, int64_t rows, int64_
 }
 
 /* Less than a vector register, a warp, a tile; one more; several. */
-static const int32_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 129, 257, 1025, 5003, 70001};
+static const int32_t sizes[] = {1,  2,  3,  4,  5,  7,  8,  15,  16,  17,   31,
+                                32, 33, 40, 63, 64, 65, 129, 257, 1025, 5003, 70001};
 
 static void draw_shape(Case *c, int draw)
 {
@@ -246,7 +247,7 @@ static void check_tape(const Case *c, unsigned all, const Results *first)
     if (!has_kernels)
         expect_reference(c, &once, 1);
     else
-        expect_same_results(c, &once, first, "the tape gives the kernel another input than it should, or in another order");
+        expect_same_results(c, &once, first, "the tape gives the kernel another input, or in another order");
     Case again = *c;
     for (int k = 0; k < c->arrays; k++)
         again.sums[k] = once.gradient[k];
@@ -278,8 +279,8 @@ static void check_case(Case *c)
         first = run_kernels(c, all, 0, 0, DTYPE_F32);
         const Results moved = run_kernels(c, all, 0, 16, DTYPE_F32);
         expect_reference(c, &first, 1);
-        expect_same_results(c, &moved, &first, "two runs must give the same bits: does a sum depend on addresses, on the "
-                                               "order of threads, or on memory that was not written?");
+        expect_same_results(c, &moved, &first, "two runs must give the same bits: does a sum depend on addresses, on "
+                                               "the order of threads, or on memory that was not written?");
         if (c->operation->backward != NULL) {
             const Results sums = run_kernels(c, all, all, 0, DTYPE_F32);
             expect_sums(c, &sums, &first);

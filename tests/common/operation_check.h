@@ -26,7 +26,7 @@
 
 typedef enum ArrayKind {
     ARRAY_INPUT,    /* float32, may need a gradient */
-    ARRAY_ROUNDED,  /* the same, but the operation rounds it to the case's precision */
+    ARRAY_ROUNDED,  /* the same, but the operation rounds it to the case's precision. Array 0: dout, too */
     ARRAY_FIXED,    /* float32, has no gradient */
     ARRAY_INDICES,  /* int32 */
     ARRAY_IN_PLACE, /* float32, read and written */
@@ -65,7 +65,7 @@ struct Operation {
     const int64_t (*shapes)[CHECKED_DIMS]; /* further shapes; an element of -1 ends them */
     float scale, offset;           /* array 0 is offset + scale * normal; the others are normal */
     bool has_precisions;           /* also bf16 and fp16 */
-    double units;                  /* then: of their unit round-off, the error that remains. 0: operands alone are rounded */
+    double units;                  /* then: the error, in their unit round-off. 0: operands alone are rounded */
     bool stores_16_bits;           /* its gradient may be stored in 16 bits on a GPU */
     bool element_wise;             /* output i depends on element i of every input alone */
     bool cpu_only, keeps_nan;

@@ -68,7 +68,7 @@ static double slope(const Case *c, const Nudged *nudged, int64_t first, int64_t 
     *size = 0;
     for (int64_t j = first; j < first + n; j++) {
         double direction = (double)c->direction[j];
-        if (c->operation->has_precisions)
+        if (c->array[0].kind == ARRAY_ROUNDED)
             direction = nearest_in(c->precision, direction);
         const double term = direction * (nudged->up[j] - nudged->down[j]) / (2 * nudge);
         sum += term;

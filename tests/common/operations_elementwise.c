@@ -259,7 +259,7 @@ const Operation elementwise_operations[] = {
      .describe = describe_binary, .forward = add_forward, .backward = add_backward, .record = add_record,
      .reference = add_reference, .hint = "both inputs get the whole gradient"},
     {.name = "contribute", .largest = {5003}, .shapes = many, .scale = 1, .element_wise = true, .has_precisions = true,
-     .units = 1, .stores_16_bits = true, .describe = describe_unary, .forward = copy_forward, .backward = contribute,
+     .stores_16_bits = true, .describe = describe_unary, .forward = copy_forward, .backward = contribute,
      .reference = copy_reference, .hint = "the contribution is x"},
     {.name = "relu", .largest = {1025}, .shapes = many, .scale = 1, .element_wise = true, .keeps_nan = true,
      .describe = describe_relu, .forward = relu_forward, .backward = relu_backward, .record = relu_record,

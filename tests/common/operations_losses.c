@@ -265,7 +265,8 @@ static const int64_t long_text[][CHECKED_DIMS] = {{1, 70, 2, 20}, {-1}};
 
 const Operation loss_operations[] = {
     {.name = "cross-entropy", .largest = {65, 257}, .never_empty = 2, .shapes = wide, .scale = 1, .offset = 3,
-     .keeps_nan = true, .stores_16_bits = true, .describe = describe_cross_entropy, .forward = cross_entropy_forward,
+     .keeps_nan = true, .has_precisions = true, .stores_16_bits = true, .describe = describe_cross_entropy,
+     .forward = cross_entropy_forward,
      .backward = cross_entropy_backward, .record = cross_entropy_record, .reference = cross_entropy_reference,
      .roundings = cross_entropy_roundings,
      .hint = "a SUM over rows, set; log(sum(exp(x))) needs the row's maximum taken off; a masked row adds nothing"},
@@ -279,7 +280,7 @@ const Operation loss_operations[] = {
     {.name = "count correct", .largest = {129, 257}, .never_empty = 2, .shapes = many_rows, .scale = 1,
      .describe = describe_accuracy, .forward = count_correct, .reference = accuracy_reference, .roundings = exactly,
      .hint = "of equal logits the first counts, and a row with a NaN is wrong"},
-    {.name = "attention", .largest = {3, 33, 3, 33}, .never_empty = 12, .shapes = tiles, .scale = 1,
+    {.name = "attention", .largest = {2, 33, 2, 33}, .never_empty = 12, .shapes = tiles, .scale = 1,
      .has_precisions = true, .units = 2, .stores_16_bits = true, .keeps_nan = true, .describe = describe_attention,
      .forward = attention_forward, .backward = attention_backward, .record = attention_record,
      .reference = attention_reference, .roundings = attention_roundings,

@@ -101,7 +101,8 @@ static const Rule early = {.lr = 1e-3f, .weight_decay = 0.1f, .beta1 = 0.9f, .be
 
 const Operation update_operations[] = {
     {.name = "sgd with momentum", .largest = {1025}, .scale = 1, .describe = describe_sgd, .forward = sgd,
-     .reference = sgd_reference, .roundings = few, .shapes = many, .extra = &momentum, .hint = "weight decay is part of the gradient"},
+     .reference = sgd_reference, .roundings = few, .shapes = many, .extra = &momentum,
+     .hint = "weight decay is part of the gradient"},
     {.name = "sgd, first step", .largest = {1025}, .scale = 1, .describe = describe_sgd, .forward = sgd,
      .reference = sgd_reference, .roundings = few, .extra = &first,
      .hint = "the first step takes the gradient as it is, whatever the buffer holds"},
@@ -117,7 +118,8 @@ const Operation update_operations[] = {
      .reference = adamw_reference, .roundings = few, .scale = 1e-3f, .extra = &early,
      .hint = "m = beta1 m + (1 - beta1) gradient; v the same of its square"},
     {.name = "adamw, later", .largest = {1025}, .describe = describe_adamw, .forward = adamw,
-     .reference = adamw_reference, .roundings = few, .scale = 1, .extra = &later, .hint = "eps is added after the correction"},
+     .reference = adamw_reference, .roundings = few, .scale = 1, .extra = &later,
+     .hint = "eps is added after the correction"},
     {.name = "adamw, left out", .largest = {1025}, .describe = describe_adamw, .forward = adamw,
      .reference = adamw_reference, .roundings = few, .scale = 1, .extra = &adamw_left_out,
      .hint = "where the factor is NaN, the optimizer leaves weights and state alone"},

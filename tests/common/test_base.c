@@ -158,34 +158,7 @@ static void test_advice(void **state)
                 "[rank 1]\n[rank 0]\ntrain: note: use 4 ranks\ntrain: note: ?\ntrain: note: ?[1mx?\n");
 }
 
-#define NOTE "train: note: "
-enum { FITS = 1024 - (int)sizeof NOTE }; /* characters: the line's newline takes one, as the 0 in sizeof NOTE */
-
-static void advise_at_length(void *unused)
-{
-    char text[3 * FITS];
-    memset(text, 'x', sizeof text);
-    advise("%.*s", FITS, text);
-    memset(text, 'y', sizeof text);
-    advise("%.*s", FITS + 1, text);
-    memset(text, 'z', sizeof text);
-    advise("%.*s", (int)sizeof text, text);
-    exit(3);
-}
-
-static void test_long_lines_are_cut(void **state)
-{
-    char expected[3 * 1024 + 1], *end = expected;
-    for (const char *letter = "xyz"; *letter != '\0'; letter++) {
-        end += sprintf(end, NOTE);
-        memset(end, *letter, FITS);
-        end += FITS;
-        end += sprintf(end, "\n");
-    }
-    expect_dies(advise_at_length, NULL, 3, expected);
-}
-
-/* ---- memory and types ---- */
+/* ---- memory and int8 ---- */
 
 static void allocate_too_much(void *unused)
 {
@@ -199,31 +172,6 @@ static void test_memory(void **state)
     assert_int_equal(memory[0] | memory[1] | memory[2] | memory[3] | memory[4], 0);
     free(memory);
     expect_dies(allocate_too_much, NULL, 1, "cannot allocate 18446744073709551615 bytes: the size is not plausible");
-}
-
-static void size_of_no_type(void *unused)
-{
-    dtype_size((DType)99);
-}
-
-static void name_of_no_type(void *unused)
-{
-    dtype_name((DType)99);
-}
-
-static void test_types(void **state)
-{
-    const struct { DType dtype; size_t size; const char *name; } types[] = {
-        {DTYPE_F32, 4, "float32"}, {DTYPE_F64, 8, "float64"}, {DTYPE_BF16, 2, "bfloat16"},
-        {DTYPE_F16, 2, "float16"}, {DTYPE_I32, 4, "int32"}, {DTYPE_I64, 8, "int64"},
-        {DTYPE_INT8_BLOCK, 20, "blocks of int8"},
-    };
-    for (int i = 0; i < 7; i++) {
-        assert_int_equal(dtype_size(types[i].dtype), types[i].size);
-        assert_string_equal(dtype_name(types[i].dtype), types[i].name);
-    }
-    expect_dies(size_of_no_type, NULL, 1, "no such dtype: 99");
-    expect_dies(name_of_no_type, NULL, 1, "no such dtype: 99");
 }
 
 /* Rounds 16 numbers to int8 and back. */
@@ -273,23 +221,7 @@ static void test_int8_at_the_borders(void **state)
     }
 }
 
-/* ---- random numbers (the first ones of a seed: test_model.c) and hashes ---- */
-
-/* Of 2^64 numbers the first (2^64 mod limit) are drawn again. For a limit above 2^63 these are 2^64 - limit. */
-static void test_unfair_numbers_are_drawn_again(void **state)
-{
-    Rng rng, before;
-    uint64_t bits;
-    rng_seed(&rng, 1);
-    do {
-        before = rng;
-        bits = rng_bits(&rng);
-    } while (bits > UINT64_MAX / 4);
-    Rng accepts = before, rejects = before;
-    assert_true(rng_below(&accepts, 0 - bits) == bits); /* the first number that is fair */
-    assert_memory_equal(&accepts, &rng, sizeof rng);
-    assert_true(rng_below(&rejects, 0 - (bits + 1)) != bits); /* the last one that is not */
-}
+/* ---- hashes ---- */
 
 static void test_hashes_of_known_texts(void **state)
 {
@@ -301,9 +233,6 @@ static void test_hashes_of_known_texts(void **state)
 int main(void)
 {
     return run_cases("base", cmocka_unit_test(test_mistakes), cmocka_unit_test(test_faults),
-                     cmocka_unit_test(test_advice), cmocka_unit_test(test_long_lines_are_cut),
-                     cmocka_unit_test(test_memory), cmocka_unit_test(test_types),
-                     cmocka_unit_test(test_int8_rounds_to_the_nearest), cmocka_unit_test(test_int8_at_the_borders),
-                     cmocka_unit_test(test_unfair_numbers_are_drawn_again),
+                     cmocka_unit_test(test_advice), cmocka_unit_test(test_memory), cmocka_unit_test(test_int8_rounds_to_the_nearest), cmocka_unit_test(test_int8_at_the_borders),
                      cmocka_unit_test(test_hashes_of_known_texts));
 }

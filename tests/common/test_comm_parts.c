@@ -1,9 +1,6 @@
 /* test_comm_parts.c: the parts of comm/ that one process can test: windows, announcements, counts.
  * The group here is made by hand: this process is rank 0, and what rank 1 has announced is written into its mailbox, so
- * no MPI is needed. Linked with --wrap: statvfs() pretends that /dev/shm has little room. (With real ranks:
- * test_allreduce.c, test_reduce_scatter.c, test_shared_room.c.) */
-#include <sys/statvfs.h>
-
+ * no MPI is needed. (With real ranks: test_allreduce.c, test_reduce_scatter.c, test_shared_room.c.) */
 #include "comm/allreduce.h"
 #include "comm/shared_memory.h"
 #include "expect.h"
@@ -19,14 +16,6 @@ static SharedWindow window = {.number = 1, .bytes = BYTES, .parts = window_parts
 static Mailbox *mailboxes[] = {&boxes[0], &boxes[1]};
 static SharedMemory shared = {.windows = &window, .mailboxes = mailboxes};
 static ProcessGroup group = {.rank = 0, .world_size = 2, .lock = PTHREAD_MUTEX_INITIALIZER};
-
-int __wrap_statvfs(const char *path, struct statvfs *system);
-
-int __wrap_statvfs(const char *path, struct statvfs *system)
-{
-    *system = (struct statvfs){.f_blocks = 1, .f_frsize = 4096, .f_bavail = 511}; /* 2 MiB less a page */
-    return 0;
-}
 
 /* ---- announcements ---- */
 
@@ -124,20 +113,6 @@ static void test_window_of(void **state)
     assert_null(shared_window_of(&shared, 0, boxes[0].staging, 8));
 }
 
-static void allocate(void *bytes)
-{
-    group.shared = &shared;
-    pg_alloc_shared(&group, *(size_t *)bytes);
-}
-
-static void test_no_room_is_explained(void **state)
-{
-    size_t bytes = ((size_t)1 << 20) - 8192; /* and two pages more for each rank: 2 MiB together */
-    expect_dies(allocate, &bytes, 2, "(shm): the next 2 MiB do not fit into /dev/shm, which has 1 MiB left");
-    bytes += 4096;
-    expect_dies(allocate, &bytes, 2, "the next 3 MiB do not fit");
-}
-
 /* ---- counts ---- */
 
 typedef struct Count {
@@ -175,23 +150,9 @@ static void test_counts_stay_within_their_memory(void **state)
     assert_null(group.allocations);
 }
 
-/* ---- sums ---- */
-
-static void add_halves(void *argument)
-{
-    combine(argument, argument, argument, 1, DTYPE_BF16, REDUCE_SUM);
-}
-
-static void test_halves_are_added_in_float32(void **state)
-{
-    uint16_t number = 0;
-    expect_dies(add_halves, &number, 1, "bfloat16 is added by combine_parts(), in float32");
-}
-
 int main(void)
 {
     return run_cases("parts of comm/", cmocka_unit_test(test_counts_stay_within_their_memory),
-                     cmocka_unit_test(test_halves_are_added_in_float32),
                      cmocka_unit_test(test_same_calls_meet), cmocka_unit_test(test_other_calls_are_faults),
-                     cmocka_unit_test(test_window_of), cmocka_unit_test(test_no_room_is_explained));
+                     cmocka_unit_test(test_window_of));
 }

@@ -172,25 +172,6 @@ static void labels_fit_images_and_model(void **state)
     expect_images_die("label 2 is 10, but the model has 10 classes, 0 to 9");
 }
 
-static void open_for_model(void *inputs_and_classes)
-{
-    Dataset dataset;
-    const int *numbers = inputs_and_classes;
-    dataset_open_images(&dataset, directory, SPLIT_TRAIN, numbers[0], numbers[1]);
-}
-
-static void models_take_and_give_at_least_one_number(void **state)
-{
-    expect_dies(open_for_model, (int[]){0, 10}, 1, "a model of 0 inputs and 10 classes");
-    expect_dies(open_for_model, (int[]){6, 0}, 1, "a model of 6 inputs and 0 classes");
-    write_idx("train-images-idx3-ubyte", 3, (uint32_t[]){1, 1, 1}, pixels, 1);
-    write_idx("train-labels-idx1-ubyte", 1, (uint32_t[]){1}, "", 1);
-    Dataset dataset;
-    dataset_open_images(&dataset, directory, SPLIT_TRAIN, 1, 1);
-    assert_int_equal(dataset.size, 1);
-    dataset_close(&dataset);
-}
-
 /* A gzip file without its second half, or with a wrong bit, must not be read as a shorter file. */
 static void damaged_gzip_files_are_noticed(void **state)
 {
@@ -280,35 +261,6 @@ static void random_data_depend_on_the_seed_alone(void **state)
     dataset_close(&c);
 }
 
-static void open_random(void *numbers)
-{
-    Dataset dataset;
-    const int64_t *n = numbers;
-    dataset_open_random(&dataset, n[0], n[1], n[2], 0);
-}
-
-static void random_data_have_a_possible_size(void **state)
-{
-    expect_dies(open_random, (int64_t[]){0, 2, 3}, 1, "random data of 0 samples, 2 inputs, 3 targets");
-    expect_dies(open_random, (int64_t[]){4, 0, 3}, 1, "random data of 4 samples, 0 inputs, 3 targets");
-    expect_dies(open_random, (int64_t[]){4, 2, 0}, 1, "random data of 4 samples, 2 inputs, 0 targets");
-    expect_dies(open_random, (int64_t[]){INT64_MAX / 5, 2, 3}, 1, "samples of random data do not fit in memory");
-}
-
-static void get_out_of_range(void *dataset)
-{
-    float inputs[1], targets[1];
-    dataset_get(dataset, 0, &(int64_t){1}, 1, inputs, targets);
-}
-
-static void samples_out_of_range_are_faults(void **state)
-{
-    Dataset dataset;
-    dataset_open_random(&dataset, 1, 1, 1, 0);
-    expect_dies(get_out_of_range, &dataset, 1, "sample 1 of a data set of 1 (random numbers)");
-    dataset_close(&dataset);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,13 +270,10 @@ int main(void)
         cmocka_unit_test(files_below_the_directory_are_named),
         cmocka_unit_test_teardown(image_headers_are_not_believed, remove_files),
         cmocka_unit_test_teardown(labels_fit_images_and_model, remove_files),
-        cmocka_unit_test_teardown(models_take_and_give_at_least_one_number, remove_files),
         cmocka_unit_test_teardown(damaged_gzip_files_are_noticed, remove_files),
         cmocka_unit_test(missing_images_are_explained),
         cmocka_unit_test(installed_images_are_whole),
         cmocka_unit_test(random_data_depend_on_the_seed_alone),
-        cmocka_unit_test(random_data_have_a_possible_size),
-        cmocka_unit_test(samples_out_of_range_are_faults),
     };
     return cmocka_run_group_tests(tests, create_directory, remove_directory);
 }

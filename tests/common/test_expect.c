@@ -157,6 +157,6 @@ static void test_end_if_idle(void **state)
 int main(void)
 {
     return run_cases("expect", cmocka_unit_test(test_close_accepts_what_is_allowed),
-                     cmocka_unit_test(test_close_names_first_and_worst), cmocka_unit_test(test_comparisons_fail), cmocka_unit_test(test_bits_equal),
-                     cmocka_unit_test(test_dies), cmocka_unit_test(test_end_if_idle));
+                     cmocka_unit_test(test_close_names_first_and_worst), cmocka_unit_test(test_comparisons_fail),
+                     cmocka_unit_test(test_bits_equal), cmocka_unit_test(test_dies), cmocka_unit_test(test_end_if_idle));
 }

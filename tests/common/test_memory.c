@@ -136,35 +136,6 @@ static void test_arena_pieces_are_aligned_and_apart(void **state)
 
 /* ---- parameters ---- */
 
-/* In 16 bits: the weights' copies are allocated once, beside the tape, and reported. */
-static void test_copies_of_weights(void **state)
-{
-    Setup setup;
-    ModelSpec spec = small_mlp;
-    spec.mlp.last_bias = false; /* so the last parameter has a copy, too */
-    setup_create(&setup, &spec);
-    ParameterList *list = &setup.model.parameters;
-    step(&setup, 2);
-    assert_int_equal(parameters_operand_bytes(list), 0); /* float32 needs none */
-    setup.tape.precision = DTYPE_BF16;
-    step(&setup, 2);
-    assert_int_equal(parameters_operand_bytes(list), device_rounded_bytes(DTYPE_BF16, 6 * 9 + 9 * 5 + 5 * 4));
-    const void *copies[3];
-    for (int layer = 0; layer < 3; layer++)
-        copies[layer] = setup.model.fc_weight[layer]->rounded.values;
-    Places second = places_after_a_step(&setup, 2);
-    parameters_changed(list); /* the copies are renewed, in the same memory */
-    Places third = places_after_a_step(&setup, 2);
-    assert_memory_equal(&third, &second, sizeof third);
-    for (int layer = 0; layer < 3; layer++)
-        assert_ptr_equal(setup.model.fc_weight[layer]->rounded.values, copies[layer]);
-    assert_null(parameters_find_stale(list));
-    const float changed = 3;
-    device_from_host(setup.model.fc_weight[2]->tensor.data, &changed, sizeof changed);
-    assert_ptr_equal(parameters_find_stale(list), setup.model.fc_weight[2]);
-    setup_free(&setup);
-}
-
 static void test_hash_sees_every_bit(void **state)
 {
     Setup setup;
@@ -196,6 +167,5 @@ int main(void)
     device_init(0, 1);
     return run_cases("memory", cmocka_unit_test(test_later_steps_need_no_new_memory),
                      cmocka_unit_test(test_arena_pieces_are_aligned_and_apart),
-                     cmocka_unit_test(test_copies_of_weights),
                      cmocka_unit_test(test_hash_sees_every_bit));
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
 
 #include "base/check.h"
 #include "comm/observer.h"
@@ -111,56 +110,6 @@ static void test_shared_memory(void **state)
     expect_told(pg_world_size(pg) > 1 ? freeing : "");
 }
 
-/* ---- /dev/shm is full ---- */
-
-static bool full, gathers;
-
-int __real_statvfs(const char *path, struct statvfs *system);
-int __wrap_statvfs(const char *path, struct statvfs *system)
-{
-    int error = __real_statvfs(path, system);
-    if (full)
-        *system = (struct statvfs){.f_blocks = 1};
-    return full ? 0 : error;
-}
-
-/* An observer may gather something from all ranks before each collective. */
-static void gather(void *self, const Collective *collective)
-{
-    float numbers[16];
-    bool first = gathers;
-    gathers = false; /* not for its own */
-    if (first)
-        pg_all_gather(pg, &(float){1}, numbers, 1, DTYPE_F32, "meanwhile");
-}
-
-/* AUTO does without the memory that there is no room for, and uses it as soon as there is. Run it before the others. */
-static void test_no_room(void **state)
-{
-    const bool alone = pg_world_size(pg) == 1;
-    assert_int_equal(pg_algorithm(pg), alone ? ALLREDUCE_SHM : ALLREDUCE_MPI); /* main() has created it without room */
-    full = false;
-    gathers = true;
-    pg_set_algorithm(pg, ALLREDUCE_SHM);
-    assert_int_equal(gathers, alone);
-    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
-    gathers = false;
-    full = true;
-    pg_set_algorithm(pg, ALLREDUCE_AUTO);
-    assert_int_equal(pg_algorithm(pg), ALLREDUCE_SHM);
-    told[0] = '\0';
-    float *number = pg_alloc_shared(pg, 1000);
-    full = false;
-    *number = 1;
-    pg_all_reduce(pg, number, number, 1, DTYPE_F32, REDUCE_SUM, "in ordinary memory");
-    assert_true(*number == (float)pg_world_size(pg));
-    told[0] = '\0';
-    pg_free_shared(pg, number);
-    pg_set_algorithm(pg, ALLREDUCE_MPI);
-    pg_set_algorithm(pg, ALLREDUCE_SHM);
-    expect_told(""); /* it was no window, and the mailboxes are still there */
-}
-
 /* ---- what MPI has made and not freed. The linker uses these; the library's own are PMPI_... ---- */
 
 static int communicators, windows;
@@ -208,19 +157,16 @@ static bool all_is_freed(void)
 int main(int argc, char **argv)
 {
     struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_blocking_collectives),
         cmocka_unit_test(test_asynchronous_all_reduce),
         cmocka_unit_test(test_shared_memory),
     };
     tests_choose_case(argc, argv, tests, sizeof tests / sizeof *tests);
     pg = job_open(&argc, &argv);
-    full = true;
-    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = ALLREDUCE_AUTO});
+    pg_set_options(pg, &(ProcessGroupOptions){.algorithm = ALLREDUCE_SHM});
     device_init(pg_local_rank(pg), 1);
     tests_run_as_rank(pg_rank(pg));
     pg_observe(pg, &(GroupObserver){.self = told, .called = called, .ready = ready, .carried = carried, .done = done});
-    pg_observe(pg, &(GroupObserver){.called = gather});
     told[0] = '\0';
     int failures = cmocka_run_group_tests(tests, NULL, NULL);
     pg_set_measuring(pg, false);

@@ -43,7 +43,6 @@ typedef struct Setting {
     Tape tape;
     Tensor *x, *matrix, *vector; /* (1, ROWS, WIDTH), (WIDTH, WIDTH), (WIDTH) */
     Tensor *operand;             /* (1, ROWS, WIDTH), of attention, which has rounded it */
-    int reader;
 } Setting;
 
 static Tensor *normal_tensor(Tape *tape, int ndim, const int64_t *shape, uint64_t seed)
@@ -102,65 +101,8 @@ static void test_results_are_operands(void **state)
     }
 }
 
-/* The device chooses the format of operands: code that reads them as floats would get wrong numbers, and read too
- * far. */
-static void read_operand(void *argument)
-{
-    Setting *s = argument;
-    Tensor *operand = s->operand;
-    switch (s->reader) {
-    case 0: op_relu(&s->tape, operand); break;
-    case 1: op_gelu(&s->tape, operand); break;
-    case 2: op_add(&s->tape, operand, operand); break;
-    case 3: op_add(&s->tape, s->x, operand); break;
-    case 4: op_layernorm(&s->tape, operand, s->vector, s->vector); break;
-    case 5: op_attention(&s->tape, operand, 1); break;
-    case 6: op_mse(&s->tape, operand, s->x->data); break;
-    case 7: op_cross_entropy(&s->tape, operand, (const int32_t *)s->x->data); break;
-    }
-}
-
-static void test_operands_are_for_products(void **state)
-{
-    const char *one_of_two = "float32 [1, 4, 6] and bfloat16 [1, 4, 6] differ";
-    const char *messages[] = {"relu reads float32, not bfloat16",
-                              "gelu reads float32, not bfloat16",
-                              "add reads float32, not bfloat16",
-                              one_of_two,
-                              "layernorm reads float32, not bfloat16",
-                              "attention reads float32, not bfloat16",
-                              "mse reads float32, not bfloat16",
-                              "cross-entropy reads float32, not bfloat16"};
-    Setting setting;
-    setting_create(&setting, DTYPE_BF16);
-    for (setting.reader = 0; setting.reader < 8; setting.reader++)
-        expect_dies(read_operand, &setting, 1, messages[setting.reader]);
-    tape_free(&setting.tape);
-}
-
-/* Where rounded numbers are still floats, an incoming gradient needs no second place. */
-static void test_gradients_are_rounded_in_place(void **state)
-{
-    const DType precisions[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    for (int p = 0; p < 3; p++) {
-        Tape tape = {.precision = precisions[p]};
-        tape_begin(&tape, true);
-        Tensor *gradient = normal_tensor(&tape, 2, (int64_t[]){ROWS, WIDTH}, 1);
-        Tensor *out = tape_tensor(&tape, 2, (int64_t[]){ROWS, WIDTH}, true);
-        out->grad = gradient->data;
-        const void *rounded = rounded_gradient(&tape, out);
-        assert_int_equal(rounded == gradient->data, device_rounded_bytes(precisions[p], 1) == sizeof(float));
-        gradient->data = (void *)rounded;
-        gradient->dtype = precisions[p];
-        check_operand(gradient, precisions[p], "an incoming gradient");
-        tape_free(&tape);
-    }
-}
-
 int main(void)
 {
     device_init(0, 1);
-    return run_cases("precision", cmocka_unit_test(test_results_are_operands),
-                     cmocka_unit_test(test_operands_are_for_products),
-                     cmocka_unit_test(test_gradients_are_rounded_in_place));
+    return run_cases("precision", cmocka_unit_test(test_results_are_operands));
 }

@@ -245,7 +245,7 @@ static void check_one_step(const char *name)
         snprintf(title, sizeof title, "%s: gradient of %s", name, list->items[i]->name);
         const Tensor *tensor = &list->items[i]->tensor;
         compare_sums(title, tensor, tensor->grad, find(reference, "grad/", list->items[i]->name), TOLERANCE,
-                     "see test_ops first: if it passes, the model wires its operations wrongly");
+                     "see test_device_operations first: if it passes, the model wires its operations wrongly");
     }
     assert_int_equal(trained, records);
     Optimizer optimizer;

@@ -179,7 +179,7 @@ static void test_wrong_copies_are_refused(void **)
 
 /* ---- matrix products ---- */
 
-/* a (3, 5) and b (5, 4) of the product (3, 4). (What right ones compute: test_device_linear.c.) */
+/* a (3, 5) and b (5, 4) of the product (3, 4). (What right ones compute: operations_layers.c.) */
 static void test_wrong_products_are_refused(void **)
 {
     cublasHandle_t handle;
