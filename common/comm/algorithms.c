@@ -1,5 +1,5 @@
-/* algorithms.c: the names of the all-reduce algorithms, and what decides which one runs for which type. They are the
- * same whoever carries the collectives out; the functions themselves are in the table of pg_mpi.c. */
+/* algorithms.c: the names of the all-reduce algorithms, and which one runs for which type. They do not depend on
+ * MPI. The algorithms themselves are in the table of pg_mpi.c. */
 #include "comm/combine.h"
 
 /* Fields that a row leaves out are false. */

@@ -169,7 +169,7 @@ static void expect_same_results(const Case *c, const Results *got, const Results
     }
 }
 
-/* Each gradient is what lay there, plus the first contribution. A sum of the two has an order of its own. */
+/* Each gradient must be what lay there, plus the first contribution. The tolerance covers another order of the sum. */
 static void expect_sums(const Case *c, const Results *sums, const Results *first)
 {
     const double roundings = c->operation->roundings != NULL ? c->operation->roundings(c) : 2;

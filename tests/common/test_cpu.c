@@ -1,5 +1,5 @@
-/* test_cpu.c: what only the CPU's device has: OpenBLAS, with which kernels and how many threads (the test replaces
- * OpenBLAS's name of its kernels); memory that goes back to the system; and an exp() of its own. */
+/* test_cpu.c: what only the CPU's device has. It chooses OpenBLAS's kernels and threads (the test replaces the name that
+ * OpenBLAS gives its kernels), gives memory back to the system, and has its own exp(). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

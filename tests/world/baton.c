@@ -27,28 +27,9 @@ static struct {
     Rng rng;
 } baton = {.lock = PTHREAD_MUTEX_INITIALIZER, .all_ended = PTHREAD_COND_INITIALIZER, .holder = -1};
 
-static int (*decision)(int limit);
-
 int baton_rank(void)
 {
     return baton.holder;
-}
-
-int baton_ranks(void)
-{
-    return baton.ranks;
-}
-
-void baton_decide(int (*decide)(int limit))
-{
-    decision = decide;
-}
-
-int baton_choose(int limit)
-{
-    if (limit <= 1)
-        return 0;
-    return decision != NULL ? decision(limit) : (int)rng_below(&baton.rng, (uint64_t)limit);
 }
 
 /* A rank that ends the job does not wait for others to make the same mistake. */
@@ -64,6 +45,8 @@ static void become(int rank)
     baton.holder = rank;
     job_set((Job){.rank = rank < 0 ? 0 : rank, .world_size = rank < 0 ? 1 : baton.ranks,
                   .all_ranks_arrive = nobody_arrives});
+    if (rank >= 0 && baton.network != NULL)
+        baton.network->runs(rank);
 }
 
 static bool can_run(Runner *runner)
@@ -93,7 +76,7 @@ static int draw_rank(void)
         const int done = baton.network != NULL ? baton.network->count() : 0;
         if (count + done == 0)
             end_in_deadlock();
-        const int drawn = baton_choose(count + done);
+        const int drawn = (int)rng_below(&baton.rng, (uint64_t)(count + done));
         if (drawn < count)
             return able[drawn];
         baton.network->carry_out(drawn - count);

@@ -20,8 +20,11 @@ extern const Row rows_faults[];  /* rows_faults.c: what ends the job, and how */
 extern const Row rows_buckets[]; /* rows_buckets.c: buckets, overlap, no_sync */
 extern const Row rows_sharded[]; /* rows_sharded.c: stage 5 */
 
-/* Runs function(mode) in a process of its own, and writes what it printed to text. Returns its exit status, or 128 and
+/* Runs function(mode) in a separate process, and writes what it printed to text. Returns its exit status, or 128 and
  * the number of the signal that ended it. */
 int run_apart(void (*function)(const Mode *mode), const Mode *mode, char *text, size_t size);
+
+/* Ends a row that this build cannot run. */
+_Noreturn void row_not_run(void);
 
 #endif

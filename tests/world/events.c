@@ -42,7 +42,6 @@ static void ready(void *self, Parameter *parameter)
     if (between->stage.gradient_ready != NULL)
         between->stage.gradient_ready(between->stage.self, parameter);
     between->in_ready = false;
-    baton_switch();
 }
 
 static void gradient_needed(void *self, Parameter *parameter)

@@ -144,7 +144,7 @@ static void check_watched(const Watched *watched, const Collective *c, const cha
                 first / dtype_size(c->dtype), c->carries, when);
 }
 
-void flight_check(const Slot *slot, int rank, const char *when)
+static void check_untouched(const Slot *slot, int rank, const char *when)
 {
     check_watched(&slot->parts[rank].send, &slot->parts[rank].call, when);
     check_watched(&slot->parts[rank].receive, &slot->parts[rank].call, when);
@@ -174,7 +174,7 @@ void flight_arrive(Slot *slot, int rank)
     const size_t bytes = c->count * dtype_size(c->dtype);
     if (part->receive.memory == NULL)
         return;
-    flight_check(slot, rank, "in flight");
+    check_untouched(slot, rank, "in flight");
     if (c->operation == OP_BROADCAST)
         memcpy(c->receive, slot->parts[c->root].input, bytes);
     else if (c->operation == OP_ALL_GATHER)
@@ -188,7 +188,7 @@ void flight_arrive(Slot *slot, int rank)
 /* The last rank that returns frees what was sent: until then others may need it. */
 void flight_end(Slot *slot, int rank)
 {
-    flight_check(slot, rank, "after it was done, but before work_wait()");
+    check_untouched(slot, rank, "after it was done, but before work_wait()");
     unwatch(&slot->parts[rank].send);
     unwatch(&slot->parts[rank].receive);
     slot->parts[rank].waited_for = true;

@@ -200,4 +200,11 @@ static void say_waits(int job_rank)
     }
 }
 
-const Network groups_network = {.count = count_completions, .carry_out = complete, .say_waits = say_waits};
+/* Messages of check.c name the step of the rank that runs. */
+static void name_step(int job_rank)
+{
+    job_set_step(log_step(job_rank));
+}
+
+const Network groups_network = {.count = count_completions, .carry_out = complete, .say_waits = say_waits,
+                                .runs = name_step};

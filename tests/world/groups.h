@@ -54,7 +54,7 @@ struct Group {
 
 /* ---- groups.c ---- */
 Group *group_make(int size, const int *ranks, const Slot *made_by, int color);
-Group *group_find(const Slot *made_by, int color); /* NULL: nobody has made it yet */
+Group *group_find(const Slot *made_by, int color); /* NULL: no rank has made it yet */
 void groups_free(void);
 int group_rank_of(const Group *group, int job_rank);
 extern const Network groups_network;
@@ -70,7 +70,6 @@ void flight_check_buffers(const Group *group, int rank, const Collective *call);
 void flight_begin(Slot *slot, int rank);   /* copies what is sent, fills what will be written */
 void flight_arrive(Slot *slot, int rank);  /* writes the result */
 void flight_end(Slot *slot, int rank);     /* work_wait(): the buffers are the rank's own again */
-void flight_check(const Slot *slot, int rank, const char *when);
 
 /* Memory of pg_alloc_shared(), to check counts. */
 void flight_given(int job_rank, void *memory, size_t bytes);

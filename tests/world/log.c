@@ -69,14 +69,6 @@ int log_next(int number, int rank, LogKind kind)
     return -1;
 }
 
-int log_kinds(int rank, LogKind kind, int step)
-{
-    int found = 0;
-    for (int i = 0; i < count; i++)
-        found += records[i].rank == rank && records[i].kind == kind && (step == -2 || records[i].step == step);
-    return found;
-}
-
 void log_print(void)
 {
     static const char *const kinds[] = {"call", "return", "launch", "done", "wait", "waited", "gradient-ready",

@@ -46,8 +46,6 @@ int log_count(void);
 const LogRecord *log_get(int number); /* 0: the first */
 /* The next record of the rank with this kind, from `number` on; -1: there is none. */
 int log_next(int number, int rank, LogKind kind);
-/* How many records of the rank have this kind, in this step (-1: before the first; -2: any). */
-int log_kinds(int rank, LogKind kind, int step);
 void log_print(void); /* all of it, to stderr */
 
 #endif

@@ -12,7 +12,6 @@ typedef struct Toy {
     int rank, step, micro_batch;
     ParameterList list; /* owned */
     Tape tape;          /* owned */
-    bool check_weights; /* each operation checks that it reads this step's weights */
 } Toy;
 
 void toy_create(Toy *toy, const Mode *mode, int rank);

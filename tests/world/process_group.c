@@ -27,7 +27,6 @@ struct Work {
     ProcessGroup *pg;
     Slot *slot;
     long tests, tested_in; /* calls of work_test(), and the gradient-ready event of the last one in an event */
-    bool background;
 };
 
 enum { MOST_TESTS = 100000 }; /* of one Work: more is a loop that polls */
@@ -59,7 +58,7 @@ static void wait_for(Work *work)
     flight_end(work->slot, work->pg->rank);
 }
 
-static void count_call(ProcessGroup *pg, const Collective *c, bool background)
+static void count_call(ProcessGroup *pg, const Collective *c)
 {
     CommCounters *counters = &(pg->counts_for != NULL ? pg->counts_for : pg)->counters;
     const bool all_parts = c->operation == OP_ALL_GATHER || c->operation == OP_REDUCE_SCATTER;
@@ -67,7 +66,7 @@ static void count_call(ProcessGroup *pg, const Collective *c, bool background)
     counters->bytes += (int64_t)(c->count * dtype_size(c->dtype) * (all_parts ? (size_t)pg->group->size : 1));
     if (!adds_up_gradients(c))
         return;
-    if (background)
+    if (c->background)
         counters->async_sums++;
     else
         counters->sums++;
@@ -77,14 +76,14 @@ static Slot *run_blocking(ProcessGroup *pg, Collective c, const char *what, int 
 {
     if (events_rank_is_in_ready(baton_rank()))
         world_fault("a blocking %s (%s) inside gradient_ready(): backward waits there for the other ranks, and nothing "
-                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : operation_name(c.operation), c.carries);
+                    "overlaps; launch an asynchronous one", what[0] != '\0' ? what : operation_name(c.operation),
+                    c.carries);
     baton_switch();
     Work work = {.pg = pg, .slot = slot_call(pg->group, pg->rank, &c, what, color)};
-    count_call(pg, &c, false);
+    count_call(pg, &c);
     log_call(LOG_CALL, pg, work.slot);
     wait_for(&work);
     log_call(LOG_RETURN, pg, work.slot);
-    baton_switch();
     return work.slot;
 }
 
@@ -93,10 +92,9 @@ static Work *launch(ProcessGroup *pg, Collective c)
     baton_switch();
     c.background = true;
     Work *work = world_alloc(sizeof *work);
-    *work = (Work){.pg = pg, .slot = slot_call(pg->group, pg->rank, &c, "", 0), .background = true};
-    count_call(pg, &c, true);
+    *work = (Work){.pg = pg, .slot = slot_call(pg->group, pg->rank, &c, "", 0)};
+    count_call(pg, &c);
     log_call(LOG_LAUNCH, pg, work->slot);
-    baton_switch();
     return work;
 }
 

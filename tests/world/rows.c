@@ -118,12 +118,14 @@ static void look_at_heap(Toy *toy, Ddp *ddp, ProcessGroup *pg)
 
 static void memory_is_steady(const Mode *mode)
 {
+    if (!heap_is_counted())
+        row_not_run();
     trial_run(mode, &(TrialHooks){.step_over = look_at_heap});
     trial_mode = mode;
     for (int step = 5; step < mode->steps; step++)
         if (heap_after[step] > heap_after[4] + 64 * (size_t)mode->ranks)
-            world_fault("after step %d, %zu bytes more are in use than after step 4: what a step allocates it must free",
-                        step, heap_after[step] - heap_after[4]);
+            world_fault("after step %d, %zu bytes more are in use than after step 4: what a step allocates it must "
+                        "free", step, heap_after[step] - heap_after[4]);
 }
 
 static void eight_steps(Mode *mode)
@@ -133,12 +135,15 @@ static void eight_steps(Mode *mode)
 
 static void memory_is_given_back(const Mode *mode)
 {
+    if (!heap_is_counted())
+        row_not_run();
     run(mode); /* whatever is allocated once for all jobs */
     const size_t before = heap_bytes();
     run(mode);
     trial_mode = mode;
     if (heap_bytes() > before)
-        world_fault("%zu bytes are still in use after ddp_destroy() on all %d ranks", heap_bytes() - before, mode->ranks);
+        world_fault("%zu bytes are still in use after ddp_destroy() on all %d ranks", heap_bytes() - before,
+                    mode->ranks);
 }
 
 /* ---- nothing else is sent ---- */
@@ -162,8 +167,8 @@ static void step_sends_only_gradients(const Mode *mode)
     for (int i = 0; i < log_count(); i++) {
         const LogRecord *r = log_get(i);
         if (r->step >= 1 && r->step < mode->steps - 1 && r->kind == LOG_CALL && !is_allowed(mode, r))
-            world_fault("step %d has a %s (%s), for which all ranks wait: after the first step, a step needs sums, and in "
-                        "stage 5 gathers that run behind forward", r->step, operation_name(r->operation), r->name);
+            world_fault("step %d has a %s (%s), for which all ranks wait: after the first step, a step needs sums, and "
+                        "in stage 5 gathers that run behind forward", r->step, operation_name(r->operation), r->name);
     }
 }
 
@@ -187,5 +192,6 @@ const Row rows_all[] = {
     {"memory_is_steady", "A step frees what it allocates", 1, 5, 20, eight_steps, memory_is_steady},
     {"memory_is_given_back", "ddp_destroy() frees all that the stage has allocated", 1, 5, 20, NULL,
      memory_is_given_back},
-    {"only_gradients", "After the first step, ranks wait for each other only where sums need it", 1, 5, 30, four_steps, step_sends_only_gradients},
+    {"only_gradients", "After the first step, ranks wait for each other only where sums need it", 1, 5, 30, four_steps,
+     step_sends_only_gradients},
     {0}};

@@ -102,8 +102,8 @@ static void compare_messages(const Mode *mode, const Plan *plan, int step)
                         plan->count, plan->count);
         if (r->count != plan->elements[bucket])
             world_fault("message %d of step %d has %zu elements, but bucket %d has %zu, gaps included: a bucket closes "
-                        "with the gradient that reaches its cap, and the next one begins", bucket, step, r->count, bucket,
-                        plan->elements[bucket]);
+                        "with the gradient that reaches its cap, and the next one begins", bucket, step, r->count,
+                        bucket, plan->elements[bucket]);
         bucket++;
     }
     if (bucket < plan->count)
@@ -194,8 +194,8 @@ static void no_wait_in_backward(const Mode *mode)
         if (r->kind == LOG_BACKWARD || r->kind == LOG_BACKWARD_END)
             backward[r->rank] = r->kind == LOG_BACKWARD;
         if (backward[r->rank] && (r->kind == LOG_WAIT || r->kind == LOG_CALL))
-            world_fault("rank %d waits for %s during backward of step %d: wait in ddp_after_backward()", r->rank, r->name,
-                        r->step);
+            world_fault("rank %d waits for %s during backward of step %d: wait in ddp_after_backward()", r->rank,
+                        r->name, r->step);
     }
 }
 
@@ -300,8 +300,8 @@ static void sent_as_the_codec_says(const Mode *mode)
 
 const Row rows_buckets[] = {
     {"one_message_each", "A step has one all-reduce for each trained parameter", 1, 1, 20, NULL, one_message_each},
-    {"buckets_by_caps", "A bucket closes when it reaches its cap, and one all-reduce sends it", 2, 4, 60, some_first_cap_of_0,
-     buckets_by_caps},
+    {"buckets_by_caps", "A bucket closes when it reaches its cap, and one all-reduce sends it", 2, 4, 60,
+     some_first_cap_of_0, buckets_by_caps},
     {"asynchronous", "Sums are launched, and training goes on", 3, 5, 30, NULL, sums_are_asynchronous},
     {"launched_when_ready", "A bucket is launched in the event of its last gradient", 3, 4, 60, plain,
      launched_when_ready},

@@ -64,7 +64,7 @@ static void sums_are_scattered(const Mode *mode)
     for (int i = 0; i < log_count(); i++) {
         const LogRecord *r = log_get(i);
         if (r->step >= 0 && r->kind == LOG_LAUNCH && r->operation == OP_ALL_REDUCE)
-            world_fault("%s is all-reduced: a rank needs the sum of its own shard only, which a reduce-scatter gives",
+            world_fault("%s is all-reduced: a rank needs only its shard of the sum, which a reduce-scatter gives",
                         r->name);
     }
 }
@@ -100,7 +100,8 @@ static void gathers_are_counted(const Mode *mode)
     const int gathers = count_gathers(1, -1), most = mode->level == 3 ? 2 * buckets * mode->micro_batches : buckets;
     if (gathers > most || (mode->level < 3 && gathers < buckets))
         world_fault("a step gathers weights %d times, but has %d bucket(s): level %d gathers %s", gathers, buckets,
-                    mode->level, mode->level == 3 ? "each twice in a micro-batch at most" : "each once, after the update");
+                    mode->level,
+                    mode->level == 3 ? "each twice in a micro-batch at most" : "each once, after the update");
 }
 
 /* Something is computed between the launch of a gather and the wait for it: another operation needs its weights. */
@@ -128,8 +129,8 @@ static void gathered_behind_computing(const Mode *mode)
                     "the current weights are used", all - hidden, all);
 }
 
-/* An operation of the toy model needs one parameter, so it waits for one gather at most; and at levels 1 and 2, the first
- * operation needs what was launched first. */
+/* An operation of the toy model needs one parameter, so it waits for one gather at most; and at levels 1 and 2, the
+ * first operation needs what was launched first. */
 static void waits_for_its_own_gather(const Mode *mode)
 {
     run(mode);
@@ -152,10 +153,11 @@ static void waits_for_its_own_gather(const Mode *mode)
         if (!gathers || r->kind != LOG_WAIT || !passes)
             continue;
         if (++waits > 1)
-            world_fault("in step %d, an operation that needs one parameter waits for a second gather, %s: wait only for "
-                        "what it needs", r->step, r->name);
+            world_fault("in step %d, an operation that needs one parameter waits for a second gather, %s: wait only "
+                        "for what it needs", r->step, r->name);
         if (mode->level < 3 && first_launch >= 0 && r->slot != first_launch)
-            world_fault("in step %d, forward first needs %s, but another gather was launched before it", r->step, r->name);
+            world_fault("in step %d, forward first needs %s, but another gather was launched before it", r->step,
+                        r->name);
         first_launch = mode->level < 3 ? first_launch + 1 : -1;
     }
 }
@@ -205,14 +207,12 @@ static void check_weights_dropped(Toy *toy, Ddp *ddp, ProcessGroup *pg)
 {
     (void)ddp, (void)pg;
     int held = 0, trained = 0;
-    size_t most = 0;
     for (int p = 0; p < toy->list.count; p++) {
         const Tensor *tensor = &toy->list.items[p]->tensor;
         trained += tensor->requires_grad;
         held += tensor->requires_grad && tensor->data != NULL;
-        most++;
     }
-    if (trained > 2 && held == trained && most > 2)
+    if (trained > 2 && held == trained)
         world_fault("at level 3, all %d weights are whole between two steps: only the first bucket is gathered there",
                     held);
 }

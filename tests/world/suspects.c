@@ -33,12 +33,11 @@ static const char *name_gradient(const Toy *toy, int p, int64_t i, float is)
     return "none of the common mistakes makes this number: is the gradient complete when it is sent?";
 }
 
-/* An element that tells more mistakes apart is a better witness: the first one may be 0 by chance. */
 void suspects_of_gradient(const Toy *toy, const Parameter *parameter, int64_t element, float is)
 {
     const float sum = toy_sum(toy->mode, toy->step, parameter->index, element);
-    world_fault("element %lld of the gradient of %s is %g, but (the sum of all ranks) * gradient_scale = %g * %g = %g: %s",
-                (long long)element, parameter->name, (double)is, (double)sum, (double)TOY_SCALE,
+    world_fault("element %lld of the gradient of %s is %g, but (the sum of all ranks) * gradient_scale = %g * %g = %g: "
+                "%s", (long long)element, parameter->name, (double)is, (double)sum, (double)TOY_SCALE,
                 (double)(TOY_SCALE * sum), name_gradient(toy, parameter->index, element, is));
 }
 

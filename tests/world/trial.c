@@ -84,7 +84,7 @@ static void update(Toy *toy, Ddp *ddp)
 static void train_micro_batch(Toy *toy, Ddp *ddp, int step, int micro_batch)
 {
     log_set_step(toy->rank, step, micro_batch);
-    job_set_step(step);
+    job_set_step(step); /* this rank runs already */
     world_log(LOG_FORWARD, "");
     ddp_before_forward(ddp, micro_batch == toy->mode->micro_batches - 1);
     Tensor *loss = toy_forward(toy, step, micro_batch);

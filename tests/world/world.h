@@ -5,8 +5,8 @@
  * its group has called it, in the group's order. Ranks switch inside pg_ and work_ functions and at the tape's events.
  *
  * By itself the world ends the process, with one line and status 1, if ranks call different collectives; if no rank can
- * go on; if buffers in flight are written, used again or freed; if a Work is waited for twice, or never; if a rank waits
- * inside gradient_ready().
+ * go on; if buffers in flight are written, used again or given back; if a Work is waited for twice, or never; if a rank
+ * waits inside gradient_ready().
  *
  * It does not have data races (thread sanitizer, on real runs), MPI's progress, time, or several hosts. */
 #ifndef LOCKSTEP_TESTS_WORLD_WORLD_H
