@@ -9,7 +9,6 @@
 typedef struct Between {
     Tape *tape;
     TapeListener stage;
-    long events;
     bool in_ready; /* the stage handles gradient-ready */
 } Between;
 
@@ -18,11 +17,6 @@ static Between *betweens[MOST_RANKS];
 bool events_rank_is_in_ready(int rank)
 {
     return betweens[rank] != NULL && betweens[rank]->in_ready;
-}
-
-long events_so_far(int rank)
-{
-    return betweens[rank] != NULL ? betweens[rank]->events : 0;
 }
 
 static void log_parameter(LogKind kind, const Parameter *parameter)
@@ -37,7 +31,6 @@ static void ready(void *self, Parameter *parameter)
     Between *between = self;
     baton_switch();
     log_parameter(LOG_READY, parameter);
-    between->events++;
     between->in_ready = true;
     if (between->stage.gradient_ready != NULL)
         between->stage.gradient_ready(between->stage.self, parameter);

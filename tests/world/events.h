@@ -5,6 +5,4 @@
 #include <stdbool.h>
 
 bool events_rank_is_in_ready(int rank); /* the stage handles gradient-ready now, where it must not wait */
-long events_so_far(int rank); /* gradient-ready events of this rank */
-
 #endif

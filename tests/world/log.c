@@ -8,13 +8,13 @@
 
 static LogRecord *records;
 static int count, capacity;
-static int steps[MOST_RANKS], micro_batches[MOST_RANKS];
+static int count_of[MOST_RANKS], steps[MOST_RANKS], micro_batches[MOST_RANKS];
 
 void log_clear(void)
 {
     count = 0;
     for (int rank = 0; rank < MOST_RANKS; rank++)
-        steps[rank] = micro_batches[rank] = -1;
+        count_of[rank] = 0, steps[rank] = micro_batches[rank] = -1;
 }
 
 void log_add(LogRecord record)
@@ -33,6 +33,7 @@ void log_add_for(int rank, LogRecord record)
     record.step = steps[rank];
     record.micro_batch = micro_batches[rank];
     records[count++] = record;
+    count_of[rank] += record.kind != LOG_DONE; /* that is the network's */
 }
 
 void log_set_step(int rank, int step, int micro_batch)
@@ -54,6 +55,11 @@ int log_micro_batch(int rank)
 int log_count(void)
 {
     return count;
+}
+
+int log_count_of(int rank)
+{
+    return count_of[rank];
 }
 
 const LogRecord *log_get(int number)

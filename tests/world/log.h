@@ -43,6 +43,7 @@ int log_step(int rank);
 int log_micro_batch(int rank);
 
 int log_count(void);
+int log_count_of(int rank); /* of what this rank has done itself */
 const LogRecord *log_get(int number); /* 0: the first */
 /* The next record of the rank with this kind, from `number` on; -1: there is none. */
 int log_next(int number, int rank, LogKind kind);

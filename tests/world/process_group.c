@@ -26,10 +26,8 @@ struct ProcessGroup {
 struct Work {
     ProcessGroup *pg;
     Slot *slot;
-    long tests, tested_in; /* calls of work_test(), and the gradient-ready event of the last one in an event */
+    int tested_at; /* this rank's records in the log at the last work_test(); 0: none, as the launch is a record */
 };
-
-enum { MOST_TESTS = 100000 }; /* of one Work: more is a loop that polls */
 
 /* ---- calls ---- */
 
@@ -164,15 +162,11 @@ static void check_work(const Work *work, const char *function)
 bool work_test(Work *work)
 {
     check_work(work, "work_test");
-    if (++work->tests > MOST_TESTS)
-        world_fault("work_test() of %s was called %ld times: call work_wait(), which does not poll",
-                    work->slot->parts[work->pg->rank].call.carries, work->tests);
-    if (events_rank_is_in_ready(baton_rank())) {
-        if (work->tested_in == events_so_far(baton_rank()))
-            world_fault("work_test() of %s again in one gradient-ready event: to ask until it is done is to wait",
-                        work->slot->parts[work->pg->rank].call.carries);
-        work->tested_in = events_so_far(baton_rank());
-    }
+    const int records = log_count_of(baton_rank());
+    if (work->tested_at == records)
+        world_fault("work_test() of %s again, and this rank has done nothing in between: to ask until it is done is to "
+                    "wait; call work_wait()", work->slot->parts[work->pg->rank].call.carries);
+    work->tested_at = records;
     baton_switch();
     return is_done(work);
 }

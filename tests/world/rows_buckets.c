@@ -188,14 +188,30 @@ static void no_wait_in_backward(const Mode *mode)
 {
     run(mode);
     trial_mode = mode;
-    bool backward[MOST_RANKS] = {false};
+    bool computes[MOST_RANKS] = {false}; /* forward or backward runs */
     for (int i = 0; i < log_count(); i++) {
         const LogRecord *r = log_get(i);
-        if (r->kind == LOG_BACKWARD || r->kind == LOG_BACKWARD_END)
-            backward[r->rank] = r->kind == LOG_BACKWARD;
-        if (backward[r->rank] && (r->kind == LOG_WAIT || r->kind == LOG_CALL))
-            world_fault("rank %d waits for %s during backward of step %d: wait in ddp_after_backward()", r->rank,
-                        r->name, r->step);
+        if (r->kind == LOG_FORWARD || r->kind == LOG_BACKWARD_END)
+            computes[r->rank] = r->kind == LOG_FORWARD;
+        if (computes[r->rank] && (r->kind == LOG_WAIT || r->kind == LOG_CALL) && is_sum(r))
+            world_fault("rank %d waits for %s of step %d before backward is over: wait in ddp_after_backward()",
+                        r->rank, r->name, r->step);
+    }
+}
+
+/* Buckets of unused parameters, too: they are ready before backward begins. */
+static void launched_in_backward(const Mode *mode)
+{
+    run(mode);
+    trial_mode = mode;
+    bool over[MOST_RANKS] = {false};
+    for (int i = 0; i < log_count(); i++) {
+        const LogRecord *r = log_get(i);
+        if (r->kind == LOG_FORWARD || r->kind == LOG_BACKWARD_END)
+            over[r->rank] = r->kind == LOG_BACKWARD_END;
+        if (over[r->rank] && r->kind == LOG_LAUNCH && is_sum(r))
+            world_fault("rank %d launches %s of step %d when backward is over, and nothing is left to hide it",
+                        r->rank, r->name, r->step);
     }
 }
 
@@ -238,7 +254,7 @@ static void rebuilt(Mode *mode)
 {
     mode->parameters += 4;
     mode->rebuild = true;
-    mode->unused = mode->find_unused = mode->tied = false;
+    mode->unused = mode->tied = false;
     mode->wire = "fp32";
     mode->steps = 4;
 }
@@ -305,6 +321,8 @@ const Row rows_buckets[] = {
     {"asynchronous", "Sums are launched, and training goes on", 3, 5, 30, NULL, sums_are_asynchronous},
     {"launched_when_ready", "A bucket is launched in the event of its last gradient", 3, 4, 60, plain,
      launched_when_ready},
+    {"launched_in_backward", "When backward is over, every bucket has been launched", 3, 5, 60, NULL,
+     launched_in_backward},
     {"one_order", "All ranks launch their buckets in one order, in whatever order gradients become ready", 3, 5, 80,
      own_orders, run},
     {"waited_for", "Every sum is waited for, once, before ddp_after_backward() returns", 3, 5, 30, NULL, waited_for},

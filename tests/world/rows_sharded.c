@@ -136,7 +136,7 @@ static void waits_for_its_own_gather(const Mode *mode)
     run(mode);
     trial_mode = mode;
     int waits = 0, first_launch = -1;
-    bool passes = false;
+    bool passes = false, between = false; /* forward or backward runs; a step is over, and the next has not begun */
     for (int i = 0; i < log_count(); i++) {
         const LogRecord *r = log_get(i);
         if (r->rank != 0)
@@ -148,6 +148,10 @@ static void waits_for_its_own_gather(const Mode *mode)
             waits = 0;
         if (r->kind == LOG_AFTER)
             first_launch = -1;
+        between = r->kind == LOG_AFTER || (between && r->kind != LOG_FORWARD);
+        if (between && r->step < mode->steps - 1 && gathers && r->kind == LOG_WAIT)
+            world_fault("between two passes of step %d, training waits for %s: the next forward pass could hide it",
+                        r->step, r->name);
         if (gathers && r->kind == LOG_LAUNCH && first_launch < 0)
             first_launch = r->slot;
         if (!gathers || r->kind != LOG_WAIT || !passes)
@@ -164,14 +168,23 @@ static void waits_for_its_own_gather(const Mode *mode)
 
 /* ---- what is held ---- */
 
+/* Backward waits for the oldest sum when a third bucket needs memory, and not before. */
 static void two_at_most(const Mode *mode)
 {
     run(mode);
     trial_mode = mode;
-    int open = 0;
+    int open = 0, done = -1;
+    bool backward = false;
     for (int i = 0; i < log_count(); i++) {
         const LogRecord *r = log_get(i);
         const bool scatters = r->rank == 0 && r->kind <= LOG_WAITED && r->operation == OP_REDUCE_SCATTER;
+        if (r->rank == 0 && (r->kind == LOG_BACKWARD || r->kind == LOG_BACKWARD_END))
+            backward = r->kind == LOG_BACKWARD;
+        if (scatters && r->kind == LOG_DONE)
+            done = r->slot;
+        if (scatters && r->kind == LOG_WAIT && backward && r->slot > done && open <= 2)
+            world_fault("in step %d, backward waits for %s, although only %d bucket(s) wait to be sent", r->step,
+                        r->name, open);
         open += scatters && r->kind == LOG_LAUNCH;
         open -= scatters && r->kind == LOG_WAITED;
         if (open > 3)
@@ -184,6 +197,7 @@ static void small_buckets_2(Mode *mode)
 {
     chained(mode);
     level_2(mode);
+    mode->shard_ranks = 0;
     mode->micro_batches = 1; /* else the micro-batches before have left whole gradients in any case */
     mode->bucket_per_layer = false;
     mode->first_cap = mode->cap = 1;
@@ -272,7 +286,8 @@ const Row rows_sharded[] = {
      gathered_behind_computing},
     {"own_gathers", "An operation waits for the weights that it needs, and for no others", 5, 5, 40, chained,
      waits_for_its_own_gather},
-    {"in_flight", "From level 2 on, few whole gradients wait to be sent", 5, 5, 30, small_buckets_2, two_at_most},
+    {"in_flight", "From level 2 on, few whole gradients wait to be sent, and backward waits only if there are more", 5, 5, 30,
+     small_buckets_2, two_at_most},
     {"gradients_dropped", "From level 2 on, no whole gradient is left after the step", 5, 5, 30, level_2,
      gradients_are_dropped},
     {"weights_dropped", "At level 3, whole weights are dropped after their use", 5, 5, 30, small_buckets,
