@@ -8,25 +8,29 @@
 #include "world/memory.h"
 #include "world/world.h"
 
-enum { SIZE, INITIAL, GRADIENT, FROZEN, USED, PLACE }; /* what mode_hash() draws */
+enum { SIZE, INITIAL, GRADIENT, FROZEN, USED, PLACE, ALWAYS }; /* what mode_hash() draws */
 
 static int64_t toy_count(const Mode *mode, int parameter)
 {
     return 1 + (int64_t)(mode_hash(mode, SIZE, parameter, 0, 0) % (uint64_t)mode->most_elements);
 }
 
-/* The last parameter is always trained and used, so that there is a loss. */
+int toy_always_used(const Mode *mode)
+{
+    return (int)(mode_hash(mode, ALWAYS, 0, 0, 0) % (uint64_t)mode->parameters);
+}
+
 bool toy_is_trained(const Mode *mode, int parameter)
 {
-    const bool last = parameter == mode->parameters - 1;
-    if (mode->buffer && parameter == 0 && !last)
+    const bool always = parameter == toy_always_used(mode);
+    if (mode->buffer && parameter == 0 && !always)
         return false;
-    return !mode->frozen || last || mode_hash(mode, FROZEN, parameter, 0, 0) % 3 != 0;
+    return !mode->frozen || always || mode_hash(mode, FROZEN, parameter, 0, 0) % 3 != 0;
 }
 
 bool toy_uses(const Mode *mode, int rank, int step, int micro_batch, int parameter)
 {
-    if (!mode->unused || parameter == mode->parameters - 1 || (mode->only_first && micro_batch > 0))
+    if (!mode->unused || parameter == toy_always_used(mode) || (mode->only_first && micro_batch > 0))
         return true;
     if (mode_hash(mode, USED, parameter, -1, 0) % 4 == 0)
         return false; /* no rank ever uses it */

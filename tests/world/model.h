@@ -22,6 +22,7 @@ Tensor *toy_forward(Toy *toy, int step, int micro_batch);
 /* Which parameters a pass of this rank uses. */
 bool toy_uses(const Mode *mode, int rank, int step, int micro_batch, int parameter);
 bool toy_is_trained(const Mode *mode, int parameter);
+int toy_always_used(const Mode *mode); /* one parameter is always trained and used, so that there is a loss */
 /* True if any rank's pass of this step uses it. */
 bool toy_is_used(const Mode *mode, int step, int parameter);
 

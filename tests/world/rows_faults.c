@@ -75,7 +75,7 @@ static void rename_one(Toy *toy)
 static void freeze_one(Toy *toy)
 {
     if (toy->rank == 0)
-        toy->list.items[toy->list.count - 1]->tensor.requires_grad = false;
+        toy->list.items[toy_always_used(toy->mode)]->tensor.requires_grad = false;
 }
 
 static void run_renamed(const Mode *mode)
@@ -92,7 +92,7 @@ static void different_models(const Mode *mode)
 {
     char name[32];
     expect_end(run_renamed, mode, "another.weight", "one rank's parameter has another name");
-    snprintf(name, sizeof name, "layer%d.weight", mode->parameters - 1);
+    snprintf(name, sizeof name, "layer%d.weight", toy_always_used(mode));
     expect_end(run_frozen, mode, name, "one rank has frozen a parameter that the others train");
 }
 
