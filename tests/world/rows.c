@@ -133,17 +133,20 @@ static void eight_steps(Mode *mode)
     mode->steps = 8;
 }
 
+/* The first job also allocates what all jobs use. One difference is no leak: malloc() may give a piece that is 16 bytes
+ * longer than asked for. A leak grows with every job. */
 static void memory_is_given_back(const Mode *mode)
 {
     if (!heap_is_counted())
         row_not_run();
-    run(mode); /* whatever is allocated once for all jobs */
-    const size_t before = heap_bytes();
-    run(mode);
+    size_t after[4];
+    for (int job = 0; job < 4; job++) {
+        run(mode);
+        after[job] = heap_bytes();
+    }
     trial_mode = mode;
-    if (heap_bytes() > before)
-        world_fault("%zu bytes are still in use after ddp_destroy() on all %d ranks", heap_bytes() - before,
-                    mode->ranks);
+    if (after[1] < after[2] && after[2] < after[3])
+        world_fault("%zu bytes are still in use after ddp_destroy() on all %d ranks", after[3] - after[2], mode->ranks);
 }
 
 /* ---- nothing else is sent ---- */
